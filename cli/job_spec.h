@@ -1,0 +1,51 @@
+// What the user asked for, with every default filled in.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rendezvous/slots.h"
+
+namespace hvd {
+
+enum class StdinMode { kRank0, kNone, kAll };
+enum class ColorMode { kAuto, kAlways, kNever };
+enum class LogLevel { kTrace, kDebug, kInfo, kWarning, kError, kFatal };
+
+// NAME: the launcher's value is passed on. NAME=V: V is.
+struct EnvironmentSetting {
+  std::string name;
+  std::optional<std::string> value;
+};
+
+struct JobSpec {
+  int size = 0;             // ranks; 0 until slots are known when the user gave none
+  std::vector<Host> hosts;  // in the order given
+  std::vector<std::string> command;
+  std::vector<EnvironmentSetting> environment;  // -x
+  std::string directory;                        // --wdir; empty: where hvdrun was started
+
+  std::chrono::milliseconds timeout{0};         // of the whole job; 0: none
+  std::chrono::milliseconds stop_grace{5'000};  // from TERM to KILL
+  std::chrono::milliseconds start_timeout{
+      30'000};  // agents, spawns, and init() from the first rank's call
+  std::chrono::milliseconds collective_timeout{0};  // of one wait while all peers live; 0: none
+  std::chrono::milliseconds agent_timeout{60'000};  // of an agent's silence
+  std::optional<std::chrono::seconds> stall_warning{60};  // nothing: no stall check
+  std::chrono::seconds stall_shutdown{0};                 // 0: never
+
+  std::string output_directory;   // --output-filename
+  std::string result_file;        // --result-file
+  bool timestamps = false;        // --prefix-output-with-timestamp
+  bool tags = true;               // --no-tag-output
+  std::vector<int> output_ranks;  // --output-ranks, sorted; empty: all
+  ColorMode color = ColorMode::kAuto;
+  StdinMode stdin_mode = StdinMode::kRank0;
+  LogLevel log_level = LogLevel::kWarning;
+  bool verbose = false;
+};
+
+}  // namespace hvd

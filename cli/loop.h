@@ -1,0 +1,41 @@
+// A single-threaded event loop: descriptors with handlers, and one deadline per turn.
+#pragma once
+
+#include <sys/epoll.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <unordered_map>
+
+#include "runtime/base/deadline.h"
+#include "runtime/base/unique_fd.h"
+
+namespace hvd {
+
+class Loop {
+ public:
+  using Handler = std::function<void(uint32_t events)>;
+
+  Loop();
+  // With EPOLLONESHOT the descriptor is silent after each event until rearm(); without it a closed
+  // peer (EPOLLHUP, which no mask can switch off) would spin while its bytes cannot be taken.
+  void watch(int fd, uint32_t events, Handler handler);
+  void rearm(int fd, uint32_t events);
+  void unwatch(int fd);  // before the descriptor is closed
+  void turn(std::optional<TimePoint> deadline);
+
+ private:
+  struct Entry {
+    uint32_t generation;  // an event for a number that was closed and given out again is dropped
+    Handler handler;
+  };
+  uint64_t key(int fd) const;
+
+  UniqueFd epoll_;
+  uint32_t generation_ = 0;
+  std::unordered_map<int, Entry> entries_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,66 @@
+// The memory that all local ranks map: a list of segments, each one piece per rank.
+//
+// Segments are never resized, moved, or reused in another epoch. Adding one is a collective in
+// program order. The pages of a segment stay mapped as long as anyone holds it: a gradient may
+// outlive the epoch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "runtime/base/unique_fd.h"
+
+namespace hvd {
+
+// One segment, as one rank maps it.
+class Segment {
+ public:
+  // Maps every rank's piece, keeps them out of forked children, and faults in the first
+  // `populate_bytes` of the own one (kUnavailable with bytes and limit when memory runs out).
+  Segment(uint32_t id, std::vector<UniqueFd> pieces, size_t bytes, int local_rank,
+          size_t populate_bytes);
+  ~Segment();
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  uint32_t id() const { return id_; }
+  size_t bytes() const { return bytes_; }
+  std::byte* own() const { return pieces_[static_cast<size_t>(local_rank_)]; }
+  std::byte* at(int local_rank) const { return pieces_[static_cast<size_t>(local_rank)]; }
+  // After all owners populated theirs: maps the peers' pages too, so that no first access faults.
+  void populate_peers(size_t bytes);
+  // The epoch is over for this rank: peers' pieces are unmapped, the own one stays.
+  void release_peers();
+
+ private:
+  const uint32_t id_;
+  const size_t bytes_;
+  const int local_rank_;
+  std::vector<std::byte*> pieces_;
+};
+
+struct ArenaAddress {
+  uint32_t segment = 0;
+  uint64_t offset = 0;
+};
+
+class Arena {
+ public:
+  void add(std::shared_ptr<Segment> segment);
+  const std::shared_ptr<Segment>& segment(uint32_t id) const { return segments_[id]; }
+  bool has(uint32_t id) const { return id < segments_.size() && segments_[id] != nullptr; }
+  // Where [data, data + bytes) lies in this rank's own pieces, or nothing.
+  std::optional<ArenaAddress> find(const void* data, size_t bytes) const;
+  std::byte* at(int local_rank, ArenaAddress address) const {
+    return segments_[address.segment]->at(local_rank) + address.offset;
+  }
+  void release_peers();
+
+ private:
+  std::vector<std::shared_ptr<Segment>> segments_;
+};
+
+}  // namespace hvd

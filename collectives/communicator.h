@@ -1,0 +1,98 @@
+// Moves and reduces buffers among a fixed set of ranks. Start here.
+//
+// All members start the same operations in the same order. One thread at a time moves a rank's
+// communicators: the holder of the Context's progress token. Nothing here blocks: start() queues,
+// progress() does a bounded piece of work (about 64 KiB).
+//
+// Every operation passes, in order, through *entered* (this rank's part is published), *worked*
+// (this rank neither reads nor writes any peer's memory for it any more) and *resolved* (complete,
+// refused, or failed). Entries are compared before anything is touched: when two ranks started
+// different operations, that operation is refused on every rank with a text that names both sides,
+// and the next one goes on.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "collectives/types.h"
+
+namespace hvd {
+
+enum class OperationKind : uint8_t { kAllreduce, kAllgather, kBroadcast, kBarrier, kSegment };
+
+enum class Outcome : uint8_t {
+  kPending,
+  kComplete,
+  kRefused,  // ranks differ; nothing was touched; `error` says who differs in what; the world lives
+  kFailedUntouched,  // the epoch is broken; the buffers hold what they held
+  kFailedUndefined,  // the epoch is broken; results may be half written. Which of the two is the
+                     // same on all survivors
+};
+
+// One operation, owned by whoever starts it: it stays where it is until `outcome` is no longer
+// kPending.
+struct Operation {
+  // What is asked for; all but `input`, `result.data` and an allgather's count has to agree on all
+  // members.
+  OperationKind kind = OperationKind::kBarrier;
+  Buffer result;      // allreduce, broadcast: the data, in place
+  ConstBuffer input;  // allgather: this rank's part (counts may differ), of result.type
+  // allgather: called once, inside progress(), when all counts are known; returns where all parts
+  // go, in rank order.
+  std::function<void*(std::span<const uint64_t> counts)> allocate;
+  Reduction reduction;   // allreduce
+  int root = 0;          // broadcast
+  uint32_t segment = 0;  // kSegment: number of the segment to add
+  uint64_t segment_bytes = 0;
+  uint64_t shape_hash = 0;  // of what else has to agree (dimensions)
+  std::string_view name;  // has to agree; for error texts. Borrowed until the operation is resolved
+  std::string_view shape;  // for error texts: "[64, 10]". Borrowed likewise
+
+  // How it went. `error` is set before an outcome other than kComplete is published.
+  std::string error;
+  std::atomic<Outcome> outcome{Outcome::kPending};
+
+  // The communicator's own.
+  Operation* next = nullptr;
+  uint32_t sequence = 0;
+  uint64_t hash = 0;
+  uint64_t cursor = 0;
+  uint32_t stage = 0;
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // Queues an operation behind those started before. After close() it fails as kFailedUntouched.
+  virtual void start(Operation& operation) = 0;
+  // Advances what was started; true if anything moved. The holder only.
+  virtual bool progress() = 0;
+  // Nothing started is unresolved.
+  virtual bool idle() const = 0;
+
+  // The way out of a broken epoch, driven by the Engine (holder only): close() publishes that
+  // nothing more is entered, after it frozen peers make operations fail; drained(): whatever was
+  // entered and can complete is complete; fail_rest(), once every other rank is quiet or dead,
+  // gives the remaining operations their outcome.
+  virtual void close() = 0;
+  virtual bool drained() const = 0;
+  virtual void fail_rest() = 0;
+
+  // Any thread: a flag only; who makes progress sees it.
+  virtual void abort() noexcept = 0;
+
+  // Ranks that have not entered the oldest unresolved operation of this rank, for warnings. The
+  // holder only.
+  virtual std::vector<int> missing_ranks() const = 0;
+  virtual uint64_t entered() const = 0;  // operations so far
+};
+
+}  // namespace hvd

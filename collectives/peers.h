@@ -1,0 +1,52 @@
+// What collectives and engine need from outside: who is there, the shared words, memory, doorbells,
+// and somebody to tell.
+//
+// Backed by the agent in a job, in-process for ranks as threads. "Local rank" counts the members of
+// this host.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rendezvous/store.h"
+#include "rendezvous/world.h"
+#include "runtime/base/control_block.h"
+#include "runtime/base/status_page.h"
+#include "runtime/base/unique_fd.h"
+
+namespace hvd {
+
+class Peers {
+ public:
+  virtual ~Peers() = default;
+
+  virtual const World& world() const = 0;
+  virtual ControlBlock& block() = 0;
+  virtual StatusPage& status_page() = 0;
+  virtual Store& store() = 0;
+
+  // Asks for segment `id` (numbered from 0 in program order; all ranks ask for the same): one
+  // sealed memory of `bytes` per local rank. Never blocks. All memories are made at the first
+  // request, so a dead rank owes nobody a descriptor.
+  virtual void request_segment(uint32_t id, uint64_t bytes) = 0;
+  // The descriptors by local rank once they are there, given out once. Never blocks; throws
+  // kUnavailable when it was refused (out of memory, too large), with the reason.
+  virtual std::optional<std::vector<UniqueFd>> take_segment(uint32_t id) = 0;
+
+  // Wakes one sleeper of a rank. Any thread; never blocks.
+  virtual void ring(int local_rank, Sleeper sleeper) = 0;
+  // Own doorbell (an eventfd, non-blocking): readable after ring().
+  virtual int doorbell(Sleeper sleeper) const = 0;
+  // Readable when the agent said something (drained by take_segment() and by the Store), or is
+  // gone; -1: nothing to watch.
+  virtual int agent_fd() const = 0;
+  // False: nobody would tell of deaths any more, so the process has to end.
+  virtual bool agent_alive() = 0;
+  // Tells the agent that the epoch is broken, so that it sees to it that everybody goes quiet. Any
+  // thread; never blocks.
+  virtual void report_broken() noexcept = 0;
+};
+
+}  // namespace hvd

@@ -1,0 +1,33 @@
+// Reductions and buffers, on top of the public element types (<hvd/types.h>).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "hvd/types.h"
+
+namespace hvd {
+
+// The result is postscale * op over ranks of (prescale * input). Factors are applied in the
+// accumulator, so that nothing is rounded twice; Average's 1/n is one of them.
+struct Reduction {
+  ReduceOp op = ReduceOp::kAverage;
+  double prescale = 1;
+  double postscale = 1;
+};
+
+struct Buffer {
+  void* data = nullptr;
+  size_t count = 0;  // elements
+  DataType type = DataType::kFloat32;
+  size_t bytes() const { return count * size_of(type); }
+};
+
+struct ConstBuffer {
+  const void* data = nullptr;
+  size_t count = 0;
+  DataType type = DataType::kFloat32;
+  size_t bytes() const { return count * size_of(type); }
+};
+
+}  // namespace hvd

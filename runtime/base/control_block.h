@@ -1,0 +1,61 @@
+// The words that the ranks of one host share for one epoch, written by ranks and agent; both
+// programs include this layout.
+//
+// Each word has one writer, named below (`trouble` and `reason`: anyone), and only grows. The words
+// of a dead rank no longer move, so what one survivor decides from them every survivor decides. A
+// communicator's own words (entries, done, closed) lie in a segment made with it, not here.
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace hvd {
+
+inline constexpr int kLocalRanksMax = 1024;
+
+// Who of a rank may sleep on a doorbell; bit numbers of RankWords::asleep.
+enum Sleeper : uint32_t { kCaller = 0, kEngineThread = 1 };
+inline constexpr int kSleepers = 2;
+
+enum class TroubleReason : uint32_t { kNone, kDeath, kAbort, kTimeout, kEngineError, kLostSocket };
+
+struct alignas(64) RankWords {
+  std::atomic<uint32_t> asleep;  // by the rank: bit per Sleeper that wants its doorbell rung
+  alignas(64) std::atomic<uint32_t> dead;  // by the agent: no task of it runs any more
+  alignas(64) std::atomic<uint32_t> seen;  // by the rank, from inside its progress: the trouble
+                                           // count it has acted on
+  std::atomic<uint32_t> quiet;  // by the rank: it touches no memory of this epoch any more
+  std::atomic<uint32_t> left;   // by the rank: shutdown() was called
+  pthread_mutex_t life;  // robust, process-shared, held by the rank's engine thread: the kernel
+                         // marks its end early
+  char reason[256];      // by the rank before it raises trouble: why; zero-terminated
+};
+
+struct ControlBlock {
+  static constexpr uint32_t kMagic = 0x68766442;  // "hvdB"
+  static constexpr uint32_t kVersion = 1;
+
+  uint32_t magic;
+  uint32_t version;
+  uint32_t epoch;
+  uint32_t local_size;
+  alignas(64) std::atomic<uint32_t> trouble;  // deaths, aborts, the agent's questions; != 0: the
+                                              // epoch is broken. Only fetch_add
+  std::atomic<uint32_t> reason;  // the first one: TroubleReason | local rank << 8, set once by
+                                 // compare-exchange from 0
+
+  RankWords* ranks() { return reinterpret_cast<RankWords*>(this + 1); }
+  RankWords& rank(int local_rank) { return ranks()[local_rank]; }
+  static size_t bytes(int local_size) {
+    return sizeof(ControlBlock) + sizeof(RankWords) * static_cast<size_t>(local_size);
+  }
+};
+
+static_assert(sizeof(ControlBlock) % 64 == 0 && sizeof(RankWords) % 64 == 0);
+static_assert(std::atomic<uint32_t>::is_always_lock_free &&
+              std::atomic<uint64_t>::is_always_lock_free);
+
+}  // namespace hvd

@@ -1,0 +1,13 @@
+#include "runtime/base/error.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace hvd {
+
+void check_failed(const char* condition, const char* message, const char* file, int line) noexcept {
+  std::fprintf(stderr, "hvd: internal error: %s (%s) at %s:%d\n", message, condition, file, line);
+  std::abort();
+}
+
+}  // namespace hvd

@@ -1,0 +1,106 @@
+#include "runtime/base/fault_point.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string>
+
+#include "runtime/base/env.h"
+#include "runtime/base/error.h"
+#include "runtime/base/mutex.h"
+
+namespace hvd::fault {
+namespace {
+
+// Every fault point there is, by the file that passes it.
+constexpr const char* kFaultPoints[] = {
+    "*",
+};
+
+struct State {
+  Mutex mutex;
+  std::string name GUARDED_BY(mutex);
+  std::string action GUARDED_BY(mutex);
+  std::string count_file GUARDED_BY(mutex);
+  long remaining GUARDED_BY(mutex) = 0;
+  std::map<std::string, long> counts GUARDED_BY(mutex);
+};
+
+State& state() {
+  static State* const instance =
+      new State;  // never destroyed: points are passed until the process ends
+  return *instance;
+}
+
+void write_counts() {
+  State& s = state();
+  MutexLock lock(s.mutex);
+  std::FILE* file = std::fopen(s.count_file.c_str(), "a");
+  if (file == nullptr) return;
+  for (const auto& [name, count] : s.counts) std::fprintf(file, "%s %ld\n", name.c_str(), count);
+  std::fclose(file);
+}
+
+void act(const std::string& action, const char* name) {
+  if (action == "kill") kill(getpid(), SIGKILL);
+  if (action == "stop") kill(getpid(), SIGSTOP);
+  if (action.rfind("exit=", 0) == 0) _exit(std::atoi(action.c_str() + 5));
+  if (action == "throw") throw Error(ErrorCode::kInternal, std::string("fault point ") + name);
+}
+
+struct ArmFromEnvironment {
+  ArmFromEnvironment() {
+    if (const auto text = env::get("HVD_FAULT_POINT")) arm(text->c_str());
+  }
+} const arm_from_environment;
+
+}  // namespace
+
+std::atomic<bool> armed{false};
+
+void arm(const char* specification) {
+  State& s = state();
+  MutexLock lock(s.mutex);
+  armed = specification != nullptr;
+  if (specification == nullptr) return;
+  const std::string text = specification;
+  s.count_file.clear();
+  if (text.rfind("count:", 0) == 0) {
+    s.count_file = text.substr(6);
+    std::atexit(write_counts);
+    return;
+  }
+  const size_t first = text.find(':'), second = text.find(':', first + 1);
+  HVD_CHECK(second != std::string::npos, "HVD_FAULT_POINT is not NAME:K:ACTION");
+  s.name = text.substr(0, first);
+  s.remaining = std::atol(text.substr(first + 1, second - first - 1).c_str());
+  s.action = text.substr(second + 1);
+}
+
+void pass(const char* name) {
+  State& s = state();
+  std::string action;
+  {
+    MutexLock lock(s.mutex);
+    HVD_CHECK(std::any_of(std::begin(kFaultPoints), std::end(kFaultPoints),
+                          [&](const char* known) { return std::strcmp(known, name) == 0; }),
+              name);
+    if (!s.count_file.empty()) {
+      ++s.counts[name];
+      return;
+    }
+    if (s.name != "*" && s.name != name) return;
+    if (--s.remaining != 0) return;
+    action = s.action;
+  }
+  act(action, name);
+}
+
+std::span<const char* const> names() { return kFaultPoints; }
+
+}  // namespace hvd::fault

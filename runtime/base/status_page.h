@@ -1,0 +1,44 @@
+// What a rank was doing last, readable by its agent after any death: one shared page per rank,
+// written by the rank alone.
+//
+// The agent makes the memory, maps it first and passes it on joining; the rank writes with relaxed
+// stores inside a sequence lock (odd while changing), so a reader can tell a torn record from a
+// whole one.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace hvd {
+
+enum class Phase : uint32_t {
+  kNone,         // the program never called hvd::init()
+  kInit,         // inside init()
+  kComputing,    // initialised, in no call of ours
+  kCollective,   // inside, or waiting for, the operation below
+  kSynchronize,  // inside DistributedOptimizer::synchronize() or step()
+  kShutdown,     // inside shutdown()
+  kLeft,         // after shutdown()
+};
+
+struct StatusPage {
+  static constexpr uint32_t kMagic = 0x68766453;  // "hvdS"
+  static constexpr uint32_t kVersion = 1;
+  static constexpr int kNameBytes = 128;
+
+  uint32_t magic;
+  uint32_t version;
+  std::atomic<uint32_t> lock;   // odd: being written
+  std::atomic<uint32_t> phase;  // Phase
+  std::atomic<uint32_t> epoch;
+  std::atomic<uint32_t> order;     // 0 program, 1 log, 2 list
+  std::atomic<uint64_t> sequence;  // of the operation, in its order
+  std::atomic<uint64_t> bytes;
+  std::atomic<uint64_t> step;               // of the optimizer; 0: none yet
+  std::atomic<int64_t> since_ns;            // CLOCK_MONOTONIC, when this phase began
+  std::atomic<char> operation[kNameBytes];  // "allreduce float32 [100] avg_loss", zero-terminated
+};
+
+static_assert(sizeof(StatusPage) <= 4096);
+
+}  // namespace hvd

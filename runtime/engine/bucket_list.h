@@ -1,0 +1,66 @@
+// The buckets of one optimizer, reduced in layout order every step without any negotiation.
+//
+// A bucket is issued when it is ready here and its predecessor has been issued; the last one of a
+// step only by finish(), followed by one control word per rank: the rank's last word about the
+// step, read before anybody uses a result. Threads: ready() from any thread; finish() by one thread
+// at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "collectives/arena.h"
+#include "collectives/types.h"
+
+namespace hvd {
+
+struct BucketShape {
+  DataType type = DataType::kFloat32;
+  size_t count = 0;  // elements, padding included
+};
+
+struct BucketListSpec {
+  std::string name;                  // of the optimizer, for errors
+  std::vector<BucketShape> buckets;  // in layout order
+  int parameters = 0;                // over all buckets
+  uint64_t layout_hash = 0;  // of names, counts, types, bucket size: has to agree on all ranks
+  std::string layout_text;   // what is compared, in words, for the error
+  Reduction reduction;
+};
+
+// What this rank says at the end of a step, and what all said together.
+struct StepWord {
+  std::string poison;          // not empty: the step is void on every rank, and why
+  uint64_t next_layout = 0;    // hash of what this rank wants to add; 0: nothing
+  std::vector<uint64_t> used;  // bit per parameter that has a gradient here
+};
+struct StepVerdict {
+  std::string poison;                 // of the lowest poisoned rank, with its number
+  std::vector<uint64_t> next_layout;  // by rank
+  std::vector<uint64_t> used;         // bit per parameter that has a gradient anywhere
+};
+
+class BucketList {
+ public:
+  // Where a rank's bucket lies this step. The spare costs address space only until its first use.
+  enum class Home : uint8_t { kHome, kSpare };
+
+  virtual ~BucketList() = default;
+  virtual std::byte* memory(int bucket, Home home) const = 0;
+  virtual const std::shared_ptr<Segment>& segment()
+      const = 0;  // keep it while a tensor points into memory()
+
+  virtual void ready(int bucket, Home home) = 0;
+  // All buckets are ready. Blocks until all results lie in all buckets and all words are read.
+  // Throws CommFailure.
+  virtual StepVerdict finish(const StepWord& word) = 0;
+
+  virtual uint64_t step() const = 0;         // finish() calls that returned
+  virtual int finished_buckets() const = 0;  // of the step under way, complete on all ranks
+};
+
+}  // namespace hvd

@@ -1,0 +1,74 @@
+// Who moves what: one Engine per epoch owns a rank's communicators, and everything in the process
+// that waits for another rank waits here.
+//
+// Three orders. Program: run(), the init thread's synchronous calls, not negotiated. Log: submit(),
+// any thread, named, in the order the coordinator appends. List: an optimizer's buckets, see
+// BucketList. One progress token guards all of them: whoever waits takes it and advances
+// everything; the engine thread does when nobody waits, and never spins.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "collectives/arena.h"
+#include "collectives/communicator.h"
+#include "collectives/peers.h"
+#include "runtime/engine/bucket_list.h"
+#include "runtime/work.h"
+
+namespace hvd {
+
+struct EngineOptions {
+  std::chrono::milliseconds collective_timeout{0};  // of one wait while all peers live; 0: none
+  std::chrono::milliseconds stall_warning{60'000};  // 0: no stall check
+  std::chrono::milliseconds stall_shutdown{0};      // 0: never
+};
+
+// An operation and what has to live as long as it: the caller's tensors, its name, its result.
+struct Submission {
+  Operation operation;
+  std::string name;  // operation.name points here
+  std::shared_ptr<void> keep_alive;
+  std::function<void()> on_complete;  // inside progress(), before the Work is done; must not block
+};
+
+class Engine {
+ public:
+  // Collective of the local ranks (communicator words, staging). Throws kTimeout naming who is
+  // missing.
+  Engine(std::unique_ptr<Peers> peers, const EngineOptions& options);
+  ~Engine();  // without shutdown() before: as if this rank had died, but tidily
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  const World& world() const;
+  Peers& peers();
+
+  // Program order, the init thread only: starts, waits, and throws what went wrong (Error when
+  // refused, CommFailure when the epoch is broken).
+  void run(Operation& operation);
+
+  // Log order, any thread: returns at once. Throws kInvalidArgument when the name is already under
+  // way on this rank.
+  std::shared_ptr<Work> submit(std::unique_ptr<Submission> submission);
+
+  // Collectives of the init thread.
+  std::shared_ptr<Segment> add_segment(uint64_t bytes);
+  std::unique_ptr<BucketList> make_bucket_list(const BucketListSpec& spec);
+
+  bool on_init_thread() const;
+  // Drains, publishes closed, quiet and left. Local: the others notice at their first operation
+  // that needs this rank.
+  void shutdown();
+  // Any thread: the epoch is broken from now on.
+  void abort(const std::string& reason) noexcept;
+
+ private:
+  friend class BucketList;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace hvd
