@@ -11,13 +11,17 @@
 
 #define HVD_CAPABILITY(name) HVD_THREAD_ANNOTATION(capability(name))
 #define HVD_SCOPED_CAPABILITY HVD_THREAD_ANNOTATION(scoped_lockable)
+#ifndef GUARDED_BY  // abseil, which comes with gRPC, defines these two alike
 #define GUARDED_BY(mutex) HVD_THREAD_ANNOTATION(guarded_by(mutex))
+#endif
 #define REQUIRES(...) HVD_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
 #define EXCLUDES(...) HVD_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
 #define ACQUIRE(...) HVD_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
 #define RELEASE(...) HVD_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
 #define TRY_ACQUIRE(...) HVD_THREAD_ANNOTATION(try_acquire_capability(__VA_ARGS__))
+#ifndef NO_THREAD_SAFETY_ANALYSIS
 #define NO_THREAD_SAFETY_ANALYSIS HVD_THREAD_ANNOTATION(no_thread_safety_analysis)
+#endif
 
 namespace hvd {
 

@@ -1,0 +1,156 @@
+// What both ends of the control stream share: messages in, messages out one at a time, and a
+// descriptor that wakes the owner's loop.
+//
+// The owner's loop calls send(), send_if_idle(), finish() and take(); the stream's own thread calls
+// the rest. `Stream` is whatever offers Read and Write as gRPC's asynchronous streams do; each
+// start of one is later answered by the tag it names.
+#pragma once
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/mutex.h"
+#include "runtime/base/unique_fd.h"
+
+namespace hvd {
+
+// Wakes a loop from another thread. write() and read() on it never block.
+class WakeFd {
+ public:
+  WakeFd() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+  int get() const { return fd_.get(); }
+  void wake() const {
+    uint64_t one = 1;
+    [[maybe_unused]] ssize_t n = write(fd_.get(), &one, sizeof one);
+  }
+  void clear() const {
+    uint64_t count;
+    [[maybe_unused]] ssize_t n = read(fd_.get(), &count, sizeof count);
+  }
+
+ private:
+  UniqueFd fd_;
+};
+
+template <typename In>
+struct Received {
+  std::vector<In> messages;
+  bool closed = false;  // the stream is over: finished, or the peer is gone
+};
+
+template <typename Stream, typename Out, typename In>
+class StreamPump {
+ public:
+  struct Tags {
+    void* read;
+    void* written;
+  };
+  // `wake` is called with a message or the end at hand; `end` starts the end of this side, after
+  // the last message.
+  StreamPump(Tags tags, std::function<void()> wake, std::function<void(Stream*)> end)
+      : tags_(tags), wake_(std::move(wake)), end_(std::move(end)) {}
+
+  Received<In> take() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return {std::exchange(inbox_, {}), closed_};
+  }
+
+  void send(const Out& message) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    if (closed_) return;
+    outbox_.push_back(message);
+    write_next();
+  }
+
+  // For what is worth nothing late: dropped while anything waits.
+  void send_if_idle(const Out& message) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    if (closed_ || writing_ || !outbox_.empty()) return;
+    outbox_.push_back(message);
+    write_next();
+  }
+
+  void finish() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    if (closed_) return;
+    finishing_ = true;
+    write_next();
+  }
+
+  void started(Stream* stream) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    stream_ = stream;
+    stream_->Read(&incoming_, tags_.read);
+    write_next();
+  }
+
+  // False: nothing more will come.
+  bool received(bool ok) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    if (!ok || stream_ == nullptr) return false;
+    inbox_.push_back(std::move(incoming_));
+    incoming_ = In();
+    stream_->Read(&incoming_, tags_.read);
+    wake_();
+    return true;
+  }
+
+  void written(bool ok) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    writing_ = false;
+    if (!ok) outbox_.clear();
+    write_next();
+  }
+
+  // Nothing more comes in; what waits to go out is dropped, a finish() that was asked for still
+  // happens.
+  void close() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    closed_ = true;
+    outbox_.clear();
+    wake_();
+  }
+
+  // The same, and the stream must not be touched again.
+  void abandon() EXCLUDES(mutex_) {
+    close();
+    MutexLock lock(mutex_);
+    stream_ = nullptr;
+  }
+
+ private:
+  void write_next() REQUIRES(mutex_) {
+    if (stream_ == nullptr || writing_) return;
+    if (!outbox_.empty()) {
+      outgoing_ = std::move(outbox_.front());
+      outbox_.pop_front();
+      writing_ = true;
+      stream_->Write(outgoing_, tags_.written);
+    } else if (finishing_) {
+      // Set for good: nothing may follow, and gRPC aborts on an end that meets an unfinished write.
+      writing_ = true;
+      end_(stream_);
+    }
+  }
+
+  const Tags tags_;
+  const std::function<void()> wake_;
+  const std::function<void(Stream*)> end_;
+  Mutex mutex_;
+  Stream* stream_ GUARDED_BY(mutex_) = nullptr;
+  std::vector<In> inbox_ GUARDED_BY(mutex_);
+  std::deque<Out> outbox_ GUARDED_BY(mutex_);
+  In incoming_;
+  Out outgoing_;
+  bool writing_ GUARDED_BY(mutex_) = false;
+  bool finishing_ GUARDED_BY(mutex_) = false;
+  bool closed_ GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace hvd
