@@ -1,0 +1,123 @@
+// The socket between a worker and its agent: framed messages with file descriptors.
+//
+// An abstract unix socket of the sequenced-packet kind, so that a message arrives whole, with its
+// descriptors, or not at all. The plain structs on the wire begin with magic and version: hvdrun
+// and libhvd have to be of one version. Neither end ever blocks here: what cannot be sent waits in
+// a queue. One thread at a time per socket.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "rendezvous/store.h"
+#include "rendezvous/world.h"
+#include "runtime/base/unique_fd.h"
+
+namespace hvd {
+
+struct AgentMessage {
+  enum Kind : uint16_t {
+    // Worker to agent.
+    kClaim,           // id: the slot on this host that this process wants to be
+    kWantEpoch,       // init(): start me in the next epoch
+    kRequestSegment,  // id, value: bytes per rank
+    kBroken,          // the epoch is broken: see to it that everybody goes quiet
+    kStoreSet,        // id: number of the question, key, body
+    kStoreGet,        // id, key, value: milliseconds left, -1 for ever
+    kStoreWait,       // as kStoreGet, but the answer brings no value
+    kStoreAdd,        // id, key, value
+    // Agent to worker.
+    kClaimed,         // one descriptor: the status page
+    kRefused,         // of a claim or of init(); value: ErrorCode, body: the text
+    kWorld,           // the epoch starts; body: encode(World), key: the host; descriptor: the block
+    kDoorbells,       // descriptors by local rank and sleeper; several messages when many
+    kSegment,         // id, value: bytes per rank; descriptors by local rank, likewise
+    kSegmentRefused,  // id, body: why
+    kStoreAnswer,     // id, value: the sum, body: the value
+    kStoreRefused,    // id, value: ErrorCode, body: the text
+    kKinds
+  };
+
+  Kind kind = kKinds;
+  uint32_t epoch = 0;  // that the message belongs to; the receiver drops another one's
+  uint32_t id = 0;
+  int64_t value = 0;
+  std::string key;
+  Bytes body;
+  std::vector<UniqueFd> fds;
+
+  std::string text() const;  // the body as words
+};
+
+inline constexpr size_t kAgentMessageKeyMax = 256;
+inline constexpr size_t kAgentMessageBodyMax = 64 << 10;
+inline constexpr size_t kAgentMessageFdsMax = 250;  // the kernel takes 253
+
+Bytes to_bytes(const std::string& text);
+Bytes encode(const World& world);
+World decode_world(const AgentMessage& message);  // throws kInvalidArgument when it is none
+
+class AgentSocket {
+ public:
+  AgentSocket() = default;
+  explicit AgentSocket(UniqueFd fd) : fd_(std::move(fd)) {}
+
+  int fd() const { return fd_.get(); }
+  explicit operator bool() const { return bool(fd_); }
+
+  // Sends, or queues behind what waits. The descriptors in `fds` are the caller's; those of a
+  // queued message are duplicated. Does nothing when the other end is gone (ended() says so
+  // later). Throws kUnavailable when 4,096 messages wait already, and HVD_CHECKs the limits.
+  void send(const AgentMessage& message, std::span<const int> fds = {});
+  // Tries again to send what waits. True when nothing is left.
+  bool flush();
+  bool waiting() const { return !queue_.empty(); }
+
+  // The next message, or nothing: none yet, or ended(). Throws kInvalidArgument when what came is
+  // not a message of this version, kUnavailable when descriptors were lost for want of room.
+  std::optional<AgentMessage> receive();
+  bool ended() const { return ended_; }  // the other end closed its socket
+
+  void close() { fd_.reset(); }
+
+ private:
+  struct Packet {
+    std::vector<std::byte> bytes;
+    std::vector<UniqueFd> fds;
+  };
+  enum class Sent { kYes, kLater, kGone };
+  Sent send_packet(std::span<const std::byte> bytes, std::span<const int> fds);
+
+  UniqueFd fd_;
+  bool ended_ = false;
+  std::deque<Packet> queue_;
+};
+
+// What HVD_AGENT holds: where the agent listens, and which slot of the host the process may claim.
+struct AgentAddress {
+  std::string name;  // of the abstract socket: 32 hexadecimal digits
+  int slot = 0;
+
+  std::string text() const { return name + ":" + std::to_string(slot); }
+  // Throws kInvalidArgument quoting the text.
+  static AgentAddress parse(const std::string& text);
+};
+
+std::string make_agent_name();                 // 128 random bits
+UniqueFd listen_at(const std::string& name);   // non-blocking; throws std::system_error
+UniqueFd connect_to(const std::string& name);  // throws kUnavailable when nobody listens
+
+// Who is at the other end, as the kernel knows it since the connection was made.
+struct PeerIdentity {
+  pid_t pid = 0;
+  uid_t uid = 0;
+};
+PeerIdentity identity_of(int socket);
+
+}  // namespace hvd
