@@ -16,7 +16,7 @@
 #include "collectives/communicator.h"
 #include "collectives/peers.h"
 #include "runtime/engine/bucket_list.h"
-#include "runtime/work.h"
+#include "hvd/work.h"
 
 namespace hvd {
 
