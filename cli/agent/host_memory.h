@@ -1,0 +1,97 @@
+// What the workers of one host share, and who says that one of them is dead.
+//
+// The agent's end of the workers' sockets: claims of ranks, status pages, the control block and the
+// segments of each epoch, doorbells, the Store, death words, and questions to ranks of a broken
+// epoch (the rules: "Waiting, death, giving up"). A passive object on the agent's loop thread; it
+// starts and reaps no process. Tests drive it without hvdrun.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cli/agent/rank_facts.h"
+#include "cli/loop.h"
+#include "rendezvous/world.h"
+#include "runtime/base/deadline.h"
+
+namespace hvd {
+
+// A slot is a worker's place on this host, 0 … slots - 1, for the whole job; its local rank may
+// differ in a later epoch.
+struct EpochMember {
+  int slot = 0;
+  World world;
+};
+
+struct HostMemoryOptions {
+  int slots = 1;
+  std::vector<int> ranks;  // by slot: the rank it was started as, for texts; empty: the slot
+  std::chrono::milliseconds stopped_grace{150};  // for an answer of a rank that /proc shows stopped
+  std::chrono::milliseconds grace{2'000};        // of any other one
+  uint64_t segment_bytes_max = 0;                // per rank; 0: twice the machine's memory
+};
+
+// Called on the loop's thread, from inside the loop or a call of HostMemory. Any may be empty.
+struct HostMemoryEvents {
+  // A process that speaks for the slot: the worker itself or something that it started.
+  std::function<void(int slot, pid_t pid)> claimed;
+  // The slots that wait in init() for the next epoch, each time one more does; `all`: nobody else
+  // lives on this host. The answer is start_epoch() or refuse_init().
+  std::function<void(const std::vector<int>& slots, bool all)> epoch_wanted;
+  // The death word is written: no task of the rank runs any more. Up to a second before it can be
+  // reaped.
+  std::function<void(int slot)> dead;
+  // The rank did not answer and is killed now; why is for the report.
+  std::function<void(int slot, const std::string& why)> given_up;
+  std::function<void(const std::string& text)> warn;
+};
+
+class HostMemory {
+ public:
+  // Listens from now on. Throws std::system_error when the kernel refuses sockets or memory.
+  HostMemory(Loop& loop, HostMemoryOptions options, HostMemoryEvents events);
+  ~HostMemory();
+  HostMemory(const HostMemory&) = delete;
+  HostMemory& operator=(const HostMemory&) = delete;
+
+  // HVD_AGENT in the slot's environment.
+  std::string address(int slot) const;
+
+  // What the agent knows about its own children: the worker of a slot runs, or waitid() returned
+  // it.
+  void started(int slot, pid_t pid);
+  void ended(int slot);
+
+  // Starts the epoch with these members of this host, in the order of their local ranks; all of
+  // them wait in init(). Its number is larger than any before.
+  void start_epoch(std::span<const EpochMember> members);
+  // init() of every waiting slot throws kTimeout (or what `code` says) with this text.
+  void refuse_init(const std::string& text);
+
+  // While the job is suspended the clocks of questions stand.
+  void suspend();
+  void resume();
+
+  // When tick() wants to be called next, and that call: both from the agent's loop, every turn.
+  std::optional<TimePoint> deadline() const;
+  void tick(TimePoint now);
+
+  // What is known about a slot; after its death its last state, for the report.
+  RankFacts facts(int slot) const;
+  bool anyone_claimed() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace hvd
