@@ -1,0 +1,97 @@
+// Decides in what order named operations run: who asked for what goes in, log entries come out.
+//
+// Pure: no I/O, clock or shared memory. A rank asks for an operation either by describing it in
+// full or, once a description is bound to an id, by flipping that id's bit. As soon as all ranks
+// have asked for a name one entry is appended: run it, or refuse it on every rank with a text that
+// names both sides. Names beyond `names_max` are never bound: they work the same and are described
+// each time.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace hvd {
+
+// An operation asked for in full.
+struct Announcement {
+  std::string name;
+  uint64_t hash = 0;  // of all that has to agree
+  std::string text;   // the same in words: "allreduce float32 [64, 10] Average"
+};
+
+struct LogEntry {
+  enum class Kind : uint32_t {
+    kRun,    // the operation bound to `id`
+    kBind,   // the operation `name`; from now on its bit is `id`
+    kOnce,   // the operation `name`, which gets no bit
+    kRefuse  // `name` is refused: `text` says who asked for what
+  };
+  Kind kind = Kind::kRun;
+  uint32_t id = 0;
+  std::string name;
+  std::string text;
+};
+
+// A name that some ranks wait for and others have not asked for yet.
+struct WaitingName {
+  std::string name;
+  uint64_t round = 0;  // differs between two uses of one name
+  std::vector<int> missing;
+};
+
+class Coordinator {
+ public:
+  // `first_rank`: what the first rank is called in texts.
+  Coordinator(int ranks, size_t names_max, int first_rank = 0);
+  Coordinator(const Coordinator&) = delete;
+  Coordinator& operator=(const Coordinator&) = delete;
+
+  // Throws kInternal when this rank already waits for that name: its end refuses that.
+  void announce(int rank, const Announcement& announcement);
+  // The ready bits of `rank` as they are now. A bit that changed since the last look asks once.
+  void observe(int rank, std::span<const uint64_t> bits);
+
+  // The next entry of the log, or nothing.
+  std::optional<LogEntry> next();
+
+  std::vector<WaitingName> waiting() const;
+  bool has_asked(int rank, const std::string& name) const;
+
+ private:
+  struct Said {
+    uint64_t hash = 0;
+    std::string text;
+  };
+  struct Name {
+    std::string name;
+    bool bound = false;
+    uint32_t id = 0;
+    Said known;  // what `id` stands for
+    uint64_t round = 0;
+    int asked = 0;
+    std::vector<uint8_t> by_rank;  // 1: asked
+    std::vector<Said> said;        // by rank, only while somebody described it in full
+  };
+
+  Name& name_of(const std::string& name);
+  void ask(int rank, Name& name, const Announcement* announcement);
+  LogEntry decide(Name& name);
+  std::string difference(const Name& name, size_t rank) const;
+
+  const size_t ranks_;
+  const size_t names_max_;
+  const int first_rank_;
+  std::unordered_map<std::string, std::unique_ptr<Name>> names_;
+  std::vector<Name*> by_id_;
+  std::vector<std::vector<uint64_t>> phase_;  // by rank: the bits as of the last look
+  std::deque<Name*> ready_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,74 @@
+// The stall report: Horovod's form, by missing rank.
+#include "runtime/engine/stall_inspector.h"
+
+#include <algorithm>
+
+namespace hvd {
+namespace {
+
+constexpr size_t kNamesPerRank = 6;
+
+std::string seconds(std::chrono::milliseconds duration) {
+  const auto ms = duration.count();
+  if (ms % 1000 == 0) return std::to_string(ms / 1000);
+  return std::to_string(ms / 1000) + "." + std::to_string(1000 + ms % 1000).substr(1);
+}
+
+}  // namespace
+
+StallInspector::StallInspector(std::chrono::milliseconds warning_after,
+                               std::chrono::milliseconds shutdown_after)
+    : warning_after_(warning_after),
+      shutdown_after_(shutdown_after.count() == 0 ? shutdown_after
+                                                  : std::max(shutdown_after, warning_after)) {}
+
+std::optional<StallReport> StallInspector::inspect(std::span<const WaitingName> waiting,
+                                                   TimePoint now) {
+  if (warning_after_.count() == 0) return std::nullopt;
+  decltype(since_) still;
+  std::vector<Stalled> stalled;
+  for (const WaitingName& one : waiting) {
+    auto key = std::make_pair(one.name, one.round);
+    const auto known = since_.find(key);
+    const TimePoint since = known == since_.end() ? now : known->second;
+    still.emplace(std::move(key), since);
+    if (now - since >= warning_after_) stalled.push_back({&one, now - since});
+  }
+  since_ = std::move(still);
+  const bool shut_down = shutdown_after_.count() != 0 &&
+                         std::any_of(stalled.begin(), stalled.end(),
+                                     [&](auto& one) { return one.age >= shutdown_after_; });
+  if (stalled.empty()) return std::nullopt;
+  if (!shut_down && last_report_ != TimePoint{} && now - last_report_ < warning_after_)
+    return std::nullopt;
+  last_report_ = now;
+  StallReport report{describe(stalled), shut_down};
+  if (shut_down)
+    report.text += "\nOne or more ranks (marked by \"!\") are missing for more than " +
+                   seconds(shutdown_after_) + " seconds: the job is shut down";
+  return report;
+}
+
+std::string StallInspector::describe(std::span<const Stalled> stalled) const {
+  std::map<int, std::vector<const Stalled*>> by_rank;
+  for (const Stalled& one : stalled)
+    for (int rank : one.waiting->missing) by_rank[rank].push_back(&one);
+  std::string text =
+      "Some ranks wait for operations that others have not submitted for more than " +
+      seconds(warning_after_) +
+      " seconds. Either ranks submit different operations, or some have stopped submitting any; "
+      "unless they go on, this waits for ever.\nMissing ranks:";
+  for (auto& [rank, missing] : by_rank) {
+    std::sort(missing.begin(), missing.end(), [](const Stalled* a, const Stalled* b) {
+      return std::pair(-a->age, a->waiting->name) < std::pair(-b->age, b->waiting->name);
+    });
+    const bool over = shutdown_after_.count() != 0 && missing.front()->age >= shutdown_after_;
+    text += "\n" + std::to_string(rank) + (over ? "!: [" : ": [");
+    for (size_t i = 0; i < missing.size() && i < kNamesPerRank; ++i)
+      text += (i == 0 ? "" : ", ") + missing[i]->waiting->name;
+    text += missing.size() > kNamesPerRank ? " ...]" : "]";
+  }
+  return text;
+}
+
+}  // namespace hvd

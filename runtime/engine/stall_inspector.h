@@ -1,0 +1,47 @@
+// Says which ranks hold up which operations: what waits and the time go in, warnings come out.
+//
+// Pure: time is an argument. Like Horovod's: a report lists what has been waiting for longer than
+// the warning time, at most once per warning time, by missing rank.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/deadline.h"
+#include "runtime/engine/coordinator.h"
+
+namespace hvd {
+
+struct StallReport {
+  std::string text;  // lines without a newline at the end
+  bool shut_down = false;
+};
+
+class StallInspector {
+ public:
+  // `warning_after` 0: never a report. `shutdown_after` 0: never; below the warning time it is
+  // taken as the warning time.
+  StallInspector(std::chrono::milliseconds warning_after, std::chrono::milliseconds shutdown_after);
+
+  // `waiting` is everything that waits now; what is not in it any more is forgotten.
+  std::optional<StallReport> inspect(std::span<const WaitingName> waiting, TimePoint now);
+
+ private:
+  struct Stalled {
+    const WaitingName* waiting;
+    Clock::duration age;
+  };
+  std::string describe(std::span<const Stalled> stalled) const;
+
+  const std::chrono::milliseconds warning_after_;
+  const std::chrono::milliseconds shutdown_after_;
+  std::map<std::pair<std::string, uint64_t>, TimePoint> since_;
+  TimePoint last_report_{};
+};
+
+}  // namespace hvd

@@ -1,0 +1,71 @@
+// The stall report, by literals.
+#include "runtime/engine/stall_inspector.h"
+
+#include "tests/support/catch.h"
+
+using namespace hvd;
+using namespace std::chrono_literals;
+
+namespace {
+const TimePoint kStart{1000s};
+}
+
+TEST_CASE("stall inspector: warns after the warning time, by missing rank, once per warning time") {
+  StallInspector inspector(60s, 0s);
+  const std::vector<WaitingName> waiting = {{"loss", 0, {1, 3}}, {"accuracy", 0, {3}}};
+  CHECK_FALSE(inspector.inspect(waiting, kStart));
+  CHECK_FALSE(inspector.inspect(waiting, kStart + 59s));
+  const auto report = inspector.inspect(waiting, kStart + 60s);
+  REQUIRE(report);
+  CHECK_FALSE(report->shut_down);
+  CHECK_THAT(report->text, Catch::Contains("more than 60 seconds") &&
+                               Catch::EndsWith("Missing ranks:\n1: [loss]\n3: [accuracy, loss]"));
+  CHECK_FALSE(inspector.inspect(waiting, kStart + 119s));
+  CHECK(inspector.inspect(waiting, kStart + 120s));
+}
+
+TEST_CASE("stall inspector: what goes on is forgotten, another use of the name starts anew") {
+  StallInspector inspector(60s, 0s);
+  const std::vector<WaitingName> first = {{"loss", 0, {1}}}, second = {{"loss", 1, {1}}};
+  CHECK_FALSE(inspector.inspect(first, kStart));
+  CHECK_FALSE(inspector.inspect(second, kStart + 60s));
+  CHECK_FALSE(inspector.inspect({}, kStart + 100s));
+  CHECK_FALSE(inspector.inspect(second, kStart + 130s));
+  CHECK(inspector.inspect(second, kStart + 190s));
+}
+
+TEST_CASE("stall inspector: at most six names a rank") {
+  StallInspector inspector(1500ms, 0s);
+  std::vector<WaitingName> waiting;
+  for (char name = 'a'; name < 'h'; ++name) waiting.push_back({std::string(1, name), 0, {0}});
+  inspector.inspect(waiting, kStart);
+  const auto report = inspector.inspect(waiting, kStart + 2s);
+  REQUIRE(report);
+  CHECK_THAT(report->text, Catch::Contains("than 1.500 seconds") &&
+                               Catch::EndsWith("\n0: [a, b, c, d, e, f ...]"));
+}
+
+TEST_CASE("stall inspector: shuts down after the shutdown time and marks who was over it") {
+  StallInspector inspector(10s, 30s);
+  std::vector<WaitingName> waiting = {{"loss", 0, {1}}};
+  inspector.inspect(waiting, kStart);
+  waiting.push_back({"other", 0, {2}});
+  CHECK_FALSE(inspector.inspect(waiting, kStart + 9s));
+  REQUIRE(inspector.inspect(waiting, kStart + 25s));
+  const auto report = inspector.inspect(waiting, kStart + 30s);  // not held back by the last one
+  REQUIRE(report);
+  CHECK(report->shut_down);
+  CHECK_THAT(report->text, Catch::Contains("\n1!: [loss]\n2: [other]\n") &&
+                               Catch::Contains("more than 30 seconds"));
+}
+
+TEST_CASE("stall inspector: off says nothing; a shutdown time below the warning time is that") {
+  StallInspector off(0s, 5s);
+  const std::vector<WaitingName> waiting = {{"loss", 0, {1}}};
+  CHECK_FALSE(off.inspect(waiting, kStart));
+  CHECK_FALSE(off.inspect(waiting, kStart + 100s));
+  StallInspector early(10s, 5s);
+  CHECK_FALSE(early.inspect(waiting, kStart));
+  CHECK_FALSE(early.inspect(waiting, kStart + 6s));
+  CHECK(early.inspect(waiting, kStart + 10s)->shut_down);
+}
