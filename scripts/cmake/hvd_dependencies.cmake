@@ -11,3 +11,4 @@ if(HVD_BUILD_TESTS)
 endif()
 
 include(hvd_torch)
+include(hvd_cuda)

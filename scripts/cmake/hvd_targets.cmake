@@ -1,4 +1,4 @@
-# How every target of the project is made: hvd_library(), hvd_program(), hvd_test().
+# How every target of the project is made: hvd_library(), hvd_program(), hvd_test(), hvd_script_test().
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -13,12 +13,22 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
 
+# ccache where there is one. Clones share what it holds: paths below the source folder count as relative, and the
+# folder a file was compiled in does not count. The sloppiness is what precompiled headers need.
+find_program(HVD_CCACHE ccache)
+if(HVD_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
+    CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${HVD_CCACHE})
+endif()
+
 add_library(hvd_options INTERFACE)
 target_include_directories(hvd_options INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/runtime/include)
 target_compile_options(hvd_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor
   $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety> $<$<BOOL:${HVD_WERROR}>:-Werror>)
 if(HVD_SANITIZE)
-  target_compile_options(hvd_options INTERFACE -fsanitize=${HVD_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  # GCC warns of variables that its own instrumentation hides from it (in std::regex, for one).
+  target_compile_options(hvd_options INTERFACE -fsanitize=${HVD_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all
+    -Wno-maybe-uninitialized)
   target_link_options(hvd_options INTERFACE -fsanitize=${HVD_SANITIZE})
 endif()
 
@@ -36,14 +46,59 @@ function(hvd_program name)
   target_link_libraries(${name} PRIVATE hvd_options ${ARG_DEPS})
 endfunction()
 
+# A test's name in ctest: with the sanitizer before it in a sanitizer build, so that one ctest run can hold several builds.
+set(HVD_TEST_PREFIX "")
+if(HVD_SANITIZE)
+  string(REGEX REPLACE "^(.).*" "\\1san." HVD_TEST_PREFIX "${HVD_SANITIZE}")
+endif()
+
+# Tests labelled `long` are left out of the short run of scripts/test, `serial` ones run alone.
+function(hvd_set_test_properties name timeout labels)
+  if(NOT timeout)
+    set(timeout 120)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout} LABELS "${labels}")
+  if("serial" IN_LIST labels)
+    set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
+  endif()
+endfunction()
+
 # hvd_test(NAME SOURCES file… [DEPS target…] [LABELS label…] [TIMEOUT seconds]): a Catch2 program that ctest runs whole.
 function(hvd_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   hvd_program(${name} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS} hvd_test_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-  add_test(NAME ${name} COMMAND ${name})
-  if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 120)
+  add_test(NAME ${HVD_TEST_PREFIX}${name} COMMAND ${name})
+  hvd_set_test_properties(${HVD_TEST_PREFIX}${name} "${ARG_TIMEOUT}" "${ARG_LABELS}")
+endfunction()
+
+# hvd_script_test(NAME SCRIPT file [ARGS argument…] [LABELS label…] [TIMEOUT seconds] [TORCH_PYTHON] [NEEDS program…]):
+# a python3 script of this folder that ctest runs; it fails by its exit status. With TORCH_PYTHON it runs in a python3
+# that can import torch.distributed. A test whose torch or programs are not there is left out by name.
+function(hvd_script_test name)
+  cmake_parse_arguments(ARG "TORCH_PYTHON" "SCRIPT;TIMEOUT" "ARGS;LABELS;NEEDS" ${ARGN})
+  set(python ${HVD_PYTHON3})
+  if(ARG_TORCH_PYTHON)
+    set(python ${HVD_TORCH_PYTHON})
   endif()
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+  if(NOT python)
+    hvd_leave_out(${name} "no python3 that can import torch.distributed (scripts/setup --peers)")
+    return()
+  endif()
+  foreach(program IN LISTS ARG_NEEDS)
+    find_program(HVD_PROGRAM_${program} ${program})
+    if(NOT HVD_PROGRAM_${program})
+      hvd_leave_out(${name} "no ${program} (scripts/setup --peers)")
+      return()
+    endif()
+  endforeach()
+  add_test(NAME ${HVD_TEST_PREFIX}${name} COMMAND ${python} ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_SCRIPT} ${ARG_ARGS})
+  hvd_set_test_properties(${HVD_TEST_PREFIX}${name} "${ARG_TIMEOUT}" "${ARG_LABELS}")
+endfunction()
+
+# hvd_leave_out(NAME WHY): says that a test is not run by this build; scripts/test lists all of them at its end.
+set(HVD_LEFT_OUT ${CMAKE_BINARY_DIR}/tests_left_out.txt)
+file(WRITE ${HVD_LEFT_OUT} "")
+function(hvd_leave_out name why)
+  file(APPEND ${HVD_LEFT_OUT} "${HVD_TEST_PREFIX}${name}: ${why}\n")
 endfunction()
