@@ -1,6 +1,6 @@
-# hvd_libtorch: LibTorch without its CMake package, which would demand a CUDA toolkit. Sets HVD_TORCH to TRUE or FALSE,
-# and HVD_TORCH_PYTHON to a python3 that can import torch.distributed, or to "".
-# Looked for in HVD_TORCH_DIR (a `torch` folder as pip installs it), then in python3, then in scripts/setup's environment.
+# hvd_libtorch: LibTorch without its CMake package, which would demand a CUDA toolkit. Looked for in HVD_TORCH_DIR (a
+# `torch` folder as pip installs it), then in python3, then in scripts/setup's environment. Sets HVD_TORCH to TRUE or
+# FALSE, HVD_TORCH_DIR, and HVD_TORCH_PYTHON to a python3 that can import torch.distributed, or to "".
 set(HVD_TORCH FALSE)
 set(HVD_TORCH_PYTHON "")
 set(HVD_TORCH_DIR "" CACHE PATH "The torch folder to build with (default: python3's, or that of scripts/setup)")
@@ -46,6 +46,7 @@ if(NOT HVD_WITH_TORCH STREQUAL "OFF")
   endif()
   if(torch_dir)
     set(HVD_TORCH TRUE)
+    set(HVD_TORCH_DIR ${torch_dir})  # here only: the cache keeps what the user said
     add_library(hvd_libtorch INTERFACE)
     target_include_directories(hvd_libtorch SYSTEM INTERFACE ${torch_dir}/include ${torch_dir}/include/torch/csrc/api/include)
     target_link_options(hvd_libtorch INTERFACE -Wl,--as-needed -Wl,-rpath,${torch_dir}/lib)

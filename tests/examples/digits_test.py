@@ -1,0 +1,56 @@
+"""The digits in examples/data: well-formed IDX files, the right sizes, stratified, no image in both parts."""
+
+import collections
+import pathlib
+import struct
+import unittest
+
+FOLDER = pathlib.Path(__file__).parents[2] / "examples/data/digits"
+TRAINING, TEST, SIDE = 1437, 360, 8
+
+
+def images(name, count):
+    data = (FOLDER / f"{name}-images-idx3-ubyte").read_bytes()
+    header = struct.unpack(">IIII", data[:16])
+    assert header == (0x803, count, SIDE, SIDE), header
+    assert len(data) == 16 + count * SIDE * SIDE, len(data)
+    return [data[at : at + SIDE * SIDE] for at in range(16, len(data), SIDE * SIDE)]
+
+
+def labels(name, count):
+    data = (FOLDER / f"{name}-labels-idx1-ubyte").read_bytes()
+    assert struct.unpack(">II", data[:8]) == (0x801, count), data[:8]
+    assert len(data) == 8 + count, len(data)
+    return list(data[8:])
+
+
+class Digits(unittest.TestCase):
+    def test_pixels_span_black_to_white(self):
+        for part in (images("train", TRAINING), images("t10k", TEST)):
+            levels = {level for image in part for level in image}
+            self.assertEqual((min(levels), max(levels), len(levels)), (0, 255, 17))
+
+    def test_no_image_is_twice_in_or_in_both_parts(self):
+        everything = images("train", TRAINING) + images("t10k", TEST)
+        self.assertEqual(len(set(everything)), TRAINING + TEST)
+
+    def test_every_digit_has_the_same_share_in_both_parts(self):
+        training = collections.Counter(labels("train", TRAINING))
+        test = collections.Counter(labels("t10k", TEST))
+        self.assertEqual(sorted(training), list(range(10)))
+        for digit in range(10):
+            share = (training[digit] + test[digit]) * TEST / (TRAINING + TEST)
+            self.assertLess(abs(test[digit] - share), 1, f"digit {digit}")
+
+    def test_labels_belong_to_their_images(self):
+        # A label file in another order would leave neighbours no likelier to be of one digit than chance.
+        known = list(zip(images("train", TRAINING), labels("train", TRAINING)))[:400]
+        right = 0
+        for image, digit in list(zip(images("t10k", TEST), labels("t10k", TEST)))[:60]:
+            nearest = min(known, key=lambda pair: sum((a - b) ** 2 for a, b in zip(pair[0], image)))
+            right += nearest[1] == digit
+        self.assertGreater(right, 48)
+
+
+if __name__ == "__main__":
+    unittest.main()
