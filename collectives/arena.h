@@ -1,8 +1,8 @@
 // The memory that all local ranks map: a list of segments, each one piece per rank.
 //
 // Segments are never resized, moved, or reused in another epoch. Adding one is a collective in
-// program order. The pages of a segment stay mapped as long as anyone holds it: a gradient may
-// outlive the epoch.
+// program order (OperationKind::kSegment). The own piece stays mapped as long as anyone holds the
+// segment: a gradient may outlive the epoch. The holder of the progress token only, unless said.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,13 @@
 
 namespace hvd {
 
+class Mapping;
+
 // One segment, as one rank maps it.
 class Segment {
  public:
   // Maps every rank's piece, keeps them out of forked children, and faults in the first
-  // `populate_bytes` of the own one (kUnavailable with bytes and limit when memory runs out).
+  // `populate_bytes` of the own one. kUnavailable with bytes and limit when memory runs out.
   Segment(uint32_t id, std::vector<UniqueFd> pieces, size_t bytes, int local_rank,
           size_t populate_bytes);
   ~Segment();
@@ -28,9 +30,17 @@ class Segment {
 
   uint32_t id() const { return id_; }
   size_t bytes() const { return bytes_; }
-  std::byte* own() const { return pieces_[static_cast<size_t>(local_rank_)]; }
-  std::byte* at(int local_rank) const { return pieces_[static_cast<size_t>(local_rank)]; }
-  // After all owners populated theirs: maps the peers' pages too, so that no first access faults.
+  // Any thread.
+  std::byte* own() const { return addresses_[static_cast<size_t>(local_rank_)]; }
+  std::byte* at(int local_rank) const { return addresses_[static_cast<size_t>(local_rank)]; }
+
+  // Throws kUnavailable when the memory limit of this process leaves no room for `bytes` more.
+  static void check_headroom(size_t bytes);
+  // Faults in [offset, offset + bytes) of one rank's piece. The owner goes first: pages are charged
+  // to who touches them first.
+  void populate(int local_rank, size_t offset, size_t bytes);
+  // After all owners populated theirs: faults in the peers' first `bytes`, so that no first access
+  // does.
   void populate_peers(size_t bytes);
   // The epoch is over for this rank: peers' pieces are unmapped, the own one stays.
   void release_peers();
@@ -39,17 +49,22 @@ class Segment {
   const uint32_t id_;
   const size_t bytes_;
   const int local_rank_;
-  std::vector<std::byte*> pieces_;
+  std::vector<std::shared_ptr<Mapping>> mappings_;
+  std::vector<std::byte*> addresses_;
 };
 
+// A place in a segment, the same for every rank that maps it.
 struct ArenaAddress {
   uint32_t segment = 0;
   uint64_t offset = 0;
+
+  friend bool operator==(const ArenaAddress&, const ArenaAddress&) = default;
 };
 
 class Arena {
  public:
   void add(std::shared_ptr<Segment> segment);
+  void remove(uint32_t id);
   const std::shared_ptr<Segment>& segment(uint32_t id) const { return segments_[id]; }
   bool has(uint32_t id) const { return id < segments_.size() && segments_[id] != nullptr; }
   // Where [data, data + bytes) lies in this rank's own pieces, or nothing.

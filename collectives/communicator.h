@@ -19,6 +19,7 @@
 #include <string_view>
 #include <vector>
 
+#include "collectives/arena.h"
 #include "collectives/types.h"
 
 namespace hvd {
@@ -28,7 +29,8 @@ enum class OperationKind : uint8_t { kAllreduce, kAllgather, kBroadcast, kBarrie
 enum class Outcome : uint8_t {
   kPending,
   kComplete,
-  kRefused,  // ranks differ; nothing was touched; `error` says who differs in what; the world lives
+  kRefused,  // ranks differ, or it cannot be done; nothing was touched; `error` says who differs in
+             // what; the world lives
   kFailedUntouched,  // the epoch is broken; the buffers hold what they held
   kFailedUndefined,  // the epoch is broken; results may be half written. Which of the two is the
                      // same on all survivors
@@ -43,12 +45,14 @@ struct Operation {
   Buffer result;      // allreduce, broadcast: the data, in place
   ConstBuffer input;  // allgather: this rank's part (counts may differ), of result.type
   // allgather: called once, inside progress(), when all counts are known; returns where all parts
-  // go, in rank order.
+  // go, in rank order. When it throws, the operation is refused on this rank alone.
   std::function<void*(std::span<const uint64_t> counts)> allocate;
   Reduction reduction;   // allreduce
   int root = 0;          // broadcast
-  uint32_t segment = 0;  // kSegment: number of the segment to add
+  uint32_t segment = 0;  // kSegment: number of the segment to add, used up even when refused
   uint64_t segment_bytes = 0;
+  uint64_t populate_bytes =
+      0;                    // kSegment: faulted in by all, from the start; the rest at first use
   uint64_t shape_hash = 0;  // of what else has to agree (dimensions)
   std::string_view name;  // has to agree; for error texts. Borrowed until the operation is resolved
   std::string_view shape;  // for error texts: "[64, 10]". Borrowed likewise
@@ -59,9 +63,9 @@ struct Operation {
 
   // The communicator's own.
   Operation* next = nullptr;
-  uint32_t sequence = 0;
+  uint64_t sequence = 0;
   uint64_t hash = 0;
-  uint64_t cursor = 0;
+  ArenaAddress address;
   uint32_t stage = 0;
 };
 
@@ -71,7 +75,9 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Queues an operation behind those started before. After close() it fails as kFailedUntouched.
+  // Queues an operation behind those started before. The reduction was checked
+  // (check_reduction()); the memory of result and input stays as it is until the outcome. After
+  // close() it fails as kFailedUntouched.
   virtual void start(Operation& operation) = 0;
   // Advances what was started; true if anything moved. The holder only.
   virtual bool progress() = 0;
@@ -86,7 +92,7 @@ class Communicator {
   virtual bool drained() const = 0;
   virtual void fail_rest() = 0;
 
-  // Any thread: a flag only; who makes progress sees it.
+  // Any thread: the epoch is broken from now on; who makes progress sees it.
   virtual void abort() noexcept = 0;
 
   // Ranks that have not entered the oldest unresolved operation of this rank, for warnings. The

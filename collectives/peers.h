@@ -49,4 +49,13 @@ class Peers {
   virtual void report_broken() noexcept = 0;
 };
 
+// After a store that a peer may be asleep for: a full fence, then rings whoever sleeps. Nearly
+// always a few loads of words that nobody writes.
+void ring_sleepers(Peers& peers);
+
+// This rank declares the epoch broken: notes its reason (the first one of all ranks is kept),
+// raises trouble, wakes everybody and tells the agent. What comes of it is `engine.md` 7: nobody
+// gives up, everybody closes. Any thread.
+void raise_trouble(Peers& peers, TroubleReason reason, const std::string& text) noexcept;
+
 }  // namespace hvd

@@ -16,6 +16,10 @@ struct Reduction {
   double postscale = 1;
 };
 
+// Throws kInvalidArgument or kUnsupported, saying what to use instead, when `reduction` has no
+// meaning for `type`. Before start(): every rank finds it alone.
+void check_reduction(const Reduction& reduction, DataType type);
+
 struct Buffer {
   void* data = nullptr;
   size_t count = 0;  // elements

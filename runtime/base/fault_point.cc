@@ -20,6 +20,8 @@ namespace {
 // Every fault point there is, by the file that passes it.
 constexpr const char* kFaultPoints[] = {
     "*",
+    "segment_map",       // collectives/arena
+    "segment_populate",  // collectives/arena
 };
 
 struct State {

@@ -1,0 +1,172 @@
+#include "collectives/arena.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "collectives/memory_limit.h"
+#include "runtime/base/error.h"
+#include "runtime/base/fault_point.h"
+#include "runtime/base/mutex.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23  // Linux 5.14
+#endif
+
+namespace hvd {
+
+// One mapping of one memory. Ranks that are threads of one process share it, so that what they
+// share is one address: for ThreadSanitizer, and for anybody who debugs.
+class Mapping {
+ public:
+  using Key = std::pair<dev_t, ino_t>;
+
+  static std::shared_ptr<Mapping> of(const UniqueFd& memory, size_t bytes);
+
+  Mapping(Key key, std::byte* address, size_t bytes)
+      : key_(key), address_(address), bytes_(bytes) {}
+  ~Mapping() {
+    munmap(address_, bytes_);
+    MutexLock lock(registry().mutex);
+    if (auto it = registry().mappings.find(key_);
+        it != registry().mappings.end() && it->second.expired())
+      registry().mappings.erase(it);
+  }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  std::byte* address() const { return address_; }
+
+ private:
+  struct Registry {
+    Mutex mutex;
+    std::map<Key, std::weak_ptr<Mapping>> mappings GUARDED_BY(mutex);
+  };
+  static Registry& registry() {
+    static Registry* const instance = new Registry;  // a tensor may end after every static
+    return *instance;
+  }
+
+  const Key key_;
+  std::byte* const address_;
+  const size_t bytes_;
+};
+
+namespace {
+
+[[noreturn]] void fail(const std::string& what, size_t bytes, int error) {
+  throw Error(ErrorCode::kUnavailable,
+              what + " " + std::to_string(bytes) + " bytes of shared memory: " + strerror(error));
+}
+
+}  // namespace
+
+std::shared_ptr<Mapping> Mapping::of(const UniqueFd& memory, size_t bytes) {
+  struct stat status;
+  if (fstat(memory.get(), &status) != 0) fail("cannot map", bytes, errno);
+  if (static_cast<uint64_t>(status.st_size) < bytes)
+    throw Error(ErrorCode::kInternal, "a segment of " + std::to_string(bytes) +
+                                          " bytes was asked for and one of " +
+                                          std::to_string(status.st_size) + " came");
+  const Key key{status.st_dev, status.st_ino};
+  MutexLock lock(registry().mutex);
+  std::weak_ptr<Mapping>& known = registry().mappings[key];
+  if (std::shared_ptr<Mapping> mapping = known.lock(); mapping && mapping->bytes_ >= bytes)
+    return mapping;
+  void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+  if (address == MAP_FAILED) fail("cannot map", bytes, errno);
+  // A forked data loader must not be able to write what peers read.
+  madvise(address, bytes, MADV_DONTFORK);
+  auto mapping = std::make_shared<Mapping>(key, static_cast<std::byte*>(address), bytes);
+  known = mapping;
+  return mapping;
+}
+
+Segment::Segment(uint32_t id, std::vector<UniqueFd> pieces, size_t bytes, int local_rank,
+                 size_t populate_bytes)
+    : id_(id), bytes_(bytes), local_rank_(local_rank) {
+  HVD_CHECK(bytes > 0 && static_cast<size_t>(local_rank) < pieces.size(),
+            "a segment has bytes and a piece per local rank");
+  for (const UniqueFd& piece : pieces) {
+    fault_point("segment_map");
+    mappings_.push_back(Mapping::of(piece, bytes));
+    addresses_.push_back(mappings_.back()->address());
+  }
+  if (populate_bytes == 0) return;
+  check_headroom(populate_bytes);
+  populate(local_rank, 0, populate_bytes);
+}
+
+Segment::~Segment() = default;
+
+void Segment::check_headroom(size_t bytes) {
+  const std::optional<MemoryLimit> limit = tightest_memory_limit(bytes);
+  if (!limit) return;
+  throw Error(ErrorCode::kUnavailable,
+              "cannot take " + std::to_string(bytes) + " bytes of shared memory: the limit of " +
+                  limit->where + " is " + std::to_string(limit->limit_bytes) + " bytes, " +
+                  std::to_string(limit->used_bytes) +
+                  " are in use; raise it or start fewer ranks on this host");
+}
+
+void Segment::populate(int local_rank, size_t offset, size_t bytes) {
+  static const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t begin = offset / page * page;
+  const size_t end = std::min(bytes_, offset + bytes);
+  if (begin >= end) return;
+  fault_point("segment_populate");
+  std::byte* const base = at(local_rank);
+  if (madvise(base + begin, end - begin, MADV_POPULATE_WRITE) == 0) return;
+  if (errno != EINVAL) fail("cannot populate", end - begin, errno);
+  // An older kernel: a store per page that changes nothing, whoever else is using it already.
+  for (size_t at = begin; at < end; at += page)
+    reinterpret_cast<std::atomic<uint8_t>*>(base + at)->fetch_or(0, std::memory_order_relaxed);
+}
+
+void Segment::populate_peers(size_t bytes) {
+  for (size_t k = 0; k < addresses_.size(); ++k)
+    if (static_cast<int>(k) != local_rank_) populate(static_cast<int>(k), 0, bytes);
+}
+
+void Segment::release_peers() {
+  for (size_t k = 0; k < addresses_.size(); ++k) {
+    if (static_cast<int>(k) == local_rank_) continue;
+    mappings_[k].reset();
+    addresses_[k] = nullptr;
+  }
+}
+
+void Arena::add(std::shared_ptr<Segment> segment) {
+  const uint32_t id = segment->id();
+  if (segments_.size() <= id) segments_.resize(id + 1);
+  HVD_CHECK(segments_[id] == nullptr, "a segment is added once");
+  segments_[id] = std::move(segment);
+}
+
+void Arena::remove(uint32_t id) { segments_[id].reset(); }
+
+std::optional<ArenaAddress> Arena::find(const void* data, size_t bytes) const {
+  const auto at = reinterpret_cast<uintptr_t>(data);
+  for (const std::shared_ptr<Segment>& segment : segments_) {
+    if (segment == nullptr) continue;
+    const auto own = reinterpret_cast<uintptr_t>(segment->own());
+    if (at < own || at - own > segment->bytes() || bytes > segment->bytes() - (at - own)) continue;
+    return ArenaAddress{segment->id(), at - own};
+  }
+  return std::nullopt;
+}
+
+void Arena::release_peers() {
+  for (const std::shared_ptr<Segment>& segment : segments_)
+    if (segment != nullptr) segment->release_peers();
+}
+
+}  // namespace hvd

@@ -1,0 +1,57 @@
+#include "collectives/peers.h"
+
+#include <string.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "runtime/base/fault_point.h"
+#include "runtime/base/mutex.h"
+
+namespace hvd {
+namespace {
+
+void ring_each(Peers& peers, int local_rank, uint32_t sleepers) {
+  for (int sleeper = 0; sleeper < kSleepers; ++sleeper)
+    if ((sleepers >> sleeper & 1) != 0) peers.ring(local_rank, static_cast<Sleeper>(sleeper));
+}
+
+// The first reason of all ranks stays; its text is written before the word that points to it.
+void note_reason(ControlBlock& block, int me, TroubleReason reason, const std::string& text) {
+  static Mutex mutex;  // two threads of one rank must not write one text
+  MutexLock lock(mutex);
+  if (block.reason.load(std::memory_order_acquire) != 0) return;
+  RankWords& mine = block.rank(me);
+  const size_t length = std::min(text.size(), sizeof mine.reason - 1);
+  memcpy(mine.reason, text.data(), length);
+  mine.reason[length] = 0;
+  uint32_t none = 0;
+  const uint32_t word = static_cast<uint32_t>(reason) | static_cast<uint32_t>(me) << 8;
+  block.reason.compare_exchange_strong(none, word, std::memory_order_acq_rel);
+}
+
+}  // namespace
+
+void ring_sleepers(Peers& peers) {
+  // Pairs with the sleeper's: it sets its bit, fences, and looks once more.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  ControlBlock& block = peers.block();
+  const int me = peers.world().local_rank;
+  const int count = static_cast<int>(block.local_size);
+  for (int k = 0; k < count; ++k) {
+    if (k == me) continue;
+    const uint32_t asleep = block.rank(k).asleep.load(std::memory_order_relaxed);
+    if (asleep != 0) [[unlikely]]
+      ring_each(peers, k, asleep);
+  }
+}
+
+void raise_trouble(Peers& peers, TroubleReason reason, const std::string& text) noexcept {
+  ControlBlock& block = peers.block();
+  note_reason(block, peers.world().local_rank, reason, text);
+  block.trouble.fetch_add(1, std::memory_order_seq_cst);
+  for (int k = 0; k < static_cast<int>(block.local_size); ++k) ring_each(peers, k, ~0u);
+  peers.report_broken();
+}
+
+}  // namespace hvd

@@ -1,0 +1,106 @@
+#include "collectives/arena.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "hvd/error.h"
+#include "tests/support/catch.h"
+
+using namespace hvd;
+
+namespace {
+
+UniqueFd memory(size_t bytes) {
+  UniqueFd fd(memfd_create("hvd-arena-test", MFD_CLOEXEC));
+  REQUIRE(ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0);
+  return fd;
+}
+
+std::vector<UniqueFd> copies(const std::vector<UniqueFd>& pieces) {
+  std::vector<UniqueFd> out;
+  for (const UniqueFd& piece : pieces) out.emplace_back(fcntl(piece.get(), F_DUPFD_CLOEXEC, 0));
+  return out;
+}
+
+std::vector<UniqueFd> pieces(int count, size_t bytes) {
+  std::vector<UniqueFd> out;
+  for (int k = 0; k < count; ++k) out.push_back(memory(bytes));
+  return out;
+}
+
+constexpr size_t kBytes = 64 * 1024;
+
+}  // namespace
+
+TEST_CASE("arena: what one rank writes into its piece the others read") {
+  const std::vector<UniqueFd> memories = pieces(2, kBytes);
+  Segment zero(0, copies(memories), kBytes, 0, kBytes);
+  Segment one(0, copies(memories), kBytes, 1, 0);
+  one.populate_peers(kBytes);
+  std::memcpy(zero.own() + 100, "hello", 6);
+  CHECK(std::strcmp(reinterpret_cast<char*>(one.at(0) + 100), "hello") == 0);
+  CHECK(one.own()[100] == std::byte{0});
+  // Ranks of one process share the mapping.
+  CHECK(zero.own() == one.at(0));
+}
+
+TEST_CASE("arena: finds whose memory an address is, to the byte") {
+  Arena arena;
+  CHECK_FALSE(arena.find(&arena, 1));
+  for (uint32_t id : {0u, 2u})
+    arena.add(std::make_shared<Segment>(id, pieces(2, kBytes), kBytes, 1, 0));
+  CHECK(arena.has(2));
+  CHECK_FALSE(arena.has(1));
+  CHECK_FALSE(arena.has(3));
+  std::byte* own = arena.segment(2)->own();
+  CHECK(arena.find(own, kBytes) == ArenaAddress{2, 0});
+  CHECK(arena.find(own + 8, kBytes - 8) == ArenaAddress{2, 8});
+  CHECK(arena.find(own + kBytes, 0) == ArenaAddress{2, kBytes});
+  CHECK_FALSE(arena.find(own + 8, kBytes - 7));
+  CHECK_FALSE(arena.find(own, SIZE_MAX));
+  // A peer's piece is nobody's own.
+  CHECK_FALSE(arena.find(arena.segment(2)->at(0), 1));
+  CHECK(arena.at(0, {2, 16}) == arena.segment(2)->at(0) + 16);
+  arena.remove(2);
+  CHECK_FALSE(arena.has(2));
+}
+
+TEST_CASE("arena: after the epoch the own piece stays and the peers' go") {
+  auto segment = std::make_shared<Segment>(0, pieces(3, kBytes), kBytes, 1, kBytes);
+  segment->own()[5] = std::byte{7};
+  Arena arena;
+  arena.add(segment);
+  arena.release_peers();
+  CHECK(segment->own()[5] == std::byte{7});
+  CHECK(segment->at(0) == nullptr);
+  CHECK(segment->at(2) == nullptr);
+}
+
+TEST_CASE("arena: a forked child has no part of it") {
+  Segment segment(0, pieces(1, kBytes), kBytes, 0, kBytes);
+  const int pipe_write = [&] {
+    int ends[2];
+    REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
+    static UniqueFd read_end;
+    read_end.reset(ends[0]);
+    return ends[1];
+  }();
+  UniqueFd write_end(pipe_write);
+  const pid_t child = fork();
+  if (child == 0) {
+    // write() from memory that is not mapped fails with EFAULT and kills nobody.
+    const ssize_t written = write(write_end.get(), segment.own(), 1);
+    _exit(written < 0 && errno == EFAULT ? 0 : 1);
+  }
+  int status = -1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+}
+
+TEST_CASE("arena: memory shorter than asked for is refused before anybody faults on it") {
+  CHECK_THROWS_WITH(Segment(0, pieces(1, 4096), kBytes, 0, 0), Catch::Contains("65536"));
+}

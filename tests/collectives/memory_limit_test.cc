@@ -1,0 +1,64 @@
+#include "collectives/memory_limit.h"
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "tests/support/catch.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace hvd;
+
+namespace {
+
+void write(const std::filesystem::path& path, const std::string& text) {
+  std::filesystem::create_directories(path.parent_path());
+  std::ofstream(path) << text;
+}
+
+}  // namespace
+
+TEST_CASE("memory limit: a group with room, and groups without limits, are passed by") {
+  TemporaryDirectory directory;
+  const std::filesystem::path root = directory.path();
+  write(root / "proc/self/cgroup", "0::/a/b\n");
+  write(root / "cg/a/b/memory.max", "max\n");
+  write(root / "cg/a/b/memory.current", "1000\n");
+  write(root / "cg/a/memory.max", "5000\n");
+  write(root / "cg/a/memory.current", "1000\n");
+  CHECK_FALSE(tightest_memory_limit(4000, root / "proc", root / "cg"));
+}
+
+TEST_CASE("memory limit: the first group upwards that has no room is named with its figures") {
+  TemporaryDirectory directory;
+  const std::filesystem::path root = directory.path();
+  write(root / "proc/self/cgroup", "0::/a/b\n");
+  write(root / "cg/a/b/memory.max", "max\n");
+  write(root / "cg/a/memory.max", "5000\n");
+  write(root / "cg/a/memory.current", "1500\n");
+  write(root / "cg/a/memory.stat", "anon 500\ninactive_file 500\n");
+  CHECK_FALSE(tightest_memory_limit(4000, root / "proc", root / "cg"));
+  const auto limit = tightest_memory_limit(4001, root / "proc", root / "cg");
+  REQUIRE(limit);
+  CHECK(limit->where == "/a");
+  CHECK(limit->limit_bytes == 5000);
+  CHECK(limit->used_bytes == 1000);
+}
+
+TEST_CASE("memory limit: version 1 keeps its numbers elsewhere") {
+  TemporaryDirectory directory;
+  const std::filesystem::path root = directory.path();
+  write(root / "proc/self/cgroup", "7:cpu,memory:/job\n3:pids:/job\n0::/\n");
+  write(root / "cg/memory/job/memory.limit_in_bytes", "100\n");
+  write(root / "cg/memory/job/memory.usage_in_bytes", "90\n");
+  CHECK(tightest_memory_limit(11, root / "proc", root / "cg")->where == "/job");
+  CHECK_FALSE(tightest_memory_limit(10, root / "proc", root / "cg"));
+  write(root / "cg/memory/job/memory.limit_in_bytes", "9223372036854771712\n");
+  CHECK_FALSE(tightest_memory_limit(uint64_t{1} << 50, root / "proc", root / "cg"));
+}
+
+TEST_CASE("memory limit: no control groups, no limit") {
+  TemporaryDirectory directory;
+  CHECK_FALSE(tightest_memory_limit(uint64_t{1} << 50, directory.path() / "none",
+                                    directory.path() / "none"));
+}

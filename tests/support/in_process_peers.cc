@@ -1,0 +1,225 @@
+#include "tests/support/in_process_peers.h"
+
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <new>
+#include <stdexcept>
+#include <utility>
+
+#include "hvd/error.h"
+
+namespace hvd {
+namespace {
+
+constexpr auto kGrace = std::chrono::milliseconds(20);  // before a silent rank is given up on
+
+UniqueFd make_memory(uint64_t bytes) {
+  UniqueFd memory(memfd_create("hvd-test-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!memory || ftruncate(memory.get(), static_cast<off_t>(bytes)) != 0 ||
+      fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+    throw std::runtime_error("the test cannot make " + std::to_string(bytes) + " bytes of memory");
+  return memory;
+}
+
+}  // namespace
+
+class InProcessHost::MemoryStore final : public Store {
+ public:
+  void set(const std::string& key, Bytes value) override {
+    std::lock_guard lock(mutex_);
+    values_[key] = std::move(value);
+    changed_.notify_all();
+  }
+
+  Bytes get(const std::string& key, Deadline deadline) override {
+    wait(std::span(&key, 1), deadline);
+    std::lock_guard lock(mutex_);
+    return values_.at(key);
+  }
+
+  void wait(std::span<const std::string> keys, Deadline deadline) override {
+    std::unique_lock lock(mutex_);
+    for (const std::string& key : keys) {
+      auto there = [&] { return values_.count(key) != 0; };
+      const auto most = std::min(deadline.when(), Clock::now() + std::chrono::hours(1));
+      if (!changed_.wait_until(lock, most, there))
+        throw Error(ErrorCode::kTimeout, "nobody set \"" + key + "\"");
+    }
+  }
+
+  int64_t add(const std::string& key, int64_t amount) override {
+    std::lock_guard lock(mutex_);
+    return counters_[key] += amount;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, Bytes> values_;
+  std::map<std::string, int64_t> counters_;
+};
+
+class InProcessHost::RankPeers final : public Peers {
+ public:
+  RankPeers(InProcessHost& host, int rank) : host_(host) {
+    world_.epoch = host.epoch_;
+    world_.rank = world_.local_rank = rank;
+    world_.size = world_.local_size = host.ranks_;
+    world_.host = "localhost";
+  }
+
+  const World& world() const override { return world_; }
+  ControlBlock& block() override { return *host_.block_; }
+  StatusPage& status_page() override { return host_.status_page(world_.local_rank); }
+  Store& store() override { return *host_.store_; }
+  void request_segment(uint32_t id, uint64_t bytes) override { host_.request_segment(id, bytes); }
+  std::optional<std::vector<UniqueFd>> take_segment(uint32_t id) override {
+    return host_.take_segment(id);
+  }
+  void ring(int local_rank, Sleeper sleeper) override { host_.ring(local_rank, sleeper); }
+  int doorbell(Sleeper sleeper) const override {
+    return host_.doorbells_[static_cast<size_t>(world_.local_rank * kSleepers + sleeper)].get();
+  }
+  int agent_fd() const override { return -1; }
+  bool agent_alive() override { return host_.agent_alive_; }
+  void report_broken() noexcept override { host_.report_broken(); }
+
+ private:
+  InProcessHost& host_;
+  World world_;
+};
+
+InProcessHost::InProcessHost(int ranks, uint32_t epoch)
+    : ranks_(ranks),
+      epoch_(epoch),
+      status_pages_(std::make_unique<StatusPage[]>(static_cast<size_t>(ranks))),
+      store_(std::make_unique<MemoryStore>()),
+      stopped_(static_cast<size_t>(ranks)) {
+  const size_t bytes = ControlBlock::bytes(ranks);
+  block_memory_ = std::make_unique<std::byte[]>(bytes + 64);
+  void* memory = block_memory_.get();
+  size_t space = bytes + 64;
+  std::align(64, bytes, memory, space);
+  block_ = new (memory) ControlBlock{};
+  block_->magic = ControlBlock::kMagic;
+  block_->version = ControlBlock::kVersion;
+  block_->epoch = epoch;
+  block_->local_size = static_cast<uint32_t>(ranks);
+  for (int k = 0; k < ranks; ++k) {
+    RankWords* words = new (&block_->rank(k)) RankWords{};
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+    pthread_mutex_init(&words->life, &attributes);
+    pthread_mutexattr_destroy(&attributes);
+    status_page(k).magic = StatusPage::kMagic;
+    status_page(k).version = StatusPage::kVersion;
+    for (int sleeper = 0; sleeper < kSleepers; ++sleeper)
+      doorbells_.emplace_back(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  }
+  agent_ = std::jthread([this](std::stop_token stop) { answer_questions(stop); });
+}
+
+InProcessHost::~InProcessHost() {
+  agent_.request_stop();
+  agent_.join();
+}
+
+std::unique_ptr<Peers> InProcessHost::peers(int rank) {
+  return std::make_unique<RankPeers>(*this, rank);
+}
+
+void InProcessHost::ring(int rank, int sleeper) {
+  const uint64_t one = 1;
+  const int doorbell = doorbells_[static_cast<size_t>(rank * kSleepers + sleeper)].get();
+  // A full counter is readable already.
+  [[maybe_unused]] const ssize_t written = write(doorbell, &one, sizeof one);
+}
+
+void InProcessHost::request_segment(uint32_t id, uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  if (segments_.count(id) != 0) return;
+  SegmentRequest& request = segments_[id];
+  if (bytes > segment_bytes_max_) {
+    request.refusal = segment_refusal_;
+    return;
+  }
+  for (int k = 0; k < ranks_; ++k) request.memories.push_back(make_memory(bytes));
+}
+
+std::optional<std::vector<UniqueFd>> InProcessHost::take_segment(uint32_t id) {
+  std::lock_guard lock(mutex_);
+  const auto it = segments_.find(id);
+  if (it == segments_.end()) return std::nullopt;
+  if (it->second.memories.empty()) throw Error(ErrorCode::kUnavailable, it->second.refusal);
+  std::vector<UniqueFd> copies;
+  for (const UniqueFd& memory : it->second.memories)
+    copies.emplace_back(fcntl(memory.get(), F_DUPFD_CLOEXEC, 0));
+  return copies;
+}
+
+void InProcessHost::limit_segments(uint64_t bytes, const std::string& reason) {
+  std::lock_guard lock(mutex_);
+  segment_bytes_max_ = bytes;
+  segment_refusal_ = reason;
+}
+
+void InProcessHost::declare_dead(int rank) {
+  block_->rank(rank).dead.store(1, std::memory_order_release);
+  block_->trouble.fetch_add(1, std::memory_order_seq_cst);
+  for (int k = 0; k < ranks_; ++k)
+    for (int sleeper = 0; sleeper < kSleepers; ++sleeper) ring(k, sleeper);
+}
+
+void InProcessHost::stop(int rank) {
+  std::lock_guard lock(mutex_);
+  stopped_[static_cast<size_t>(rank)] = true;
+}
+
+void InProcessHost::report_broken() noexcept {
+  std::lock_guard lock(mutex_);
+  broken_ = true;
+  reported_.notify_all();
+}
+
+// Whoever is neither quiet nor dead is asked once per grace, until there is nobody left to ask.
+void InProcessHost::answer_questions(std::stop_token stop) {
+  std::unique_lock lock(mutex_);
+  reported_.wait(lock, stop, [this] { return broken_; });
+  while (!stop.stop_requested()) {
+    lock.unlock();
+    const bool all_gone = ask();
+    lock.lock();
+    if (all_gone) return;
+    reported_.wait_for(lock, stop, kGrace, [] { return false; });
+    const uint32_t question = block_->trouble.load(std::memory_order_acquire);
+    for (int k = 0; k < ranks_; ++k) {
+      RankWords& words = block_->rank(k);
+      const bool silent = words.seen.load(std::memory_order_acquire) < question &&
+                          words.quiet.load(std::memory_order_acquire) == 0;
+      if (silent && stopped_[static_cast<size_t>(k)] &&
+          words.dead.load(std::memory_order_acquire) == 0)
+        declare_dead(k);
+    }
+  }
+}
+
+bool InProcessHost::ask() {
+  bool all_gone = true;
+  for (int k = 0; k < ranks_; ++k) {
+    const RankWords& words = block_->rank(k);
+    all_gone &= words.quiet.load(std::memory_order_acquire) != 0 ||
+                words.dead.load(std::memory_order_acquire) != 0;
+  }
+  if (all_gone) return true;
+  block_->trouble.fetch_add(1, std::memory_order_seq_cst);
+  for (int k = 0; k < ranks_; ++k)
+    for (int sleeper = 0; sleeper < kSleepers; ++sleeper) ring(k, sleeper);
+  return false;
+}
+
+}  // namespace hvd
