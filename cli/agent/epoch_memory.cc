@@ -1,0 +1,132 @@
+#include "cli/agent/epoch_memory.h"
+
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <new>
+#include <string>
+#include <system_error>
+
+#include "runtime/base/error.h"
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U  // Linux 6.3
+#endif
+
+namespace hvd {
+namespace {
+
+uint64_t machine_bytes() {
+  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+         static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+void make_life(pthread_mutex_t* life) {
+  pthread_mutexattr_t attributes;
+  pthread_mutexattr_init(&attributes);
+  pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+  pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+  pthread_mutex_init(life, &attributes);
+  pthread_mutexattr_destroy(&attributes);
+}
+
+}  // namespace
+
+UniqueFd make_memory(const char* name, uint64_t bytes) {
+  constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  UniqueFd fd(memfd_create(name, kFlags | MFD_NOEXEC_SEAL));
+  if (!fd && errno == EINVAL) fd.reset(memfd_create(name, kFlags));  // an older kernel
+  if (!fd) throw std::system_error(errno, std::generic_category(), "memfd_create");
+  if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
+    throw std::system_error(errno, std::generic_category(), "ftruncate");
+  // Without the seals a rank could shrink what others map, and they would die of SIGBUS.
+  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+    throw std::system_error(errno, std::generic_category(), "seal a memfd");
+  return fd;
+}
+
+SharedMemory make_mapped_memory(const char* name, uint64_t bytes) {
+  SharedMemory memory{make_memory(name, bytes), nullptr};
+  void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.fd.get(), 0);
+  if (at == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mmap");
+  memory.mapping = std::shared_ptr<void>(at, [bytes](void* mapped) { munmap(mapped, bytes); });
+  return memory;
+}
+
+EpochMemory::EpochMemory(uint32_t epoch, int local_size, uint64_t segment_bytes_max)
+    : segment_bytes_max_(segment_bytes_max != 0 ? segment_bytes_max : 2 * machine_bytes()),
+      block_(make_mapped_memory("hvd-block", ControlBlock::bytes(local_size))) {
+  ControlBlock& words = *new (block_.mapping.get()) ControlBlock{};
+  words.magic = ControlBlock::kMagic;
+  words.version = ControlBlock::kVersion;
+  words.epoch = epoch;
+  words.local_size = static_cast<uint32_t>(local_size);
+  for (int rank = 0; rank < local_size; ++rank) make_life(&words.rank(rank).life);
+  for (int i = 0; i < local_size * kSleepers; ++i) {
+    doorbells_.emplace_back(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!doorbells_.back()) throw std::system_error(errno, std::generic_category(), "eventfd");
+  }
+}
+
+std::vector<int> EpochMemory::doorbell_fds() const {
+  std::vector<int> fds;
+  for (const UniqueFd& doorbell : doorbells_) fds.push_back(doorbell.get());
+  return fds;
+}
+
+std::vector<int> EpochMemory::segment(uint32_t id, uint64_t bytes) {
+  const std::string what =
+      "segment " + std::to_string(id) + " of " + std::to_string(bytes) + " bytes per rank";
+  if (id > segments_.size() || id >= kSegmentsMax)
+    throw Error(ErrorCode::kInvalidArgument, what + " was asked for out of order");
+  if (id == segments_.size()) segments_.push_back(make_segment(bytes, what));
+  const Segment& segment = segments_[id];
+  if (segment.bytes != bytes) {
+    throw Error(ErrorCode::kInvalidArgument, what + " was asked for, another rank asked for " +
+                                                 std::to_string(segment.bytes) + " bytes");
+  }
+  if (!segment.refusal.empty()) throw Error(ErrorCode::kUnavailable, segment.refusal);
+  if (segment.pieces.empty())
+    throw Error(ErrorCode::kInvalidArgument, what + " was asked for twice");
+  std::vector<int> fds;
+  for (const UniqueFd& piece : segment.pieces) fds.push_back(piece.get());
+  return fds;
+}
+
+EpochMemory::Segment EpochMemory::make_segment(uint64_t bytes, const std::string& what) const {
+  Segment made{bytes, {}, std::vector<bool>(static_cast<size_t>(local_size())), ""};
+  if (bytes == 0 || bytes > segment_bytes_max_) {
+    made.refusal = what + " is outside the limit of " + std::to_string(segment_bytes_max_) +
+                   " (twice this machine's memory)";
+    return made;
+  }
+  try {
+    for (int rank = 0; rank < local_size(); ++rank)
+      made.pieces.push_back(make_memory("hvd-segment", bytes));
+  } catch (const std::system_error& error) {
+    made.pieces.clear();
+    made.refusal = what + " cannot be made: " + error.what();
+  }
+  return made;
+}
+
+void EpochMemory::given(uint32_t id, int local_rank) {
+  Segment& segment = segments_[id];
+  segment.given[static_cast<size_t>(local_rank)] = true;
+  if (std::all_of(segment.given.begin(), segment.given.end(), [](bool has) { return has; }))
+    segment.pieces.clear();
+}
+
+void EpochMemory::ring_all() const {
+  const uint64_t one = 1;
+  for (const UniqueFd& doorbell : doorbells_) {
+    // A full counter is a doorbell that rings already.
+    if (write(doorbell.get(), &one, sizeof one) < 0) continue;
+  }
+}
+
+}  // namespace hvd

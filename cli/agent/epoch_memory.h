@@ -1,0 +1,67 @@
+// The memory of one epoch on this host: control block, doorbells and segments, made by the agent so
+// that a dead rank owes nobody a descriptor.
+//
+// Segments are sealed memfds, one per local rank, all made at the first request. Nothing is reused
+// in another epoch.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/control_block.h"
+#include "runtime/base/unique_fd.h"
+
+namespace hvd {
+
+// A sealed memory of that size, mapped. The mapping lives as long as anyone holds the pointer.
+struct SharedMemory {
+  UniqueFd fd;
+  std::shared_ptr<void> mapping;
+};
+// Throws std::system_error.
+UniqueFd make_memory(const char* name, uint64_t bytes);
+SharedMemory make_mapped_memory(const char* name, uint64_t bytes);
+
+class EpochMemory {
+ public:
+  static constexpr uint32_t kSegmentsMax = 65'536;
+
+  // Throws std::system_error when the kernel refuses memory or descriptors.
+  EpochMemory(uint32_t epoch, int local_size, uint64_t segment_bytes_max);
+
+  uint32_t epoch() const { return block().epoch; }
+  int local_size() const { return static_cast<int>(block().local_size); }
+  ControlBlock& block() const { return *static_cast<ControlBlock*>(block_.mapping.get()); }
+  int block_fd() const { return block_.fd.get(); }
+  const std::shared_ptr<void>& mapping() const { return block_.mapping; }
+  std::vector<int> doorbell_fds() const;  // by local rank and sleeper
+
+  // The descriptors of a segment by local rank; the first request makes them. Throws
+  // kInvalidArgument when this request differs from the first one or comes out of order,
+  // kUnavailable when it is too large or the kernel refuses, and then for every rank alike; the
+  // text names bytes and limit.
+  std::vector<int> segment(uint32_t id, uint64_t bytes);
+  // The local rank has its descriptors. When all have, the agent's own are closed.
+  void given(uint32_t id, int local_rank);
+
+  void ring_all() const;
+
+ private:
+  struct Segment {
+    uint64_t bytes = 0;
+    std::vector<UniqueFd> pieces;
+    std::vector<bool> given;
+    std::string refusal;
+  };
+  Segment make_segment(uint64_t bytes, const std::string& what) const;
+
+  const uint64_t segment_bytes_max_;
+  SharedMemory block_;
+  std::vector<UniqueFd> doorbells_;
+  std::vector<Segment> segments_;
+};
+
+}  // namespace hvd

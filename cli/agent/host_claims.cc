@@ -1,0 +1,205 @@
+// The sockets of this host's workers: who may claim a rank, and what comes and goes.
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "cli/agent/host_memory_impl.h"
+#include "cli/agent/process_state.h"
+#include "runtime/base/error.h"
+
+namespace hvd {
+namespace {
+
+constexpr size_t kUnclaimedMax = 64;  // a program that connects and says nothing must not fill us
+constexpr int kMessagesPerTurn = 64;  // of one worker, before the others have theirs
+
+UniqueFd open_pidfd(pid_t pid) {
+  return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+}
+
+}  // namespace
+
+void HostMemory::Impl::warn(const std::string& text) const {
+  if (events.warn) events.warn(text);
+}
+
+void HostMemory::Impl::accept_workers() {
+  for (;;) {
+    UniqueFd fd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!fd) return;
+    const auto unclaimed = [](const Connection& one) { return one.slot < 0; };
+    if (size_t(std::count_if(connections.begin(), connections.end(), unclaimed)) >= kUnclaimedMax)
+      drop(*std::find_if(connections.begin(), connections.end(), unclaimed));
+    Connection& connection = connections.emplace_back();
+    connection.socket = AgentSocket(std::move(fd));
+    loop.watch(connection.socket.fd(), EPOLLIN,
+               [this, &connection](uint32_t what) { read(connection, what); });
+  }
+}
+
+void HostMemory::Impl::read(Connection& connection, uint32_t what) {
+  try {
+    if (what & EPOLLOUT) connection.socket.flush();
+    for (int i = 0; i < kMessagesPerTurn; ++i) {
+      std::optional<AgentMessage> message = connection.socket.receive();
+      if (!message) break;
+      handle(connection, *message);
+    }
+  } catch (const Error& error) {
+    refuse(connection, error.code(), error.what());
+    drop(connection);
+    return;
+  } catch (const std::exception& error) {
+    refuse(connection, ErrorCode::kUnavailable, error.what());
+    drop(connection);
+    return;
+  }
+  if (connection.socket.ended()) {
+    drop(connection);
+    return;
+  }
+  if (connection.watching_room != connection.socket.waiting()) {
+    connection.watching_room = connection.socket.waiting();
+    loop.rearm(connection.socket.fd(), EPOLLIN | (connection.watching_room ? EPOLLOUT : 0u));
+  }
+}
+
+void HostMemory::Impl::refuse(Connection& connection, ErrorCode code, const std::string& text) {
+  warn("a worker's socket is closed: " + text);
+  AgentMessage refusal;
+  refusal.kind = AgentMessage::kRefused;
+  refusal.value = static_cast<int64_t>(code);
+  refusal.body = to_bytes(text);
+  send(connection, refusal);
+}
+
+// Throws when the message is none that this connection may send.
+void HostMemory::Impl::handle(Connection& connection, const AgentMessage& message) {
+  if (connection.slot < 0 || message.kind == AgentMessage::kClaim) {
+    claim(connection, message);
+    return;
+  }
+  Slot& slot = slots[static_cast<size_t>(connection.slot)];
+  watch.poke();
+  if (message.kind == AgentMessage::kWantEpoch) {
+    want_epoch(slot);
+    return;
+  }
+  if (!in_epoch(slot) || message.epoch != epoch->epoch()) return;  // of another epoch
+  switch (message.kind) {
+    case AgentMessage::kRequestSegment:
+      give_segment(slot, message);
+      return;
+    case AgentMessage::kBroken:
+      ask();
+      return;
+    case AgentMessage::kStoreSet:
+    case AgentMessage::kStoreGet:
+    case AgentMessage::kStoreWait:
+    case AgentMessage::kStoreAdd:
+      store->handle(slot.local_rank, message, Clock::now());
+      return;
+    default:
+      throw Error(ErrorCode::kInvalidArgument, "a worker sent what only agents send");
+  }
+}
+
+// Why this process cannot be that rank; empty: it can.
+std::string HostMemory::Impl::objection(const Connection& connection, const AgentMessage& message,
+                                        pid_t* pid) const {
+  const PeerIdentity peer = identity_of(connection.socket.fd());
+  *pid = peer.pid;
+  const std::string who = "process " + std::to_string(peer.pid);
+  if (message.kind != AgentMessage::kClaim || connection.slot >= 0)
+    return who + " did not begin with one claim of a rank";
+  if (message.id >= slots.size())
+    return who + " claims place " + std::to_string(message.id) + " of " +
+           std::to_string(slots.size());
+  const Slot& slot = slots[message.id];
+  const std::string what = who + " claims rank " + std::to_string(slot.rank) + ", but ";
+  if (peer.uid != getuid()) return what + "it runs as user " + std::to_string(peer.uid);
+  if (slot.speaks()) return what + "process " + std::to_string(slot.pid) + " has done so before";
+  const std::vector<pid_t> chain = ancestry(peer.pid, getpid());
+  if (chain.empty()) return what + "this job did not start it";
+  for (const Slot& other : slots) {
+    if (&other == &slot || other.worker == 0 || other.worker_ended) continue;
+    if (std::find(chain.begin(), chain.end(), other.worker) != chain.end())
+      return what + "it was started by rank " + std::to_string(other.rank);
+  }
+  return "";
+}
+
+void HostMemory::Impl::claim(Connection& connection, const AgentMessage& message) {
+  pid_t pid = 0;
+  std::string why = objection(connection, message, &pid);
+  UniqueFd pidfd;
+  if (why.empty()) {
+    pidfd = open_pidfd(pid);
+    if (!pidfd) why = "process " + std::to_string(pid) + " ended while it claimed a rank";
+  }
+  if (!why.empty()) throw Error(ErrorCode::kUnavailable, why);
+
+  Slot& slot = slots[message.id];
+  slot.page = make_mapped_memory("hvd-status", sizeof(StatusPage));
+  StatusPage& page = *new (slot.page.mapping.get()) StatusPage{};
+  page.magic = StatusPage::kMagic;
+  page.version = StatusPage::kVersion;
+  slot.pid = pid;
+  slot.pidfd = std::move(pidfd);
+  slot.connection = &connection;
+  slot.asked = slot.dead = slot.given_up = slot.left = slot.stranded_others = false;
+  slot.local_rank = -1;
+  slot.epoch = 0;
+  slot.doing.clear();
+  connection.slot = static_cast<int>(message.id);
+  loop.watch(slot.pidfd.get(), EPOLLIN,
+             [this, id = connection.slot](uint32_t) { process_ended(id); });
+
+  AgentMessage answer;
+  answer.kind = AgentMessage::kClaimed;
+  const int fd = slot.page.fd.get();
+  send(connection, answer, std::span(&fd, 1));
+  if (events.claimed) events.claimed(connection.slot, pid);
+}
+
+void HostMemory::Impl::send(Connection& connection, const AgentMessage& message,
+                            std::span<const int> fds) {
+  try {
+    connection.socket.send(message, fds);
+  } catch (const Error& error) {
+    // Not here, where any loop may hold a reference to it: its end is read on the next turn.
+    warn(std::string("a worker's socket is closed: ") + error.what());
+    shutdown(connection.socket.fd(), SHUT_RDWR);
+    return;
+  }
+  if (connection.socket.waiting() && !connection.watching_room) {
+    connection.watching_room = true;
+    loop.rearm(connection.socket.fd(), EPOLLIN | EPOLLOUT);
+  }
+}
+
+void HostMemory::Impl::send_descriptors(Connection& connection, const AgentMessage& message,
+                                        const std::vector<int>& fds) {
+  for (size_t at = 0; at < fds.size(); at += kAgentMessageFdsMax) {
+    const size_t count = std::min(kAgentMessageFdsMax, fds.size() - at);
+    send(connection, message, std::span(fds).subspan(at, count));
+  }
+}
+
+// The socket is gone: of a living process that is no death, but nobody may wait for it in vain.
+void HostMemory::Impl::drop(Connection& connection) {
+  const int id = connection.slot;
+  loop.unwatch(connection.socket.fd());
+  connections.remove_if([&](const Connection& one) { return &one == &connection; });
+  if (id < 0) return;
+  Slot& slot = slots[static_cast<size_t>(id)];
+  slot.connection = nullptr;
+  if (slot.speaks()) socket_ended(slot);
+}
+
+}  // namespace hvd

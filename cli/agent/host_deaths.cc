@@ -1,0 +1,153 @@
+// Deaths of ranks, broken epochs, and ranks that do not answer: "Waiting, death, giving up".
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "cli/agent/host_memory_impl.h"
+#include "cli/agent/process_state.h"
+
+namespace hvd {
+
+// waitid() returned the worker. It may have been a wrapper whose program lives on.
+void HostMemory::Impl::ended(int id) {
+  Slot& slot = slots.at(static_cast<size_t>(id));
+  if (slot.worker_ended) return;
+  slot.worker_ended = true;
+  if (slot.speaks() && slot.pid == slot.worker) {
+    process_ended(id);
+    return;
+  }
+  tell_who_wants();  // one less to wait for
+}
+
+// The pidfd of the process that spoke for the slot is readable, or it was reaped.
+void HostMemory::Impl::process_ended(int id) {
+  Slot& slot = slots[static_cast<size_t>(id)];
+  if (!slot.speaks()) return;
+  loop.unwatch(slot.pidfd.get());
+  slot.pidfd.reset();
+  watch.forget(id);
+  declare_dead(slot);
+  if (slot.connection != nullptr) drop(*slot.connection);
+  tell_who_wants();
+}
+
+void HostMemory::Impl::found(int id, pid_t pid, DeathWatch::Finding finding) {
+  Slot& slot = slots[static_cast<size_t>(id)];
+  if (!slot.speaks() || slot.pid != pid) return;  // an older process of that slot
+  if (finding == DeathWatch::Finding::kExiting) {
+    declare_dead(slot);
+    tell_who_wants();
+    return;
+  }
+  if (slot.dead || !in_epoch(slot) || words(slot).left.load(std::memory_order_acquire)) return;
+  warn("rank " + std::to_string(slot.rank) + " (process " + std::to_string(pid) +
+       ") closed its socket and lives on: exec, or its descriptors were closed");
+  raise_trouble(TroubleReason::kLostSocket, slot.local_rank);
+}
+
+// In dying, a process closes its sockets before anybody is told of its death. So no verdict yet.
+void HostMemory::Impl::socket_ended(Slot& slot) {
+  slot.asked = false;
+  watch.suspect(static_cast<int>(&slot - slots.data()), slot.pid);
+}
+
+// The order matters: the word, then the trouble that makes ranks look at the words, then the bells.
+// A rank that has left owes nobody anything: its end breaks nothing.
+void HostMemory::Impl::declare_dead(Slot& slot) {
+  if (slot.dead) return;
+  slot.dead = true;
+  slot.asked = false;
+  const TimePoint now = Clock::now();
+  if (slot.page.mapping) slot.doing = describe(read_status(slot.status()), now);
+  if (in_epoch(slot)) {
+    RankWords& mine = words(slot);
+    slot.left = mine.left.load(std::memory_order_acquire) != 0;
+    store->ended(slot.local_rank);
+    slot.stranded_others = !slot.left && others_live(slot.local_rank);
+    mine.dead.store(1, std::memory_order_release);
+    if (!slot.left) raise_trouble(TroubleReason::kDeath, slot.local_rank);
+  }
+  if (events.dead) events.dead(static_cast<int>(&slot - slots.data()));
+}
+
+bool HostMemory::Impl::others_live(int local_rank) const {
+  for (int i = 0; i < epoch->local_size(); ++i) {
+    const RankWords& other = epoch->block().rank(i);
+    if (i != local_rank && other.dead.load(std::memory_order_acquire) == 0 &&
+        other.left.load(std::memory_order_acquire) == 0)
+      return true;
+  }
+  return false;
+}
+
+void HostMemory::Impl::raise_trouble(TroubleReason reason, int local_rank) {
+  ControlBlock& block = epoch->block();
+  uint32_t none = 0;
+  block.reason.compare_exchange_strong(
+      none, static_cast<uint32_t>(reason) | static_cast<uint32_t>(local_rank) << 8);
+  block.trouble.fetch_add(1, std::memory_order_seq_cst);
+  ask();
+}
+
+// Everybody is rung, asleep by the book or not: the publisher they wait for may be the dead one.
+void HostMemory::Impl::ask() {
+  epoch->ring_all();
+  questions->ask(Clock::now(), epoch->block().trouble.load(std::memory_order_acquire), answers());
+}
+
+std::vector<Questions::Answer> HostMemory::Impl::answers() {
+  std::vector<Questions::Answer> all;
+  for (int i = 0; i < epoch->local_size(); ++i) {
+    const RankWords& mine = epoch->block().rank(i);
+    Questions::Answer answer;
+    answer.gone = mine.dead.load(std::memory_order_acquire) != 0 ||
+                  mine.quiet.load(std::memory_order_acquire) != 0 ||
+                  mine.left.load(std::memory_order_acquire) != 0;
+    answer.seen = mine.seen.load(std::memory_order_acquire);
+    const Slot* slot = member(i);
+    if (!answer.gone && slot != nullptr && questions->open() &&
+        !questions->answered(i, answer.seen)) {
+      if (const auto state = read_process_state(slot->pid)) {
+        answer.stopped = state->stopped();
+        answer.held_by_debugger = state->held_by_debugger();
+      }
+    }
+    all.push_back(answer);
+  }
+  return all;
+}
+
+void HostMemory::Impl::look(TimePoint now) {
+  if (!questions || !questions->next_look() || now < *questions->next_look()) return;
+  const std::vector<Questions::Answer> all = answers();
+  for (size_t i = 0; i < all.size(); ++i) {
+    Slot* slot = member(static_cast<int>(i));
+    if (!all[i].held_by_debugger || slot == nullptr || slot->debugger_told) continue;
+    slot->debugger_told = true;
+    warn("rank " + std::to_string(slot->rank) + " (process " + std::to_string(slot->pid) +
+         ") is held by a debugger; the others wait until it is let go");
+  }
+  const Questions::Verdict verdict = questions->look(now, all);
+  for (int i : verdict.give_up)
+    if (Slot* slot = member(i)) give_up(*slot, all[static_cast<size_t>(i)].stopped);
+  if (verdict.ask_again) {
+    epoch->block().trouble.fetch_add(1, std::memory_order_seq_cst);
+    ask();
+  }
+}
+
+// Giving up is never an outcome: the rank is killed, and its death decides.
+void HostMemory::Impl::give_up(Slot& slot, bool stopped) {
+  const bool first = !slot.given_up;
+  slot.given_up = true;
+  if (first && events.given_up) {
+    events.given_up(static_cast<int>(&slot - slots.data()),
+                    stopped ? "it was stopped and did not answer after another rank had failed"
+                            : "it did not answer after another rank had failed");
+  }
+  if (slot.pidfd) syscall(SYS_pidfd_send_signal, slot.pidfd.get(), SIGKILL, nullptr, 0);
+}
+
+}  // namespace hvd

@@ -1,0 +1,204 @@
+#include "cli/agent/host_memory.h"
+
+#include <algorithm>
+
+#include "cli/agent/host_memory_impl.h"
+#include "runtime/base/error.h"
+
+namespace hvd {
+
+HostMemory::Impl::Impl(Loop& its_loop, HostMemoryOptions its_options, HostMemoryEvents its_events)
+    : loop(its_loop),
+      options(std::move(its_options)),
+      events(std::move(its_events)),
+      name(make_agent_name()),
+      listener(listen_at(name)),
+      slots(static_cast<size_t>(options.slots)),
+      watch(loop, [this](int slot, pid_t pid, DeathWatch::Finding finding) {
+        found(slot, pid, finding);
+      }) {
+  for (size_t i = 0; i < slots.size(); ++i)
+    slots[i].rank = i < options.ranks.size() ? options.ranks[i] : static_cast<int>(i);
+  loop.watch(listener.get(), EPOLLIN, [this](uint32_t) { accept_workers(); });
+}
+
+HostMemory::Impl::~Impl() {
+  loop.unwatch(listener.get());
+  for (const Connection& connection : connections) loop.unwatch(connection.socket.fd());
+  for (const Slot& slot : slots)
+    if (slot.pidfd) loop.unwatch(slot.pidfd.get());
+}
+
+void HostMemory::Impl::want_epoch(Slot& slot) {
+  if (slot.dead) return;
+  slot.asked = true;
+  tell_who_wants();
+}
+
+void HostMemory::Impl::tell_who_wants() {
+  std::vector<int> asked;
+  bool all = true;
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (slots[i].asked)
+      asked.push_back(static_cast<int>(i));
+    else if (slots[i].living())
+      all = false;
+  }
+  if (!asked.empty() && events.epoch_wanted) events.epoch_wanted(asked, all);
+}
+
+void HostMemory::Impl::start_epoch(std::span<const EpochMember> wanted) {
+  HVD_CHECK(!wanted.empty(), "an epoch without members");
+  const uint32_t number = wanted.front().world.epoch;
+  HVD_CHECK(!epoch || number > epoch->epoch(), "an epoch's number grows");
+  const int local_size = static_cast<int>(wanted.size());
+  HVD_CHECK(local_size <= kLocalRanksMax, "ranks on one host");
+  for (Slot& slot : slots) slot.local_rank = -1;
+  members.clear();
+  std::vector<int> ranks;
+  for (const EpochMember& one : wanted) {
+    Slot& slot = slots.at(static_cast<size_t>(one.slot));
+    slot.local_rank = static_cast<int>(members.size());
+    slot.epoch = number;
+    HVD_CHECK(one.world.local_rank == slot.local_rank, "members come by local rank");
+    members.push_back(one.slot);
+    ranks.push_back(one.world.rank);
+  }
+  epoch = std::make_unique<EpochMemory>(number, local_size, options.segment_bytes_max);
+  store = std::make_unique<StoreService>(number, std::move(ranks),
+                                         [this](int local_rank, const AgentMessage& answer) {
+                                           const Slot* slot = member(local_rank);
+                                           if (slot != nullptr && slot->connection != nullptr)
+                                             send(*slot->connection, answer);
+                                         });
+  questions.emplace(local_size, options.stopped_grace, options.grace);
+  for (const EpochMember& one : wanted) greet(one);
+  // Who died between its wish and the start is dead in this epoch from its beginning.
+  for (const EpochMember& one : wanted) {
+    Slot& slot = slots[static_cast<size_t>(one.slot)];
+    if (!slot.speaks()) declare_dead(slot);
+  }
+}
+
+HostMemory::Impl::Slot* HostMemory::Impl::member(int local_rank) {
+  Slot& slot = slots[static_cast<size_t>(members[static_cast<size_t>(local_rank)])];
+  return slot.local_rank == local_rank ? &slot : nullptr;
+}
+
+void HostMemory::Impl::greet(const EpochMember& one) {
+  Slot& slot = slots[static_cast<size_t>(one.slot)];
+  slot.asked = slot.given_up = slot.left = slot.stranded_others = false;
+  if (!slot.speaks()) return;
+  slot.dead = false;
+  watch.watch(one.slot, slot.pid, epoch->mapping(), &words(slot).life);
+  if (slot.connection == nullptr) return;  // its end is being looked at
+  AgentMessage message;
+  message.kind = AgentMessage::kWorld;
+  message.epoch = one.world.epoch;
+  message.key = one.world.host;
+  message.body = encode(one.world);
+  const int block = epoch->block_fd();
+  send(*slot.connection, message, std::span(&block, 1));
+  AgentMessage doorbells;
+  doorbells.kind = AgentMessage::kDoorbells;
+  doorbells.epoch = one.world.epoch;
+  send_descriptors(*slot.connection, doorbells, epoch->doorbell_fds());
+}
+
+void HostMemory::Impl::refuse_init(const std::string& text) {
+  AgentMessage refusal;
+  refusal.kind = AgentMessage::kRefused;
+  refusal.value = static_cast<int64_t>(ErrorCode::kTimeout);
+  refusal.body = to_bytes(text.substr(0, kAgentMessageBodyMax));
+  for (Slot& slot : slots) {
+    if (!slot.asked) continue;
+    slot.asked = false;
+    if (slot.connection != nullptr) send(*slot.connection, refusal);
+  }
+}
+
+void HostMemory::Impl::give_segment(Slot& slot, const AgentMessage& message) {
+  AgentMessage answer;
+  answer.kind = AgentMessage::kSegment;
+  answer.epoch = message.epoch;
+  answer.id = message.id;
+  answer.value = message.value;
+  try {
+    const auto bytes = static_cast<uint64_t>(std::max<int64_t>(message.value, 0));
+    send_descriptors(*slot.connection, answer, epoch->segment(message.id, bytes));
+    epoch->given(message.id, slot.local_rank);
+  } catch (const Error& error) {
+    answer.kind = AgentMessage::kSegmentRefused;
+    answer.body = to_bytes(error.what());
+    send(*slot.connection, answer);
+  }
+}
+
+HostMemory::HostMemory(Loop& loop, HostMemoryOptions options, HostMemoryEvents events)
+    : impl_(std::make_unique<Impl>(loop, std::move(options), std::move(events))) {}
+HostMemory::~HostMemory() = default;
+
+std::string HostMemory::address(int slot) const { return AgentAddress{impl_->name, slot}.text(); }
+
+void HostMemory::started(int slot, pid_t pid) {
+  impl_->slots.at(static_cast<size_t>(slot)).worker = pid;
+}
+
+void HostMemory::ended(int slot) { impl_->ended(slot); }
+
+void HostMemory::start_epoch(std::span<const EpochMember> members) { impl_->start_epoch(members); }
+
+void HostMemory::refuse_init(const std::string& text) { impl_->refuse_init(text); }
+
+void HostMemory::suspend() {
+  if (!impl_->suspended) impl_->suspended = Clock::now();
+}
+
+void HostMemory::resume() {
+  if (!impl_->suspended) return;
+  const TimePoint now = Clock::now();
+  if (impl_->questions) impl_->questions->restart(now);
+  if (impl_->store) impl_->store->postpone(now - *impl_->suspended);
+  impl_->suspended.reset();
+}
+
+std::optional<TimePoint> HostMemory::deadline() const {
+  std::optional<TimePoint> first;
+  auto consider = [&](std::optional<TimePoint> when) {
+    if (when && (!first || *when < *first)) first = when;
+  };
+  if (impl_->suspended) return first;
+  if (impl_->questions) consider(impl_->questions->next_look());
+  if (impl_->store) consider(impl_->store->deadline());
+  return first;
+}
+
+void HostMemory::tick(TimePoint now) {
+  if (impl_->suspended) return;
+  impl_->look(now);
+  if (impl_->store) impl_->store->tick(now);
+}
+
+RankFacts HostMemory::facts(int id) const {
+  const Impl::Slot& slot = impl_->slots.at(static_cast<size_t>(id));
+  RankFacts facts;
+  facts.claimed = slot.claimed();
+  facts.pid = slot.pid;
+  facts.epoch = slot.epoch;
+  facts.dead = slot.dead;
+  facts.given_up = slot.given_up;
+  facts.asked = slot.asked;
+  facts.stranded_others = slot.stranded_others;
+  facts.left = slot.left ||
+               (impl_->in_epoch(slot) && impl_->words(slot).left.load(std::memory_order_acquire));
+  if (slot.page.mapping) facts.status = read_status(slot.status());
+  facts.doing = slot.doing.empty() ? describe(facts.status, Clock::now()) : slot.doing;
+  return facts;
+}
+
+bool HostMemory::anyone_claimed() const {
+  return std::any_of(impl_->slots.begin(), impl_->slots.end(),
+                     [](const Impl::Slot& slot) { return slot.claimed(); });
+}
+
+}  // namespace hvd

@@ -1,0 +1,74 @@
+#include "cli/agent/process_state.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "runtime/base/unique_fd.h"
+
+namespace hvd {
+namespace {
+
+struct Stat {
+  ProcessState state;
+  unsigned flags = 0;
+};
+
+// Plain read(): a stream throws when the task goes away under it.
+std::optional<Stat> read_stat(const std::string& path) {
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  char text[1024];
+  const ssize_t length = fd ? read(fd.get(), text, sizeof text - 1) : -1;
+  if (length <= 0) return std::nullopt;
+  text[length] = 0;
+  // The name in parentheses may hold anything, also parentheses.
+  const char* rest = std::strrchr(text, ')');
+  Stat stat;
+  if (rest == nullptr || std::sscanf(rest + 1, " %c %d %*d %*d %*d %*d %u", &stat.state.letter,
+                                     &stat.state.parent, &stat.flags) != 3)
+    return std::nullopt;
+  return stat;
+}
+
+}  // namespace
+
+std::optional<ProcessState> read_process_state(pid_t pid) {
+  const auto stat = read_stat("/proc/" + std::to_string(pid) + "/stat");
+  if (!stat) return std::nullopt;
+  return stat->state;
+}
+
+std::vector<pid_t> ancestry(pid_t pid, pid_t root) {
+  constexpr int kDepthMax = 1000;  // a tree that changes under the walk must not hold it for ever
+  std::vector<pid_t> chain;
+  while (pid > 0 && chain.size() < kDepthMax) {
+    chain.push_back(pid);
+    if (pid == root) return chain;
+    const auto state = read_process_state(pid);
+    if (!state) break;
+    pid = state->parent;
+  }
+  return {};
+}
+
+bool all_tasks_exiting(pid_t pid) {
+  constexpr unsigned kExiting = 4;  // PF_EXITING in <linux/sched.h>
+  const std::string folder = "/proc/" + std::to_string(pid) + "/task";
+  const std::unique_ptr<DIR, int (*)(DIR*)> tasks(opendir(folder.c_str()), closedir);
+  if (!tasks) return true;
+  while (const dirent* entry = readdir(tasks.get())) {
+    if (entry->d_name[0] == '.') continue;
+    const auto stat = read_stat(folder + "/" + entry->d_name + "/stat");
+    // Gone meanwhile, or still alive. A task missed because it was just being made has the
+    // SIGKILL pending that ends the others.
+    if (stat && (stat->flags & kExiting) == 0) return false;
+  }
+  return true;
+}
+
+}  // namespace hvd

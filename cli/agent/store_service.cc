@@ -1,0 +1,150 @@
+#include "cli/agent/store_service.h"
+
+#include <algorithm>
+
+
+namespace hvd {
+namespace {
+
+constexpr int kWaitsMax = 1024;  // of one rank
+
+}  // namespace
+
+StoreService::StoreService(uint32_t epoch, std::vector<int> ranks, Reply reply)
+    : epoch_(epoch), reply_(std::move(reply)) {
+  for (int rank : ranks) members_.push_back({rank, false, std::nullopt});
+}
+
+void StoreService::handle(int local_rank, const AgentMessage& question, TimePoint now) {
+  if (question.epoch != epoch_) return;
+  members_[static_cast<size_t>(local_rank)].reached = now;
+  try {
+    if (question.kind == AgentMessage::kStoreSet) {
+      table_.set(question.key, question.body);
+      answer(local_rank, question.id, 0, {});
+      answer_waiting(question.key);
+    } else if (question.kind == AgentMessage::kStoreAdd) {
+      answer(local_rank, question.id, table_.add(question.key, question.value), {});
+      answer_waiting(question.key);
+    } else {
+      wait(local_rank, question, now);
+    }
+  } catch (const Error& error) {
+    refuse(local_rank, question.id, error.code(), error.what());
+  }
+}
+
+void StoreService::wait(int local_rank, const AgentMessage& question, TimePoint now) {
+  const bool wants_value = question.kind == AgentMessage::kStoreGet;
+  if (const Bytes* value = table_.find(question.key)) {
+    answer(local_rank, question.id, 0, wants_value ? *value : Bytes{});
+    return;
+  }
+  const auto own = [&](const Waiting& one) { return one.local_rank == local_rank; };
+  if (std::count_if(waiting_.begin(), waiting_.end(), own) >= kWaitsMax) {
+    refuse(local_rank, question.id, ErrorCode::kInvalidArgument,
+           "1024 calls of this rank wait in the store already");
+    return;
+  }
+  // A wait of a year is one for ever; more would overflow the clock.
+  constexpr int64_t kYearMs = 365LL * 24 * 3'600'000;
+  const bool for_ever = question.value < 0 || question.value > kYearMs;
+  waiting_.push_back({local_rank, question.id, question.key, wants_value, now,
+                      for_ever ? Deadline::never()
+                               : Deadline::at(now + std::chrono::milliseconds(question.value))});
+}
+
+void StoreService::answer(int local_rank, uint32_t id, int64_t sum, Bytes value) {
+  AgentMessage message;
+  message.kind = AgentMessage::kStoreAnswer;
+  message.epoch = epoch_;
+  message.id = id;
+  message.value = sum;
+  message.body = std::move(value);
+  reply_(local_rank, message);
+}
+
+void StoreService::refuse(int local_rank, uint32_t id, ErrorCode code, const std::string& text) {
+  AgentMessage message;
+  message.kind = AgentMessage::kStoreRefused;
+  message.epoch = epoch_;
+  message.id = id;
+  message.value = static_cast<int64_t>(code);
+  message.body = to_bytes(text);
+  reply_(local_rank, message);
+}
+
+void StoreService::answer_waiting(const std::string& key) {
+  const Bytes& value = *table_.find(key);
+  std::vector<Waiting> served;
+  std::erase_if(waiting_, [&](const Waiting& waiting) {
+    if (waiting.key != key) return false;
+    served.push_back(waiting);
+    return true;
+  });
+  for (const Waiting& one : served)
+    answer(one.local_rank, one.id, 0, one.wants_value ? value : Bytes{});
+}
+
+void StoreService::ended(int local_rank) {
+  members_[static_cast<size_t>(local_rank)].ended = true;
+  std::erase_if(waiting_, [&](const Waiting& one) { return one.local_rank == local_rank; });
+}
+
+std::optional<TimePoint> StoreService::deadline() const {
+  std::optional<TimePoint> first;
+  for (const Waiting& one : waiting_) {
+    if (one.deadline.is_never()) continue;
+    if (!first || one.deadline.when() < *first) first = one.deadline.when();
+  }
+  return first;
+}
+
+void StoreService::tick(TimePoint now) {
+  std::vector<Waiting> late;
+  std::erase_if(waiting_, [&](const Waiting& one) {
+    if (!one.deadline.passed(now)) return false;
+    late.push_back(one);
+    return true;
+  });
+  for (const Waiting& one : late)
+    refuse(one.local_rank, one.id, ErrorCode::kTimeout, timeout_text(one, now));
+}
+
+void StoreService::postpone(Clock::duration duration) {
+  for (Waiting& one : waiting_)
+    if (!one.deadline.is_never()) one.deadline = Deadline::at(one.deadline.when() + duration);
+}
+
+// Who could still set the key: whoever has not asked for anything since the wait began. A rank that
+// waits for something itself has been here.
+std::string StoreService::timeout_text(const Waiting& waiting, TimePoint now) const {
+  constexpr size_t kNamesMax = 8;
+  std::vector<std::string> names;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    const Member& member = members_[i];
+    if (static_cast<int>(i) == waiting.local_rank) continue;
+    const bool waits = std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& one) {
+      return one.local_rank == static_cast<int>(i);
+    });
+    if (!member.ended && (waits || (member.reached && *member.reached >= waiting.since))) continue;
+    names.push_back("rank " + std::to_string(member.rank) +
+                    (member.ended      ? " (ended)"
+                     : !member.reached ? " (was never here)"
+                                       : ""));
+  }
+  const auto waited =
+      std::chrono::duration_cast<std::chrono::milliseconds>(now - waiting.since).count();
+  std::string text =
+      "rank " + std::to_string(members_[static_cast<size_t>(waiting.local_rank)].rank) +
+      " waited " + std::to_string(waited) + " ms for \"" + waiting.key + "\" in the store; ";
+  if (names.empty()) return text + "every other rank has been there since, none has set it";
+  text += "not there since: ";
+  for (size_t i = 0; i < names.size() && i < kNamesMax; ++i)
+    text += (i == 0 ? "" : ", ") + names[i];
+  if (names.size() > kNamesMax)
+    text += " and " + std::to_string(names.size() - kNamesMax) + " more";
+  return text;
+}
+
+}  // namespace hvd
