@@ -1,0 +1,80 @@
+#include "cli/arguments.h"
+
+#include "cli/quoted.h"
+#include "runtime/base/error.h"
+
+namespace hvd {
+namespace {
+
+[[noreturn]] void refuse(const std::string& message) {
+  throw Error(ErrorCode::kInvalidArgument, message);
+}
+
+[[noreturn]] void refuse_unknown(std::string_view word) {
+  const std::string start = "unknown option " + quoted(word);
+  // -Hlocalhost:2 and the like: a short option and its value in one word.
+  if (word.size() > 2 && word[1] != '-') {
+    const Option* option = find_option(word.substr(0, 2));
+    const std::string_view value = word.substr(2);
+    const bool looks_meant = value.find_first_of(":=0123456789") != value.npos;
+    if (option != nullptr && value_count(*option) == 1 && looks_meant) {
+      refuse(start + "; did you mean " + std::string(word.substr(0, 2)) + " " + quoted(value) +
+             "?");
+    }
+  }
+  const std::string_view nearest = nearest_spelling(word.substr(0, word.find('=')));
+  if (nearest.empty()) refuse(start + "; hvdrun --help lists all options");
+  refuse(start + "; did you mean " + std::string(nearest) + "?");
+}
+
+bool is_option_word(const std::string& word) { return word.size() > 1 && word[0] == '-'; }
+
+// One option with its values, from words[0] on; `used` becomes the number of words it takes.
+GivenOption read_option(std::span<const std::string> words, size_t& used) {
+  const std::string& word = words[0];
+  const size_t equals = word.find('=');
+  const std::string name = word.substr(0, equals);
+  const Option* option = find_option(name);
+  if (option == nullptr) refuse_unknown(word);
+
+  GivenOption given{option, {}};
+  used = 1;
+  const auto count = static_cast<size_t>(value_count(*option));
+  if (equals != word.npos) {
+    if (count == 0) refuse(name + " takes no value, but " + quoted(word) + " was given");
+    given.values.push_back(word.substr(equals + 1));
+  }
+  while (given.values.size() < count) {
+    const std::string takes = name + " takes " + std::string(option->values);
+    if (used == words.size()) refuse(takes + ", but nothing follows it");
+    const std::string& value = words[used++];
+    if (value == "--" || find_option(value) != nullptr) {
+      refuse(takes + ", but the option " + value + " follows it");
+    }
+    given.values.push_back(value);
+  }
+  for (const std::string& value : given.values) {
+    if (value.empty())
+      refuse(name + " takes " + std::string(option->values) + ", not an empty word");
+  }
+  return given;
+}
+
+}  // namespace
+
+Arguments split_arguments(std::span<const std::string> words) {
+  Arguments arguments;
+  while (!words.empty() && is_option_word(words[0])) {
+    if (words[0] == "--") {
+      words = words.subspan(1);
+      break;
+    }
+    size_t used = 0;
+    arguments.options.push_back(read_option(words, used));
+    words = words.subspan(used);
+  }
+  arguments.command.assign(words.begin(), words.end());
+  return arguments;
+}
+
+}  // namespace hvd

@@ -1,0 +1,221 @@
+#include "cli/help.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "cli/options.h"
+
+namespace hvd {
+namespace {
+
+constexpr size_t kColumns = 80;
+constexpr size_t kTextColumn = 24;  // where the explanation of a term begins
+
+constexpr std::string_view kUsage = "hvdrun [options] [--] command [argument ...]";
+constexpr std::string_view kPurpose =
+    "Starts a command once per rank, connects the ranks for data-parallel training, and ends them "
+    "together when one of them fails.";
+
+struct Example {
+  std::string_view command, meaning;
+};
+constexpr Example kExamples[] = {
+    {"hvdrun -np 2 ./train --epochs 3", "two ranks on this machine"},
+    {"hvdrun -np 4 -x LR=0.1 python train.py", "four, with a variable set"},
+    {"hvdrun -np 2 --output-filename logs ./train", "with a file for each rank"},
+};
+
+struct Group {
+  OptionGroup group;
+  std::string_view title;
+};
+constexpr Group kGroups[] = {
+    {OptionGroup::kHosts, "Ranks and hosts"},     {OptionGroup::kCommand, "The command"},
+    {OptionGroup::kTime, "Time limits"},          {OptionGroup::kStall, "Stalled collectives"},
+    {OptionGroup::kOutput, "Output and reports"}, {OptionGroup::kInformation, "Information"},
+};
+
+constexpr std::string_view kShortHelpOptions[] = {
+    "--num-proc", "--env", "--timeout", "--output-filename", "--dry-run", "--check-build",
+};
+
+struct Status {
+  std::string_view number, meaning;
+};
+constexpr Status kStatuses[] = {
+    {"0", "all ranks ended with 0"},
+    {"1-255", "what the first rank that failed ended with; 128 + N when signal N ended it"},
+    {"1", "also: a rank ended with 0 while others waited for it in a collective"},
+    {"2", "the command line or a host file is wrong, or a file cannot be written; nothing started"},
+    {"124", "the job took longer than --timeout"},
+    {"125", "hvdrun itself failed, or could not write all output of a job that succeeded"},
+    {"126, 127", "the command cannot be run, or is not found; nothing started"},
+    {"129, 130, 141, 143", "hvdrun was ended by HUP, INT or TERM, or its reader left (PIPE)"},
+};
+
+// `text` in lines of at most kColumns, each behind `indent` blanks.
+std::string wrapped(std::string_view text, size_t indent) {
+  std::string out, line;
+  const std::string margin(indent, ' ');
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(' '), text.size());
+    const std::string_view word = text.substr(0, end);
+    if (!line.empty() && indent + line.size() + 1 + word.size() > kColumns) {
+      out += margin + line + "\n";
+      line.clear();
+    }
+    if (!line.empty()) line += ' ';
+    line += word;
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return out + margin + line + "\n";
+}
+
+// A term and its explanation, beside it where it fits and below it where not.
+std::string entry(const std::string& term, std::string_view text) {
+  std::string out = wrapped(text, kTextColumn);
+  if (term.size() + 4 > kTextColumn) return "  " + term + "\n" + out;
+  return out.replace(2, term.size(), term);
+}
+
+// "-np N, --num-proc N"
+std::string signature(const Option& option) {
+  std::string out;
+  for (std::string_view spelling : spellings(option)) {
+    if (!out.empty()) out += ", ";
+    out += spelling;
+    if (!option.values.empty()) out += " " + std::string(option.values);
+  }
+  return out;
+}
+
+std::string explained(const Option& option) {
+  std::string text(option.text);
+  if (!option.environment.empty()) {
+    text += "; its default may be set by " + std::string(option.environment);
+  }
+  return text;
+}
+
+std::string examples() {
+  std::string out;
+  for (const Example& example : kExamples) {
+    std::string line = "  " + std::string(example.command);
+    line.resize(std::max(line.size(), size_t{46}), ' ');
+    out += line + "  " + std::string(example.meaning) + "\n";
+  }
+  return out;
+}
+
+// Names of Horovod's options with this fate, in one paragraph.
+std::string horovod_names(OptionFate fate) {
+  std::string names;
+  for (const Option& option : all_options()) {
+    if (option.fate != fate) continue;
+    for (std::string_view spelling : spellings(option)) {
+      if (!names.empty()) names += ", ";
+      names += spelling;
+    }
+  }
+  return names;
+}
+
+// In a man page a backslash, a hyphen and a line's first dot or quote are special.
+std::string roff(std::string_view text) {
+  std::string out;
+  if (!text.empty() && (text[0] == '.' || text[0] == '\'')) out += "\\&";
+  for (char letter : text) {
+    if (letter == '\\') {
+      out += "\\e";
+    } else if (letter == '-') {
+      out += "\\-";
+    } else {
+      out += letter;
+    }
+  }
+  return out;
+}
+
+std::string man_term(std::string_view term, std::string_view text) {
+  return ".TP\n\\fB" + roff(term) + "\\fR\n" + roff(text) + "\n";
+}
+
+constexpr std::string_view kManHosts =
+    "A list of hosts has commas between them, a file has one host on each line. A host is NAME, "
+    "NAME:SLOTS or USER@NAME:SLOTS, where NAME may be an address (one with colons in brackets, "
+    "[::1]:2) and may hold ranges: node[1-4], node[01-03,7]. In a file NAME slots=N is "
+    "understood too, other words with an equals sign are passed over, and # begins a comment. "
+    "Ranks fill the hosts in the order given. The slots of a host that is named twice are added.";
+constexpr std::string_view kManOutput =
+    "Each line that a rank prints comes out whole, behind its rank and stream: [0]<stdout>:text. "
+    "Nothing is dropped: all ranks of a host share one pipe to hvdrun, so a reader that stops "
+    "reading stops all of them in time.";
+constexpr std::string_view kManRanks =
+    "Each rank finds its place in HOROVOD_RANK, HOROVOD_SIZE, HOROVOD_LOCAL_RANK, "
+    "HOROVOD_LOCAL_SIZE, HOROVOD_CROSS_RANK, HOROVOD_CROSS_SIZE and HOROVOD_HOSTNAME, and, for "
+    "programs that use torch.distributed, in RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, "
+    "MASTER_ADDR and MASTER_PORT.";
+
+}  // namespace
+
+std::string short_help() {
+  std::string out =
+      "usage: " + std::string(kUsage) + "\n\n" + wrapped(kPurpose, 0) + "\n" + examples() + "\n";
+  for (std::string_view name : kShortHelpOptions) {
+    const Option& option = *find_option(name);
+    out += entry(signature(option), option.text);
+  }
+  return out + "\nhvdrun --help shows all options.\n";
+}
+
+std::string full_help() {
+  std::string out =
+      "usage: " + std::string(kUsage) + "\n\n" + wrapped(kPurpose, 0) + "\n" + examples();
+  for (const Group& group : kGroups) {
+    out += "\n" + std::string(group.title) + ":\n";
+    for (const Option& option : all_options()) {
+      if (option.group != group.group || option.fate != OptionFate::kWorks) continue;
+      out += entry(signature(option), explained(option));
+    }
+  }
+  out += "\nOptions of Horovod that have no effect here:\n" +
+         wrapped(horovod_names(OptionFate::kIgnored) + ", " + horovod_names(OptionFate::kSatisfied),
+                 2);
+  out += "\nOptions of Horovod that are not supported yet:\n" +
+         wrapped(horovod_names(OptionFate::kRefused), 2);
+  out += "\nExit status:\n";
+  for (const Status& status : kStatuses) {
+    out += entry(std::string(status.number), status.meaning);
+  }
+  return out;
+}
+
+std::string man_page() {
+  std::string out = ".TH HVDRUN 1\n.SH NAME\nhvdrun \\- start the ranks of a training job\n";
+  out += ".SH SYNOPSIS\n\\fBhvdrun\\fR [options] [\\-\\-] command [argument ...]\n";
+  out += ".SH DESCRIPTION\n" + roff(kPurpose) + "\n.SH OPTIONS\n";
+  for (const Group& group : kGroups) {
+    out += ".SS " + std::string(group.title) + "\n";
+    for (const Option& option : all_options()) {
+      if (option.group != group.group || option.fate != OptionFate::kWorks) continue;
+      out += man_term(signature(option), explained(option));
+    }
+  }
+  out += ".SS Options of Horovod that have no effect here\n";
+  for (const Option& option : all_options()) {
+    if (option.fate == OptionFate::kIgnored) out += man_term(signature(option), option.text);
+    if (option.fate == OptionFate::kSatisfied) {
+      out += man_term(signature(option), "asks for what is always so");
+    }
+  }
+  out += ".SS Options of Horovod that are not supported yet\n" +
+         roff(horovod_names(OptionFate::kRefused)) + "\n";
+  out += ".SH HOSTS\n" + roff(kManHosts) + "\n.SH OUTPUT\n" + roff(kManOutput) + "\n";
+  out += ".SH ENVIRONMENT\n" + roff(kManRanks) + "\n.SH EXIT STATUS\n";
+  for (const Status& status : kStatuses) out += man_term(status.number, status.meaning);
+  out += ".SH EXAMPLES\n";
+  for (const Example& example : kExamples) out += man_term(example.command, example.meaning);
+  return out;
+}
+
+}  // namespace hvd

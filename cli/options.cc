@@ -1,0 +1,225 @@
+#include "cli/options.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+namespace hvd {
+namespace {
+
+using enum OptionGroup;
+using enum OptionFate;
+
+constexpr Option kOptions[] = {
+    {"--num-proc", "-np", "N", kHosts, kWorks,
+     "how many ranks to start; without it, every slot of the hosts given, or one rank for each GPU "
+     "of this machine",
+     ""},
+    {"--hosts", "-H", "LIST", kHosts, kWorks,
+     "hosts and their slots: localhost:2,node[1-4]:8,[::1]:2,user@host:4; a host without a count "
+     "has one slot for each of its GPUs, or one; only this machine is supported yet",
+     ""},
+    {"--hostfile", "-hostfile", "FILE", kHosts, kWorks,
+     "hosts from a file, one a line: NAME, NAME:N or NAME slots=N; # begins a comment", ""},
+
+    {"--env", "-x", "NAME[=VALUE]", kCommand, kWorks,
+     "set a variable for all ranks, or pass on the one set here; may be given again", ""},
+    {"--wdir", "", "DIR", kCommand, kWorks, "start the command in this directory", ""},
+    {"--stdin", "", "0|none|all", kCommand, kWorks,
+     "who reads the input: rank 0 (the default), nobody, or all ranks", ""},
+
+    {"--timeout", "", "S", kTime, kWorks,
+     "end the job after so many seconds, exit status 124; 0, the default, for no limit", ""},
+    {"--start-timeout", "", "S", kTime, kWorks,
+     "how long all ranks may take to start and to meet in init(); 30", "HOROVOD_START_TIMEOUT"},
+    {"--stop-grace", "", "S", kTime, kWorks,
+     "how long ranks that are told to stop have before they are killed; 5", ""},
+    {"--collective-timeout", "", "S", kTime, kWorks,
+     "fail a collective that waits for so long although all ranks live; 0, the default, for no "
+     "limit",
+     ""},
+    {"--agent-timeout", "", "S", kTime, kWorks,
+     "give a host up when its agent has been silent for so long; 60", ""},
+
+    {"--stall-check-warning-time-seconds", "", "N", kStall, kWorks,
+     "warn, naming the missing ranks, when a collective has waited for so long; 60",
+     "HOROVOD_STALL_CHECK_TIME_SECONDS"},
+    {"--stall-check-shutdown-time-seconds", "", "N", kStall, kWorks,
+     "end the job when a collective has waited for so long; 0, the default, for never",
+     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"},
+    {"--no-stall-check", "", "", kStall, kWorks, "do not look for stalled collectives",
+     "HOROVOD_STALL_CHECK_DISABLE"},
+    {"--stall-check", "", "", kStall, kWorks, "look for them, which is the default", ""},
+
+    {"--output-filename", "", "DIR", kOutput, kWorks,
+     "also write what each rank prints to DIR/rank.N/stdout and stderr", ""},
+    {"--prefix-output-with-timestamp", "-prefix-timestamp", "", kOutput, kWorks,
+     "put the time before each line", ""},
+    {"--no-tag-output", "", "", kOutput, kWorks, "leave out the [rank]<stdout>: before each line",
+     ""},
+    {"--output-ranks", "", "LIST", kOutput, kWorks,
+     "show what these ranks print only, as in 0,2-5; files get everything", ""},
+    {"--color", "", "auto|always|never", kOutput, kWorks,
+     "colour the tags; auto does when a terminal reads", ""},
+    {"--result-file", "", "FILE", kOutput, kWorks, "write how the job ended to FILE, as JSON", ""},
+    {"--verbose", "", "", kOutput, kWorks, "say what hvdrun does and when", ""},
+    {"--log-level", "", "LEVEL", kOutput, kWorks,
+     "what hvdrun and the ranks' libhvd log: trace, debug, info, warning (the default), error or "
+     "fatal",
+     "HOROVOD_LOG_LEVEL"},
+
+    {"-h", "", "", kInformation, kWorks, "the most used options and three examples", ""},
+    {"--help", "", "", kInformation, kWorks, "all options", ""},
+    {"--version", "-v", "", kInformation, kWorks,
+     "versions of hvdrun and of what is linked into it", ""},
+    {"--check-build", "-cb", "", kInformation, kWorks, "what this build can do", ""},
+    {"--dry-run", "", "", kInformation, kWorks,
+     "check everything and print which rank would start where, but start nothing", ""},
+
+    {"--gloo", "", "", kHorovod, kIgnored, "hvdrun starts and connects the ranks itself", ""},
+    {"--mpi", "", "", kHorovod, kIgnored, "hvdrun starts and connects the ranks itself", ""},
+    {"--disable-cache", "", "", kHorovod, kIgnored, "no check of a host is ever cached", ""},
+    {"--cycle-time-ms", "", "MS", kHorovod, kIgnored,
+     "an operation starts when all ranks are ready, not at the next cycle", ""},
+    {"--hierarchical-allreduce", "", "", kHorovod, kIgnored,
+     "the algorithm follows from where the ranks are", ""},
+    {"--no-hierarchical-allreduce", "", "", kHorovod, kIgnored,
+     "the algorithm follows from where the ranks are", ""},
+    {"--hierarchical-allgather", "", "", kHorovod, kIgnored,
+     "the algorithm follows from where the ranks are", ""},
+    {"--no-hierarchical-allgather", "", "", kHorovod, kIgnored,
+     "the algorithm follows from where the ranks are", ""},
+    {"--torus-allreduce", "", "", kHorovod, kIgnored,
+     "the algorithm follows from where the ranks are", ""},
+    {"--no-torus-allreduce", "", "", kHorovod, kIgnored,
+     "the algorithm follows from where the ranks are", ""},
+    {"--mpi-threads-disable", "", "", kHorovod, kIgnored, "MPI is not used", ""},
+    {"--no-mpi-threads-disable", "", "", kHorovod, kIgnored, "MPI is not used", ""},
+    {"--mpi-args", "", "ARGS", kHorovod, kIgnored,
+     "mpirun is not used; -x, --wdir and the other options of hvdrun say the same", ""},
+    {"--binding-args", "", "ARGS", kHorovod, kIgnored,
+     "mpirun is not used; taskset or numactl before the command binds a rank", ""},
+    {"--tcp", "", "", kHorovod, kIgnored, "MPI is not used; for NCCL use -x NCCL_IB_DISABLE=1", ""},
+    {"--gloo-timeout-seconds", "", "N", kHorovod, kIgnored,
+     "gloo is not used; --start-timeout and --collective-timeout bound the waits", ""},
+    {"--log-with-timestamp", "--no-log-hide-timestamp", "", kHorovod, kIgnored,
+     "--prefix-output-with-timestamp puts the time before every line", ""},
+    {"--log-without-timestamp", "--log-hide-timestamp", "", kHorovod, kSatisfied, "", ""},
+    {"--no-autotune", "", "", kHorovod, kSatisfied, "", ""},
+    {"--no-timeline-mark-cycles", "", "", kHorovod, kSatisfied, "", ""},
+
+    {"--fusion-threshold-mb", "", "MB", kHorovod, kRefused, "leave it out", ""},
+    {"--cache-capacity", "", "N", kHorovod, kRefused, "leave it out", ""},
+    {"--num-nccl-streams", "", "N", kHorovod, kRefused, "leave it out", ""},
+    {"--thread-affinity", "", "N", kHorovod, kRefused,
+     "put taskset or numactl before the command instead", ""},
+    {"--jsrun", "", "", kHorovod, kRefused, "give the hosts by -H", ""},
+    {"--ssh-port", "-p", "PORT", kHorovod, kRefused, "only this machine is supported yet", ""},
+    {"--ssh-identity-file", "-i", "FILE", kHorovod, kRefused, "only this machine is supported yet",
+     ""},
+    {"--network-interface", "", "NAME", kHorovod, kRefused, "only this machine is supported yet",
+     ""},
+    {"--network-interfaces", "", "LIST", kHorovod, kRefused, "only this machine is supported yet",
+     ""},
+    {"--config-file", "", "FILE", kHorovod, kRefused, "write its settings as options", ""},
+    {"--timeline-filename", "", "FILE", kHorovod, kRefused, "leave it out", ""},
+    {"--timeline-mark-cycles", "", "", kHorovod, kRefused, "leave it out", ""},
+    {"--autotune", "", "", kHorovod, kRefused, "leave it out", ""},
+    {"--autotune-log-file", "", "FILE", kHorovod, kRefused, "leave it out", ""},
+    {"--autotune-warmup-samples", "", "N", kHorovod, kRefused, "leave it out", ""},
+    {"--autotune-steps-per-sample", "", "N", kHorovod, kRefused, "leave it out", ""},
+    {"--autotune-bayes-opt-max-samples", "", "N", kHorovod, kRefused, "leave it out", ""},
+    {"--autotune-gaussian-process-noise", "", "F", kHorovod, kRefused, "leave it out", ""},
+    {"--min-num-proc", "--min-np", "N", kHorovod, kRefused, "jobs of a fixed size work: -np", ""},
+    {"--max-num-proc", "--max-np", "N", kHorovod, kRefused, "jobs of a fixed size work: -np", ""},
+    {"--slots-per-host", "", "N", kHorovod, kRefused, "give each host its slots: -H host:N", ""},
+    {"--elastic-timeout", "", "S", kHorovod, kRefused, "jobs of a fixed size work: -np", ""},
+    {"--reset-limit", "", "N", kHorovod, kRefused, "jobs of a fixed size work: -np", ""},
+    {"--blacklist-cooldown-range", "", "MIN MAX", kHorovod, kRefused,
+     "jobs of a fixed size work: -np", ""},
+    {"--host-discovery-script", "", "COMMAND", kHorovod, kRefused, "give the hosts by -H", ""},
+};
+
+constexpr size_t kLengthMax = 64;  // of a spelling that is compared with others
+
+std::vector<std::string_view> split_words(std::string_view text) {
+  std::vector<std::string_view> words;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(' '), text.size());
+    if (end > 0) words.push_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return words;
+}
+
+char plain(char letter) {
+  return letter == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+}
+
+// Insertions, deletions, changes and swaps of neighbours that lead from one to the other (optimal
+// string alignment), at most kLengthMax letters each.
+int edit_distance(std::string_view a, std::string_view b) {
+  using Row = std::array<int, kLengthMax + 1>;
+  Row before_last{}, last{}, row{};
+  for (size_t j = 0; j <= b.size(); ++j) last[j] = static_cast<int>(j);
+  for (size_t i = 1; i <= a.size(); ++i) {
+    row[0] = static_cast<int>(i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const bool same = plain(a[i - 1]) == plain(b[j - 1]);
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (same ? 0 : 1)});
+      const bool swapped = i > 1 && j > 1 && plain(a[i - 1]) == plain(b[j - 2]) &&
+                           plain(a[i - 2]) == plain(b[j - 1]);
+      if (swapped) row[j] = std::min(row[j], before_last[j - 2] + 1);
+    }
+    before_last = last;
+    last = row;
+  }
+  return last[b.size()];
+}
+
+}  // namespace
+
+std::span<const Option> all_options() { return kOptions; }
+
+std::vector<std::string_view> spellings(const Option& option) {
+  std::vector<std::string_view> all = split_words(option.aliases);
+  const bool short_first = !all.empty() && all[0][1] != '-' && all[0].size() <= 3;
+  all.insert(short_first ? all.begin() + 1 : all.begin(), option.name);
+  return all;
+}
+
+std::string_view shown_name(const Option& option) { return spellings(option).front(); }
+
+int value_count(const Option& option) {
+  return static_cast<int>(split_words(option.values).size());
+}
+
+const Option* find_option(std::string_view spelling) {
+  for (const Option& option : kOptions) {
+    if (option.name == spelling) return &option;
+    for (std::string_view alias : split_words(option.aliases)) {
+      if (alias == spelling) return &option;
+    }
+  }
+  return nullptr;
+}
+
+std::string_view nearest_spelling(std::string_view unknown) {
+  if (unknown.size() > kLengthMax) return {};
+  std::string_view best;
+  int best_distance = std::max(1, static_cast<int>(unknown.size()) / 3) + 1;
+  for (const Option& option : kOptions) {
+    for (std::string_view spelling : spellings(option)) {
+      int distance = edit_distance(unknown, spelling);
+      const bool begins_it = unknown.size() > 3 && spelling.starts_with(unknown);
+      if (begins_it) distance = 0;  // an abbreviation: the first that it may stand for
+      if (distance < best_distance) {
+        best = spelling;
+        best_distance = distance;
+      }
+    }
+  }
+  return best;
+}
+
+}  // namespace hvd
