@@ -1,0 +1,160 @@
+#include "cli/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <string_view>
+
+#include "cli/arguments.h"
+#include "cli/features.h"
+#include "cli/help.h"
+#include "cli/settings.h"
+#include "runtime/base/error.h"
+
+namespace hvd {
+namespace {
+
+[[noreturn]] void refuse(ErrorCode code, const std::string& message) { throw Error(code, message); }
+
+bool is_given(const Arguments& arguments, std::string_view name) {
+  return std::any_of(arguments.options.begin(), arguments.options.end(),
+                     [&](const GivenOption& given) { return given.option->name == name; });
+}
+
+// The text of the first option that asks for one, if any.
+std::optional<std::string> requested_text(const Arguments& arguments) {
+  for (const GivenOption& given : arguments.options) {
+    const std::string_view name = given.option->name;
+    if (name == "-h") return short_help();
+    if (name == "--help") return full_help();
+    if (name == "--version") return version_text();
+    if (name == "--check-build") return check_build_text(is_given(arguments, "--verbose"));
+  }
+  return std::nullopt;
+}
+
+// What Horovod's options come to that do nothing here: a warning each, or an error.
+std::vector<std::string> answer_horovod_options(const Arguments& arguments) {
+  std::vector<std::string> warnings;
+  for (const GivenOption& given : arguments.options) {
+    const Option& option = *given.option;
+    const std::string text(option.text);
+    if (option.fate == OptionFate::kRefused) {
+      refuse(ErrorCode::kUnsupported, std::string(option.name) + " is not supported yet; " + text);
+    }
+    if (option.fate != OptionFate::kIgnored) continue;
+    const std::string warning = std::string(option.name) + " has no effect: " + text;
+    if (std::find(warnings.begin(), warnings.end(), warning) == warnings.end()) {
+      warnings.push_back(warning);
+    }
+  }
+  return warnings;
+}
+
+void apply_environment(const Arguments& arguments, const ReadEnvironment& read_environment,
+                       Draft& draft) {
+  for (const Setting& setting : all_settings()) {
+    const Option& option = *find_option(setting.option);
+    if (option.environment.empty() || is_given(arguments, option.name)) continue;
+    const std::string variable(option.environment);
+    const std::optional<std::string> value = read_environment(variable.c_str());
+    if (!value || value->empty()) continue;
+    if (value_count(option) == 0 && *value == "0") continue;
+    setting.apply(draft, variable + " (in the environment)", *value);
+  }
+}
+
+// Lets CLI11 collect what was given for each option, in one call per option.
+void apply_options(const Arguments& arguments, Draft& draft) {
+  CLI::App app;
+  app.set_help_flag();
+  for (const Setting& setting : all_settings()) {
+    const Option& option = *find_option(setting.option);
+    const std::string name(option.name), shown(shown_name(option));
+    if (value_count(option) == 0) {
+      app.add_flag_callback(name, [&draft, &setting, shown] { setting.apply(draft, shown, ""); });
+      continue;
+    }
+    const bool all_count = name == "--env";  // of the others the last one counts
+    app.add_option_function<std::vector<std::string>>(
+           name,
+           [&draft, &setting, shown, all_count](const std::vector<std::string>& values) {
+             for (size_t i = all_count ? 0 : values.size() - 1; i < values.size(); ++i) {
+               setting.apply(draft, shown, values[i]);
+             }
+           })
+        ->allow_extra_args(false);
+  }
+  std::vector<std::string> words;
+  for (const GivenOption& given : arguments.options) {
+    if (given.option->fate != OptionFate::kWorks) continue;
+    std::string word(given.option->name);
+    for (const std::string& value : given.values) word += "=" + value;
+    words.push_back(std::move(word));
+  }
+  std::reverse(words.begin(), words.end());  // as CLI11 wants it
+  try {
+    app.parse(std::move(words));
+  } catch (const CLI::Error& error) {
+    refuse(ErrorCode::kInvalidArgument, error.what());
+  }
+}
+
+// Rules between options.
+void check_together(const Arguments& arguments, const CommandLine& line) {
+  constexpr std::pair<std::string_view, std::string_view> kExcluding[] = {
+      {"--hosts", "--hostfile"}, {"--stall-check", "--no-stall-check"}};
+  for (const auto& [one, other] : kExcluding) {
+    if (is_given(arguments, one) && is_given(arguments, other)) {
+      refuse(ErrorCode::kInvalidArgument, std::string(shown_name(*find_option(one))) + " and " +
+                                              std::string(shown_name(*find_option(other))) +
+                                              " exclude each other; give one of them");
+    }
+  }
+  if (line.spec.command.empty()) {
+    refuse(ErrorCode::kInvalidArgument,
+           "no command was given; put it behind the options, as in hvdrun -np 2 ./train");
+  }
+  if (line.spec.command[0].empty()) {
+    refuse(ErrorCode::kInvalidArgument,
+           "the command is an empty word; put one behind the options, as in hvdrun -np 2 ./train");
+  }
+  const JobSpec& spec = line.spec;
+  if (spec.size > 0 && !spec.output_ranks.empty() && spec.output_ranks.back() >= spec.size) {
+    refuse(ErrorCode::kInvalidArgument,
+           "--output-ranks names rank " + std::to_string(spec.output_ranks.back()) + ", but -np " +
+               std::to_string(spec.size) + " starts ranks 0 to " + std::to_string(spec.size - 1));
+  }
+}
+
+}  // namespace
+
+CommandLine parse_command_line(std::span<const std::string> words,
+                               const ReadEnvironment& read_environment) {
+  Arguments arguments = split_arguments(words);
+  Draft draft;
+  CommandLine& line = draft.line;
+  if (std::optional<std::string> text = requested_text(arguments)) {
+    line.request = Request::kShow;
+    line.text = std::move(*text);
+    return line;
+  }
+  line.warnings = answer_horovod_options(arguments);
+  apply_environment(arguments, read_environment, draft);
+  apply_options(arguments, draft);
+  if (draft.stall_check) {
+    line.spec.stall_warning = draft.stall_warning;
+  } else {
+    line.spec.stall_warning.reset();
+  }
+  line.spec.command = std::move(arguments.command);
+  check_together(arguments, line);
+  for (const EnvironmentSetting& setting : line.spec.environment) {
+    if (!setting.value && !read_environment(setting.name.c_str())) {
+      line.warnings.push_back("-x " + setting.name + " passes nothing on: it is not set here; -x " +
+                              setting.name + "=VALUE sets it");
+    }
+  }
+  return line;
+}
+
+}  // namespace hvd

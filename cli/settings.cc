@@ -1,0 +1,188 @@
+#include "cli/settings.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "cli/quoted.h"
+#include "runtime/base/error.h"
+
+namespace hvd {
+namespace {
+
+constexpr int kRanksMax = 1'000'000;
+constexpr double kSecondsMax = 1e8;                   // three years
+constexpr size_t kEnvironmentBytesMax = 131'072 - 1;  // of NAME=VALUE; Linux takes no longer one
+
+[[noreturn]] void refuse(std::string_view source, const std::string& takes,
+                         std::string_view value) {
+  throw Error(ErrorCode::kInvalidArgument,
+              std::string(source) + " takes " + takes + ", not " + quoted(value));
+}
+
+std::optional<long long> whole_number(std::string_view text) {
+  long long number = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc() || stop != end) return std::nullopt;
+  return number;
+}
+
+int read_integer(std::string_view source, std::string_view value, int least, int most) {
+  const std::optional<long long> number = whole_number(value);
+  if (!number || *number < least || *number > most) {
+    refuse(source, "a whole number from " + std::to_string(least) + " to " + std::to_string(most),
+           value);
+  }
+  return static_cast<int>(*number);
+}
+
+enum class Zero { kAllowed, kRefused };
+
+std::chrono::milliseconds read_seconds(std::string_view source, std::string_view value, Zero zero) {
+  double seconds = 0;
+  const char* end = value.data() + value.size();
+  const auto [stop, error] = std::from_chars(value.data(), end, seconds);
+  const bool in_range = seconds >= 0 && seconds <= kSecondsMax;  // false for NaN
+  const std::chrono::milliseconds time(in_range ? std::llround(seconds * 1000) : 0);
+  const bool positive = time.count() > 0 || (zero == Zero::kAllowed && seconds == 0);
+  if (error != std::errc() || stop != end || !in_range || !positive) {
+    refuse(source,
+           zero == Zero::kAllowed ? "a number of seconds from 0 to 100000000"
+                                  : "a number of seconds from 0.001 to 100000000",
+           value);
+  }
+  return time;
+}
+
+std::chrono::seconds read_whole_seconds(std::string_view source, std::string_view value,
+                                        int least) {
+  return std::chrono::seconds(read_integer(source, value, least, static_cast<int>(kSecondsMax)));
+}
+
+template <typename Value>
+struct Choice {
+  std::string_view word;
+  Value value;
+};
+
+template <typename Value, size_t kCount>
+Value read_choice(std::string_view source, std::string_view value,
+                  const Choice<Value> (&choices)[kCount]) {
+  std::string lower(value.substr(0, 16));
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  std::string words;
+  for (size_t i = 0; i < kCount; ++i) {
+    if (choices[i].word == lower) return choices[i].value;
+    words += (i == 0 ? "" : i + 1 == kCount ? " or " : ", ") + std::string(choices[i].word);
+  }
+  refuse(source, words, value);
+}
+
+constexpr Choice<StdinMode> kStdinModes[] = {
+    {"0", StdinMode::kRank0}, {"none", StdinMode::kNone}, {"all", StdinMode::kAll}};
+constexpr Choice<ColorMode> kColorModes[] = {
+    {"auto", ColorMode::kAuto}, {"always", ColorMode::kAlways}, {"never", ColorMode::kNever}};
+constexpr Choice<LogLevel> kLogLevels[] = {
+    {"trace", LogLevel::kTrace},     {"debug", LogLevel::kDebug}, {"info", LogLevel::kInfo},
+    {"warning", LogLevel::kWarning}, {"error", LogLevel::kError}, {"fatal", LogLevel::kFatal}};
+
+// "0,2-5": sorted, each rank once.
+std::vector<int> read_ranks(std::string_view source, std::string_view value) {
+  std::vector<int> ranks;
+  const auto wrong = [&] { refuse(source, "a list of ranks such as 0,2-5", value); };
+  for (std::string_view rest = value;;) {
+    const size_t comma = std::min(rest.find(','), rest.size());
+    const std::string_view part = rest.substr(0, comma);
+    const size_t dash = std::min(part.find('-'), part.size());
+    const std::optional<long long> first = whole_number(part.substr(0, dash));
+    const std::optional<long long> last =
+        dash == part.size() ? first : whole_number(part.substr(dash + 1));
+    if (!first || !last || *first < 0 || *first > *last || *last >= kRanksMax) wrong();
+    for (long long rank = *first; rank <= *last; ++rank) ranks.push_back(static_cast<int>(rank));
+    if (ranks.size() > 2 * static_cast<size_t>(kRanksMax)) wrong();
+    if (comma == rest.size()) break;
+    rest.remove_prefix(comma + 1);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+EnvironmentSetting read_variable(std::string_view source, const std::string& value) {
+  const size_t equals = std::min(value.find('='), value.size());
+  const std::string_view name = std::string_view(value).substr(0, equals);
+  const bool printable =
+      std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c <= '~'; });
+  if (name.empty() || !printable || value.find('\0') != value.npos) {
+    refuse(source, "NAME or NAME=VALUE", value);
+  }
+  if (value.size() > kEnvironmentBytesMax) {
+    throw Error(ErrorCode::kInvalidArgument, std::string(source) + " " + quoted(name) + " is " +
+                                                 std::to_string(value.size()) +
+                                                 " bytes long; a variable may have 131071");
+  }
+  EnvironmentSetting setting{std::string(name), std::nullopt};
+  if (equals < value.size()) setting.value = value.substr(equals + 1);
+  return setting;
+}
+
+// What `Setting::apply` is for an option that stores one value.
+using Source = std::string_view;
+using Value = const std::string&;
+
+constexpr Setting kSettings[] = {
+    {"--num-proc",
+     [](Draft& d, Source s, Value v) { d.line.spec.size = read_integer(s, v, 1, kRanksMax); }},
+    {"--hosts", [](Draft& d, Source, Value v) { d.line.host_list = v; }},
+    {"--hostfile", [](Draft& d, Source, Value v) { d.line.host_file = v; }},
+    {"--env",
+     [](Draft& d, Source s, Value v) { d.line.spec.environment.push_back(read_variable(s, v)); }},
+    {"--wdir", [](Draft& d, Source, Value v) { d.line.spec.directory = v; }},
+    {"--stdin",
+     [](Draft& d, Source s, Value v) { d.line.spec.stdin_mode = read_choice(s, v, kStdinModes); }},
+    {"--timeout",
+     [](Draft& d, Source s, Value v) { d.line.spec.timeout = read_seconds(s, v, Zero::kAllowed); }},
+    {"--start-timeout",
+     [](Draft& d, Source s, Value v) {
+       d.line.spec.start_timeout = read_seconds(s, v, Zero::kRefused);
+     }},
+    {"--stop-grace", [](Draft& d, Source s,
+                        Value v) { d.line.spec.stop_grace = read_seconds(s, v, Zero::kAllowed); }},
+    {"--collective-timeout",
+     [](Draft& d, Source s, Value v) {
+       d.line.spec.collective_timeout = read_seconds(s, v, Zero::kAllowed);
+     }},
+    {"--agent-timeout",
+     [](Draft& d, Source s, Value v) {
+       d.line.spec.agent_timeout = read_seconds(s, v, Zero::kRefused);
+     }},
+    {"--stall-check-warning-time-seconds",
+     [](Draft& d, Source s, Value v) { d.stall_warning = read_whole_seconds(s, v, 1); }},
+    {"--stall-check-shutdown-time-seconds",
+     [](Draft& d, Source s, Value v) { d.line.spec.stall_shutdown = read_whole_seconds(s, v, 0); }},
+    {"--no-stall-check", [](Draft& d, Source, Value) { d.stall_check = false; }},
+    {"--stall-check", [](Draft& d, Source, Value) { d.stall_check = true; }},
+    {"--output-filename", [](Draft& d, Source, Value v) { d.line.spec.output_directory = v; }},
+    {"--prefix-output-with-timestamp",
+     [](Draft& d, Source, Value) { d.line.spec.timestamps = true; }},
+    {"--no-tag-output", [](Draft& d, Source, Value) { d.line.spec.tags = false; }},
+    {"--output-ranks",
+     [](Draft& d, Source s, Value v) { d.line.spec.output_ranks = read_ranks(s, v); }},
+    {"--color",
+     [](Draft& d, Source s, Value v) { d.line.spec.color = read_choice(s, v, kColorModes); }},
+    {"--result-file", [](Draft& d, Source, Value v) { d.line.spec.result_file = v; }},
+    {"--verbose", [](Draft& d, Source, Value) { d.line.spec.verbose = true; }},
+    {"--log-level",
+     [](Draft& d, Source s, Value v) { d.line.spec.log_level = read_choice(s, v, kLogLevels); }},
+    {"--dry-run", [](Draft& d, Source, Value) { d.line.request = Request::kDryRun; }},
+};
+
+}  // namespace
+
+std::span<const Setting> all_settings() { return kSettings; }
+
+}  // namespace hvd
