@@ -29,7 +29,8 @@ struct Slot {
 
 // Fills hosts in the given order, each up to its slot count, and numbers ranks host by host,
 // densely. Exactly `count` slots come out; a host without a rank has no cross position. Throws
-// kInvalidArgument, naming both numbers, when the hosts offer fewer.
+// kInvalidArgument, naming both numbers, when the hosts offer fewer, and when one host would get
+// more than kLocalRanksMax ranks.
 std::vector<Slot> assign_slots(std::span<const Host> hosts, int count);
 
 }  // namespace hvd

@@ -83,6 +83,12 @@ TEST_CASE("slots: totals beyond an int are counted, not wrapped") {
   CHECK(assign_slots(hosts, 3).size() == 3);
 }
 
+TEST_CASE("slots: no more ranks share a host than its control block holds") {
+  CHECK(assign_slots(std::vector{host("a", 5000)}, 1024).size() == 1024);
+  CHECK_THROWS_WITH(assign({host("a", 5000)}, 1025),
+                    "host \"a\" would get 1025 ranks; at most 1024 share one host");
+}
+
 TEST_CASE("slots: for any hosts, ranks are dense and every position is held once") {
   std::mt19937 random(20'261'121);
   for (int round = 0; round < 500; ++round) {
