@@ -1,0 +1,171 @@
+#include "cli/this_machine.h"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <memory>
+
+#include "cli/read_file.h"
+#include "runtime/base/env.h"
+
+namespace hvd {
+namespace {
+
+constexpr size_t kHostsFileBytesMax = 1 << 20;
+
+// Lower case, without a final dot: names are compared so.
+std::string plain_name(std::string_view name) {
+  if (name.ends_with('.')) name.remove_suffix(1);
+  std::string out(name);
+  std::transform(out.begin(), out.end(), out.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  return out;
+}
+
+// The address as inet_ntop writes it, without a zone; empty when `text` is none.
+std::string plain_address(std::string_view text) {
+  const std::string word(text.substr(0, text.find('%')));
+  char out[INET6_ADDRSTRLEN];
+  in_addr four;
+  in6_addr six;
+  if (inet_pton(AF_INET, word.c_str(), &four) == 1) {
+    return inet_ntop(AF_INET, &four, out, sizeof out);
+  }
+  if (inet_pton(AF_INET6, word.c_str(), &six) == 1) {
+    return inet_ntop(AF_INET6, &six, out, sizeof out);
+  }
+  return "";
+}
+
+bool is_loopback(const std::string& address) {
+  return address == "::1" || address.starts_with("127.");
+}
+
+bool is_ours(const std::string& address, const std::vector<std::string>& addresses) {
+  return is_loopback(address) ||
+         std::find(addresses.begin(), addresses.end(), address) != addresses.end();
+}
+
+std::vector<std::string_view> words_of(std::string_view line) {
+  std::vector<std::string_view> words;
+  constexpr std::string_view kBlanks = " \t\r";
+  for (size_t at = line.find_first_not_of(kBlanks); at != line.npos;) {
+    const size_t end = std::min(line.find_first_of(kBlanks, at), line.size());
+    words.push_back(line.substr(at, end - at));
+    at = line.find_first_not_of(kBlanks, end);
+  }
+  return words;
+}
+
+std::string host_name() {
+  char name[256] = "";
+  if (gethostname(name, sizeof name - 1) != 0) return "";
+  return name;
+}
+
+std::vector<std::string> bound_addresses() {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return {};
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, freeifaddrs);
+  std::vector<std::string> addresses;
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr) continue;
+    char out[INET6_ADDRSTRLEN];
+    const void* address = nullptr;
+    if (entry->ifa_addr->sa_family == AF_INET) {
+      address = &reinterpret_cast<const sockaddr_in*>(entry->ifa_addr)->sin_addr;
+    } else if (entry->ifa_addr->sa_family == AF_INET6) {
+      address = &reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr)->sin6_addr;
+    }
+    if (address != nullptr) {
+      addresses.emplace_back(inet_ntop(entry->ifa_addr->sa_family, address, out, sizeof out));
+    }
+  }
+  return addresses;
+}
+
+// NVIDIA's driver has one device file for each GPU; in a container only those let in.
+int present_gpus() {
+  const std::unique_ptr<DIR, int (*)(DIR*)> devices(opendir("/dev"), closedir);
+  if (devices == nullptr) return 0;
+  int count = 0;
+  while (const dirent* entry = readdir(devices.get())) {
+    std::string_view name = entry->d_name;
+    if (!name.starts_with("nvidia")) continue;
+    name.remove_prefix(6);
+    count += !name.empty() && name.find_first_not_of("0123456789") == name.npos;
+  }
+  return count;
+}
+
+}  // namespace
+
+bool is_this_machine(std::string_view host, const ThisMachine& machine) {
+  const std::string address = plain_address(host);
+  if (!address.empty()) return is_ours(address, machine.addresses);
+  const std::string name = plain_name(host);
+  if (name == "localhost" || name == "localhost.localdomain") return true;
+  return std::any_of(machine.names.begin(), machine.names.end(), [&](const std::string& own) {
+    const std::string plain = plain_name(own);
+    // A short name may stand for a long one of ours, but not the other way round: another domain
+    // may have a machine of the same short name.
+    return plain == name || (name.find('.') == name.npos && plain.starts_with(name + "."));
+  });
+}
+
+std::vector<std::string> names_in_hosts_file(std::string_view text,
+                                             const std::vector<std::string>& addresses) {
+  std::vector<std::string> names;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    const std::vector<std::string_view> words = words_of(line.substr(0, line.find('#')));
+    if (words.empty() || !is_ours(plain_address(words[0]), addresses)) continue;
+    names.insert(names.end(), words.begin() + 1, words.end());
+  }
+  return names;
+}
+
+int visible_gpus(int present, const std::optional<std::string>& cuda_visible_devices) {
+  if (!cuda_visible_devices) return present;
+  int count = 0;
+  for (std::string_view rest = *cuda_visible_devices; !rest.empty() && count < present;) {
+    const size_t comma = std::min(rest.find(','), rest.size());
+    const std::vector<std::string_view> words = words_of(rest.substr(0, comma));
+    if (words.size() != 1) break;
+    int index = 0;
+    const char* end = words[0].data() + words[0].size();
+    const auto [stop, error] = std::from_chars(words[0].data(), end, index);
+    const bool is_index = error == std::errc() && stop == end;
+    const bool is_name = words[0].starts_with("GPU-") || words[0].starts_with("MIG-");
+    // CUDA looks no further than the first word that names no device.
+    if (!(is_index && index >= 0 && index < present) && !is_name) break;
+    ++count;
+    rest.remove_prefix(std::min(comma + 1, rest.size()));
+  }
+  return count;
+}
+
+ThisMachine look_at_this_machine() {
+  ThisMachine machine;
+  machine.addresses = bound_addresses();
+  machine.names = {host_name()};
+  if (const auto text = read_file("/etc/hosts", kHostsFileBytesMax); text.error == 0) {
+    for (std::string& name : names_in_hosts_file(text.bytes, machine.addresses)) {
+      machine.names.push_back(std::move(name));
+    }
+  }
+  for (const char* variable : {"USER", "LOGNAME"}) {
+    if (machine.user.empty()) machine.user = env::get(variable).value_or("");
+  }
+  machine.gpus = visible_gpus(present_gpus(), env::get("CUDA_VISIBLE_DEVICES"));
+  return machine;
+}
+
+}  // namespace hvd

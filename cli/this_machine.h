@@ -1,0 +1,31 @@
+// What is known of this machine without asking a name server: its names, addresses and GPUs.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hvd {
+
+struct ThisMachine {
+  std::vector<std::string> names;      // the host name, and what /etc/hosts calls our addresses
+  std::vector<std::string> addresses;  // bound here, as inet_ntop writes them
+  std::string user;                    // who we are, if the environment says so
+  int gpus = 0;                        // that CUDA programs started here may use
+};
+
+// localhost, a loopback address, one of our names, or an address bound here. Pure.
+bool is_this_machine(std::string_view host, const ThisMachine& machine);
+
+// Names that a text like /etc/hosts gives to loopback and to these addresses. Pure.
+std::vector<std::string> names_in_hosts_file(std::string_view text,
+                                             const std::vector<std::string>& addresses);
+
+// How many of the `present` devices the value of CUDA_VISIBLE_DEVICES leaves. Pure.
+int visible_gpus(int present, const std::optional<std::string>& cuda_visible_devices);
+
+// Looks. Never fails: what cannot be found out is left empty.
+ThisMachine look_at_this_machine();
+
+}  // namespace hvd
