@@ -64,7 +64,7 @@ BANS = (
     (r"(?<![\w.>:])(::)?(v?fork|posix_spawnp?|exec[vl][pe]{0,2}|system|popen)\s*\(",
      r"cli/subprocess\.cc|cli/agent/keeper\.cc|tests/", "cli/subprocess.h"),
     (r"\.detach\s*\(\s*\)|\bpthread_detach\b", r"runtime/torch/|examples/|tests/torch/", "std::jthread, joined (a tensor's detach() is for torch folders)"),
-    (r"\bsleep_(for|until)\b|::sleep\s*\(|\b(u|nano|clock_nano)sleep\s*\(", r"(?!)", "poll() or a condition with a Deadline"),
+    (r"\bsleep_(for|until)\b|(?<!\w)::sleep\s*\(|\b(u|nano|clock_nano)sleep\s*\(", r"(?!)", "poll() or a condition with a Deadline"),
     (r"(?<!asm )\bvolatile\b", r"(?!)", "std::atomic"),
     (r"(?<![\w.>])assert\s*\(", r"(?!)", "HVD_CHECK of runtime/base/error.h"),
     (r"^\s*#\s*include\s*\"\.\.?/", r"(?!)", "includes from the root of the tree"),
@@ -75,7 +75,7 @@ HEADER_BANS = (
 )
 CMAKE_BANS = (
     (r"\badd_test\s*\(", r"scripts/cmake/", "hvd_test() or hvd_script_test()"),
-    (r"\bfile\s*\(\s*GLOB", r"scripts/cmake/|tests/CMakeLists\.txt", "sources listed by name"),
+    (r"\bfile\s*\(\s*GLOB", r"scripts/cmake/|tests/headers\.cmake", "sources listed by name"),
 )
 SCRIPT_BANS = (
     (r"\b(pkill|killall)\b", r"scripts/check_tree\.py|tests/scripts/", "process ids"),
@@ -141,9 +141,11 @@ def first_lines(tree):
         if language == "" or name.endswith("CMakeLists.txt"):
             continue
         first = lines[1] if lines[0].startswith("#!") and len(lines) > 1 else lines[0]
-        own_header = f'#include "{name[:-3]}.h"' if name.endswith(".cc") else None
+        own_header = re.escape(name[:-3]) if not name.startswith("tests/") else r".*\b" + re.escape(pathlib.Path(name).stem.removesuffix("_test"))
         starts = {"cxx": "// ", "python": '"""', "shell": "# ", "cmake": "# "}[language]
-        if first != own_header and not (first.startswith(starts) and len(first.split()) >= 3):
+        if name.endswith(".cc") and re.fullmatch(rf'#include "{own_header}\.h"', first):
+            continue  # the header says it
+        if not (first.startswith(starts) and len(first.split()) >= 3):
             yield name, 1, "the first line does not say in a sentence what the file is"
 
 

@@ -15,8 +15,8 @@
 #include "collectives/arena.h"
 #include "collectives/communicator.h"
 #include "collectives/peers.h"
-#include "runtime/engine/bucket_list.h"
 #include "hvd/work.h"
+#include "runtime/engine/bucket_list.h"
 
 namespace hvd {
 

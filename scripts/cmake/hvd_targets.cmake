@@ -72,11 +72,26 @@ function(hvd_test name)
   hvd_set_test_properties(${HVD_TEST_PREFIX}${name} "${ARG_TIMEOUT}" "${ARG_LABELS}")
 endfunction()
 
-# hvd_script_test(NAME SCRIPT file [ARGS argument…] [LABELS label…] [TIMEOUT seconds] [TORCH_PYTHON] [NEEDS program…]):
-# a python3 script of this folder that ctest runs; it fails by its exit status. With TORCH_PYTHON it runs in a python3
-# that can import torch.distributed. A test whose torch or programs are not there is left out by name.
+# hvd_command_test(NAME COMMAND program argument… [LABELS label…] [TIMEOUT seconds] [NEEDS program…]): any command that
+# ctest runs; it fails by its exit status. A test whose programs are not there is left out by name.
+function(hvd_command_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "COMMAND;LABELS;NEEDS" ${ARGN})
+  foreach(program IN LISTS ARG_NEEDS)
+    find_program(HVD_PROGRAM_${program} ${program})
+    mark_as_advanced(HVD_PROGRAM_${program})
+    if(NOT HVD_PROGRAM_${program})
+      hvd_leave_out(${name} "no ${program} (scripts/setup --peers)")
+      return()
+    endif()
+  endforeach()
+  add_test(NAME ${HVD_TEST_PREFIX}${name} COMMAND ${ARG_COMMAND})
+  hvd_set_test_properties(${HVD_TEST_PREFIX}${name} "${ARG_TIMEOUT}" "${ARG_LABELS}")
+endfunction()
+
+# hvd_script_test(NAME SCRIPT file [ARGS argument…] [TORCH_PYTHON] [LABELS …] [TIMEOUT …] [NEEDS …]): a python3 script of
+# this folder, run as above; with TORCH_PYTHON in a python3 that can import torch.distributed.
 function(hvd_script_test name)
-  cmake_parse_arguments(ARG "TORCH_PYTHON" "SCRIPT;TIMEOUT" "ARGS;LABELS;NEEDS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH_PYTHON" "SCRIPT" "ARGS" ${ARGN})
   set(python ${HVD_PYTHON3})
   if(ARG_TORCH_PYTHON)
     set(python ${HVD_TORCH_PYTHON})
@@ -85,15 +100,7 @@ function(hvd_script_test name)
     hvd_leave_out(${name} "no python3 that can import torch.distributed (scripts/setup --peers)")
     return()
   endif()
-  foreach(program IN LISTS ARG_NEEDS)
-    find_program(HVD_PROGRAM_${program} ${program})
-    if(NOT HVD_PROGRAM_${program})
-      hvd_leave_out(${name} "no ${program} (scripts/setup --peers)")
-      return()
-    endif()
-  endforeach()
-  add_test(NAME ${HVD_TEST_PREFIX}${name} COMMAND ${python} ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_SCRIPT} ${ARG_ARGS})
-  hvd_set_test_properties(${HVD_TEST_PREFIX}${name} "${ARG_TIMEOUT}" "${ARG_LABELS}")
+  hvd_command_test(${name} COMMAND ${python} -B ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_SCRIPT} ${ARG_ARGS} ${ARG_UNPARSED_ARGUMENTS})
 endfunction()
 
 # hvd_leave_out(NAME WHY): says that a test is not run by this build; scripts/test lists all of them at its end.
