@@ -12,22 +12,7 @@ namespace hvd {
 namespace {
 
 constexpr int kSlotsMax = 65'535;
-constexpr size_t kExampleBytesMax = 60;
-
-std::string example_command(std::span<const std::string> command) {
-  std::string words = "hvdrun -np 2";
-  for (const std::string& word : command) {
-    const bool plain = std::all_of(word.begin(), word.end(), [](char c) {
-      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-             std::strchr("%+,-./:=@_", c) != nullptr;
-    });
-    if (word.empty() || !plain || words.size() + word.size() > kExampleBytesMax) {
-      return words + " ...";
-    }
-    words += " " + word;
-  }
-  return words;
-}
+constexpr size_t kExampleBytesMax = 60;  // of a command in a message
 
 void check_supported(const GivenHost& host, const ThisMachine& machine) {
   if (host.slots == 0) return;  // nothing is to start there
@@ -91,8 +76,9 @@ HostChoice merge(std::span<const GivenHost> given, const ThisMachine& machine) {
 HostChoice one_rank_per_gpu(const ThisMachine& machine, std::span<const std::string> command) {
   if (machine.gpus == 0) {
     throw Error(ErrorCode::kInvalidArgument,
-                "how many ranks to start is not said, and there is no GPU here to count; try: " +
-                    example_command(command));
+                "how many ranks to start is not said, and there is no GPU here to count; try: "
+                "hvdrun -np 2 " +
+                    shell_words(command, kExampleBytesMax));
   }
   return {.hosts = {{"localhost", "", machine.gpus}},
           .size = machine.gpus,

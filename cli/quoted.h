@@ -1,12 +1,21 @@
-// Puts words of the user's into messages: in quotes, printable, short enough for one line.
+// Puts words of the user's into messages: printable, and short enough for one line.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 
 namespace hvd {
 
-// Bytes that are not printable ASCII become \xNN; beyond 60 of them the rest is left out ("...").
+// In quotes. Bytes that are not printable ASCII become \xNN; beyond 60 of them the rest is left out
+// ("...").
 std::string quoted(std::string_view text);
+
+// As a shell would have to be given it: train.py, 'a b', $'\x0a'.
+std::string shell_word(std::string_view word);
+
+// Words with blanks between them, each as a shell_word; those that would make the text longer than
+// `bytes_max` become "...".
+std::string shell_words(std::span<const std::string> words, size_t bytes_max);
 
 }  // namespace hvd

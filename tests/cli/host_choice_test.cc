@@ -60,7 +60,7 @@ TEST_CASE("host choice: without -np and hosts the GPUs count, and without those 
                     "hvdrun -np 2 ./train --epochs 3");
 }
 
-TEST_CASE("host choice: the example leaves out what is long or would need quotes") {
+TEST_CASE("host choice: the example can be typed as it stands, unless it is long") {
   const auto example = [](const std::vector<std::string>& command) {
     try {
       choose_hosts({}, 0, kBox, command);
@@ -70,10 +70,10 @@ TEST_CASE("host choice: the example leaves out what is long or would need quotes
     }
     return std::string("no error");
   };
-  CHECK(example({"python", "train.py", "a b"}) == "hvdrun -np 2 python train.py ...");
-  CHECK(example({"sh", "-c", "x; y"}) == "hvdrun -np 2 sh -c ...");
-  CHECK(example({std::string(500, 'x')}) == "hvdrun -np 2 ...");
-  CHECK(example({"a\nb"}) == "hvdrun -np 2 ...");
+  CHECK(example({"python", "train.py", "a b"}) == "hvdrun -np 2 python train.py 'a b'");
+  CHECK(example({"sh", "-c", "x; y"}) == "hvdrun -np 2 sh -c 'x; y'");
+  CHECK(example({"./x", std::string(500, 'x')}) == "hvdrun -np 2 ./x ...");
+  CHECK(example({"a\nb"}) == "hvdrun -np 2 $'a\\x0ab'");
 }
 
 TEST_CASE("host choice: entries that are this machine become one host, and that is said") {

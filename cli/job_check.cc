@@ -1,0 +1,225 @@
+#include "cli/job_check.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+#include "cli/quoted.h"
+#include "runtime/base/unique_fd.h"
+
+namespace hvd {
+namespace {
+
+constexpr int kUsage = 2, kNotExecutable = 126, kNotFound = 127;
+constexpr std::string_view kDefaultPath = "/usr/local/bin:/usr/bin:/bin";
+constexpr size_t kExampleBytesMax = 200;  // of a command in a message
+
+// What stat() and access() say of a path, as exec would see it.
+struct Look {
+  int error = 0;  // errno; 0: it is there
+  bool is_directory = false;
+  bool may_execute = false;  // of a directory: may be entered
+
+  bool is_program() const { return error == 0 && !is_directory && may_execute; }
+};
+
+bool may(const std::string& path, int mode) {
+  return faccessat(AT_FDCWD, path.c_str(), mode, AT_EACCESS) == 0;
+}
+
+Look look_at(const std::string& path) {
+  struct stat facts;
+  if (stat(path.c_str(), &facts) != 0) return {.error = errno};
+  return {.is_directory = S_ISDIR(facts.st_mode), .may_execute = may(path, X_OK)};
+}
+
+// `path` as seen from `directory`.
+std::string seen_from(const std::string& directory, const std::string& path) {
+  if (directory.empty() || path.starts_with('/')) return path;
+  return directory + "/" + path;
+}
+
+std::vector<std::string> path_entries(const JobSpec& spec, const std::string& path) {
+  std::string_view rest = path.empty() ? kDefaultPath : std::string_view(path);
+  for (const EnvironmentSetting& setting : spec.environment) {
+    if (setting.name == "PATH" && setting.value) rest = *setting.value;
+  }
+  std::vector<std::string> entries;
+  for (;;) {
+    const size_t colon = std::min(rest.find(':'), rest.size());
+    const std::string entry(rest.substr(0, colon));
+    entries.push_back(seen_from(spec.directory, entry.empty() ? "." : entry));
+    if (colon == rest.size()) return entries;
+    rest.remove_prefix(colon + 1);
+  }
+}
+
+// Where a command without a slash is found; empty when nowhere.
+std::string find_program(const std::vector<std::string>& entries, const std::string& name,
+                         std::string& found_but_not_executable) {
+  for (const std::string& entry : entries) {
+    const std::string candidate = entry + "/" + name;
+    const Look look = look_at(candidate);
+    if (look.is_program()) return candidate;
+    if (look.error == 0 && !look.is_directory && found_but_not_executable.empty()) {
+      found_but_not_executable = candidate;
+    }
+  }
+  return "";
+}
+
+// "hvdrun -np 2 python train.py --epochs 3": `start` instead of the command's first word.
+std::string example(const JobSpec& spec, std::vector<std::string> start) {
+  start.insert(start.end(), spec.command.begin() + 1, spec.command.end());
+  return "hvdrun -np " + std::to_string(spec.size) + " " + shell_words(start, kExampleBytesMax);
+}
+
+// The advice for a file that is there but has no permission to be executed.
+std::string how_to_run(const JobSpec& spec, const std::vector<std::string>& entries) {
+  const std::string& name = spec.command[0];
+  std::string unused;
+  if (name.ends_with(".py")) {
+    const bool only_python3 = find_program(entries, "python", unused).empty() &&
+                              !find_program(entries, "python3", unused).empty();
+    return "try: " + example(spec, {only_python3 ? "python3" : "python", name});
+  }
+  if (name.ends_with(".sh")) return "try: " + example(spec, {"sh", name});
+  return "if it is a program, try: chmod +x " + shell_word(name);
+}
+
+// Of a file that may be executed: whether the kernel will know how.
+std::optional<Refusal> check_first_bytes(const JobSpec& spec, const std::string& path) {
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  char buffer[256];
+  const ssize_t count = file ? read(file.get(), buffer, sizeof buffer) : -1;
+  if (count < 0) return std::nullopt;  // a program need not be readable
+  const std::string_view start(buffer, static_cast<size_t>(count));
+  const std::string& name = spec.command[0];
+  if (!start.starts_with("#!")) {
+    if (start.find('\0') != start.npos) return std::nullopt;  // some kind of program
+    return Refusal{kNotExecutable, quoted(name) +
+                                       " is neither a program nor a script with a #! line; try: " +
+                                       example(spec, {"sh", name})};
+  }
+  std::string_view line = start.substr(2, start.find('\n') - 2);
+  line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
+  const std::string interpreter(line.substr(0, line.find_first_of(" \t")));
+  if (!interpreter.starts_with('/') || look_at(interpreter).error != ENOENT) return std::nullopt;
+  return Refusal{kNotExecutable,
+                 quoted(name) + " asks to be run by " + quoted(interpreter) +
+                     ", which is not there; correct its first line or put an interpreter before "
+                     "it"};
+}
+
+std::optional<Refusal> check_path_command(const JobSpec& spec,
+                                          const std::vector<std::string>& entries) {
+  const std::string& name = spec.command[0];
+  const std::string path = seen_from(spec.directory, name);
+  const Look look = look_at(path);
+  if (look.error != 0) {
+    const int code = look.error == EACCES ? kNotExecutable : kNotFound;
+    return Refusal{code, "command " + quoted(name) +
+                             (spec.directory.empty() ? "" : " in " + quoted(spec.directory)) +
+                             " cannot be started: " + std::strerror(look.error)};
+  }
+  if (look.is_directory) {
+    return Refusal{kNotExecutable, quoted(name) + " is a directory; name the program in it to run"};
+  }
+  if (!look.may_execute) {
+    return Refusal{kNotExecutable, quoted(name) + " has no permission to be executed; " +
+                                       how_to_run(spec, entries)};
+  }
+  return check_first_bytes(spec, path);
+}
+
+std::optional<Refusal> check_command(const JobSpec& spec, const std::string& path) {
+  const std::string& name = spec.command[0];
+  const std::vector<std::string> entries = path_entries(spec, path);
+  if (name.find('/') != name.npos) return check_path_command(spec, entries);
+  std::string not_executable;
+  const std::string program = find_program(entries, name, not_executable);
+  if (!program.empty()) return check_first_bytes(spec, program);
+  if (!not_executable.empty()) {
+    return Refusal{kNotExecutable, quoted(not_executable) + " has no permission to be executed"};
+  }
+  const std::string missing = "command " + quoted(name) + " is not found on the PATH; ";
+  const Look here = look_at(seen_from(spec.directory, name));
+  if (here.is_program()) {
+    return Refusal{kNotFound, missing + "try: " + example(spec, {"./" + name})};
+  }
+  if (here.error == 0 && !here.is_directory) {
+    return Refusal{kNotExecutable, quoted(name) + " has no permission to be executed; " +
+                                       how_to_run(spec, entries)};
+  }
+  return Refusal{kNotFound, missing + "check its spelling or give its path"};
+}
+
+std::optional<Refusal> check_directory(const std::string& path) {
+  const Look look = look_at(path);
+  const std::string start = "--wdir " + quoted(path) + " cannot be used: ";
+  if (look.error != 0) return Refusal{kUsage, start + std::strerror(look.error)};
+  if (!look.is_directory) return Refusal{kUsage, start + std::strerror(ENOTDIR)};
+  if (!look.may_execute) return Refusal{kUsage, start + std::strerror(EACCES)};
+  return std::nullopt;
+}
+
+std::string parent_of(const std::string& path) {
+  const size_t name_end = path.find_last_not_of('/');
+  const size_t slash = name_end == path.npos ? path.npos : path.rfind('/', name_end);
+  if (slash == path.npos) return path.starts_with('/') ? "/" : ".";
+  const size_t end = path.find_last_not_of('/', slash);
+  return end == path.npos ? "/" : path.substr(0, end + 1);
+}
+
+// Whether files can be made in the directory, which is made itself if it is not there.
+std::optional<Refusal> check_output_directory(const std::string& path) {
+  std::string nearest = path;  // of the folders that lead to it the deepest that is there
+  Look look = look_at(nearest);
+  while (look.error == ENOENT && nearest != "/" && nearest != ".") {
+    nearest = parent_of(nearest);
+    look = look_at(nearest);
+  }
+  const int error = look.error != 0              ? look.error
+                    : !look.is_directory         ? ENOTDIR
+                    : !may(nearest, W_OK | X_OK) ? errno
+                                                 : 0;
+  if (error == 0) return std::nullopt;
+  return Refusal{kUsage, "--output-filename " + quoted(path) +
+                             " cannot be written to: " + quoted(nearest) + ": " +
+                             std::strerror(error) + "; name another directory"};
+}
+
+std::optional<Refusal> check_result_file(const std::string& path) {
+  const Look look = look_at(path);
+  const std::string parent = parent_of(path);
+  int error = look.error;
+  if (error == 0) {
+    error = look.is_directory ? EISDIR : may(path, W_OK) ? 0 : errno;
+  } else if (error == ENOENT) {
+    error = may(parent, W_OK | X_OK) ? 0 : errno;
+  }
+  if (error == 0) return std::nullopt;
+  return Refusal{kUsage, "--result-file " + quoted(path) +
+                             " cannot be written: " + std::strerror(error) + "; name another file"};
+}
+
+}  // namespace
+
+std::optional<Refusal> check_job(const JobSpec& spec, const std::string& path) {
+  std::optional<Refusal> refusal;
+  if (!spec.directory.empty()) refusal = check_directory(spec.directory);
+  if (!refusal) refusal = check_command(spec, path);
+  if (!refusal && !spec.output_directory.empty()) {
+    refusal = check_output_directory(spec.output_directory);
+  }
+  if (!refusal && !spec.result_file.empty()) refusal = check_result_file(spec.result_file);
+  return refusal;
+}
+
+}  // namespace hvd

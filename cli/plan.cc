@@ -1,0 +1,36 @@
+#include "cli/plan.h"
+
+#include <algorithm>
+
+#include "cli/quoted.h"
+
+namespace hvd {
+namespace {
+
+constexpr size_t kCommandBytesMax = 1 << 20;
+
+std::string padded(std::string text, size_t width) {
+  text.resize(std::max(text.size(), width), ' ');
+  return text;
+}
+
+}  // namespace
+
+std::string plan_text(const JobSpec& spec, std::span<const Slot> slots,
+                      std::span<const std::string> variables) {
+  size_t host_width = 4;
+  for (const Slot& slot : slots) host_width = std::max(host_width, slot.world.host.size());
+  std::string out = "rank    " + padded("host", host_width) + "  local rank\n";
+  for (const Slot& slot : slots) {
+    out += padded(std::to_string(slot.world.rank), 8) + padded(slot.world.host, host_width) + "  " +
+           std::to_string(slot.world.local_rank) + " of " + std::to_string(slot.world.local_size) +
+           "\n";
+  }
+  out += "command: " + shell_words(spec.command, kCommandBytesMax) + "\n";
+  if (!spec.directory.empty()) out += "directory: " + shell_word(spec.directory) + "\n";
+  out += "variables:";
+  for (const std::string& name : variables) out += " " + name;
+  return out + "\n";
+}
+
+}  // namespace hvd

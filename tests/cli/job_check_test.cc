@@ -1,0 +1,192 @@
+// What is found out before anything starts, in a directory of the test's own.
+#include "cli/job_check.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/support/catch.h"
+
+using namespace hvd;
+
+namespace {
+
+class Folder {
+ public:
+  Folder() {
+    char name[] = "/tmp/hvd_job_check_XXXXXX";
+    path_ = mkdtemp(name);
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+
+  const std::string& path() const { return path_; }
+  std::string in(const std::string& name) const { return path_ + "/" + name; }
+  void write(const std::string& name, const std::string& text, mode_t mode) const {
+    std::ofstream(in(name)) << text;
+    chmod(in(name).c_str(), mode);
+  }
+
+ private:
+  std::string path_;
+};
+
+JobSpec job(std::vector<std::string> command, std::string directory = "") {
+  JobSpec spec;
+  spec.size = 2;
+  spec.command = std::move(command);
+  spec.directory = std::move(directory);
+  return spec;
+}
+
+// "127 message", or "ok".
+std::string check(const JobSpec& spec, const std::string& path = "/usr/bin:/bin") {
+  const auto refusal = check_job(spec, path);
+  if (!refusal) return "ok";
+  return std::to_string(refusal->exit_code) + " " + refusal->message;
+}
+
+const std::string kScript = "#!/bin/sh\nexit 0\n";
+
+}  // namespace
+
+TEST_CASE("job check: what can be run passes") {
+  const Folder folder;
+  folder.write("run", kScript, 0755);
+  CHECK(check(job({"true"})) == "ok");
+  CHECK(check(job({"/bin/sh", "-c", "x"})) == "ok");
+  CHECK(check(job({"./run"}, folder.path())) == "ok");
+  CHECK(check(job({folder.in("run")})) == "ok");
+  CHECK(check(job({"run"}), "/bin:" + folder.path()) == "ok");
+  CHECK(check(job({"run"}, folder.path()), "/bin:.") == "ok");
+  CHECK(check(job({"run"}, folder.path()), ":/bin") == "ok");
+  CHECK(check(job({"sh"}), "") == "ok");
+}
+
+TEST_CASE("job check: a PATH given by -x is the one that counts") {
+  const Folder folder;
+  folder.write("run", kScript, 0755);
+  JobSpec spec = job({"run"});
+  spec.environment = {{"PATH", folder.path()}};
+  CHECK(check(spec) == "ok");
+  spec.command = {"true"};
+  CHECK(check(spec).substr(0, 4) == "127 ");
+}
+
+TEST_CASE("job check: a command that is not there is 127") {
+  const Folder folder;
+  folder.write("run", kScript, 0755);
+  CHECK(check(job({"no-such-program"})) ==
+        "127 command \"no-such-program\" is not found on the PATH; check its spelling or give its "
+        "path");
+  CHECK(check(job({"./no-such"}, folder.path())) == "127 command \"./no-such\" in \"" +
+                                                        folder.path() +
+                                                        "\" cannot be started: No such file or "
+                                                        "directory");
+  CHECK(check(job({"/dev/null/x"})) ==
+        "127 command \"/dev/null/x\" cannot be started: Not a directory");
+  CHECK(check(job({"run", "a b"}, folder.path())) ==
+        "127 command \"run\" is not found on the PATH; try: hvdrun -np 2 ./run 'a b'");
+}
+
+TEST_CASE("job check: a command that cannot be run is 126, with the way to run it") {
+  const Folder folder;
+  folder.write("train.py", "print(1)\n", 0644);
+  folder.write("go.sh", kScript, 0644);
+  folder.write("data", "x", 0644);
+  folder.write("python", kScript, 0755);
+  const std::string path = "/bin:" + folder.path();
+  CHECK(check(job({"./train.py", "--lr", "1"}, folder.path()), path) ==
+        "126 \"./train.py\" has no permission to be executed; try: hvdrun -np 2 python ./train.py "
+        "--lr 1");
+  CHECK(check(job({"train.py"}, folder.path()), "/bin:.") ==
+        "126 \"" + folder.path() + "/./train.py\" has no permission to be executed");
+  CHECK(check(job({"./go.sh"}, folder.path())) ==
+        "126 \"./go.sh\" has no permission to be executed; try: hvdrun -np 2 sh ./go.sh");
+  CHECK(check(job({"./data"}, folder.path())) ==
+        "126 \"./data\" has no permission to be executed; if it is a program, try: chmod +x "
+        "./data");
+  CHECK(check(job({"/tmp"})) == "126 \"/tmp\" is a directory; name the program in it to run");
+}
+
+TEST_CASE("job check: the interpreter proposed is one that is there") {
+  const Folder folder, here;
+  here.write("train.py", "print(1)\n", 0644);
+  const JobSpec spec = job({"train.py"}, here.path());
+  CHECK(check(spec, folder.path()) ==
+        "126 \"train.py\" has no permission to be executed; try: hvdrun -np 2 python train.py");
+  folder.write("python3", kScript, 0755);
+  CHECK(check(spec, folder.path()) ==
+        "126 \"train.py\" has no permission to be executed; try: hvdrun -np 2 python3 train.py");
+  folder.write("python", kScript, 0755);
+  CHECK(check(spec, folder.path()) ==
+        "126 \"train.py\" has no permission to be executed; try: hvdrun -np 2 python train.py");
+}
+
+TEST_CASE("job check: a script without a line for the kernel, or with a wrong one, is 126") {
+  const Folder folder;
+  folder.write("bare", "echo hello\n", 0755);
+  folder.write("dos", "#!/bin/sh\r\nexit\r\n", 0755);
+  folder.write("gone", "#! /no/such/python -u\n", 0755);
+  folder.write("blank", "#!", 0755);
+  folder.write("odd", std::string("\x01\x02\0\x03", 4), 0755);
+  CHECK(check(job({"./bare"}, folder.path())) ==
+        "126 \"./bare\" is neither a program nor a script with a #! line; try: hvdrun -np 2 sh "
+        "./bare");
+  CHECK(check(job({"./dos"}, folder.path())) ==
+        "126 \"./dos\" asks to be run by \"/bin/sh\\x0d\", which is not there; correct its first "
+        "line or put an interpreter before it");
+  CHECK(check(job({"./gone"}, folder.path())).find("by \"/no/such/python\", which") !=
+        std::string::npos);
+  CHECK(check(job({"./blank"}, folder.path())) == "ok");  // the kernel has its own word for it
+  CHECK(check(job({"./odd"}, folder.path())) == "ok");
+}
+
+TEST_CASE("job check: a working directory that is not one is 2") {
+  const Folder folder;
+  folder.write("file", "x", 0644);
+  CHECK(check(job({"true"}, folder.in("gone"))) ==
+        "2 --wdir \"" + folder.in("gone") + "\" cannot be used: No such file or directory");
+  CHECK(check(job({"true"}, folder.in("file"))) ==
+        "2 --wdir \"" + folder.in("file") + "\" cannot be used: Not a directory");
+}
+
+TEST_CASE("job check: output that cannot be written is 2") {
+  const Folder folder;
+  folder.write("file", "x", 0644);
+  JobSpec spec = job({"true"});
+  spec.output_directory = folder.in("file");
+  CHECK(check(spec) == "2 --output-filename \"" + folder.in("file") +
+                           "\" cannot be written to: \"" + folder.in("file") +
+                           "\": Not a directory; name another directory");
+  spec.output_directory = folder.in("file/deeper");
+  CHECK(check(spec).find("Not a directory") != std::string::npos);
+  for (const char* good : {"new", "new/deeper/still/", ""}) {
+    spec.output_directory = folder.in(good);
+    CHECK(check(spec) == "ok");
+  }
+  spec.output_directory = "logs";
+  CHECK(check(spec) == "ok");
+  if (geteuid() != 0) {
+    chmod(folder.path().c_str(), 0555);
+    spec.output_directory = folder.in("new/deeper");
+    CHECK(check(spec).find("\"" + folder.path() + "\": Permission denied") != std::string::npos);
+    chmod(folder.path().c_str(), 0755);
+  }
+}
+
+TEST_CASE("job check: a result file that cannot be written is 2") {
+  const Folder folder;
+  JobSpec spec = job({"true"});
+  spec.result_file = folder.in("gone/result.json");
+  CHECK(check(spec) == "2 --result-file \"" + spec.result_file +
+                           "\" cannot be written: No such file or directory; name another file");
+  spec.result_file = folder.path();
+  CHECK(check(spec).find("Is a directory") != std::string::npos);
+  for (const std::string& good :
+       {folder.in("result.json"), std::string("result.json"), std::string("/dev/null")}) {
+    spec.result_file = good;
+    CHECK(check(spec) == "ok");
+  }
+}

@@ -1,0 +1,22 @@
+// What --dry-run prints.
+#include "cli/plan.h"
+
+#include "tests/support/catch.h"
+
+using namespace hvd;
+
+TEST_CASE("plan: a line a rank, the command as it would be typed, and names without values") {
+  JobSpec spec;
+  spec.command = {"./train", "--name", "a b"};
+  spec.directory = "/data/run 1";
+  const std::vector<Host> hosts = {{"localhost", "", 1}, {"gpu-12", "", 2}};
+  const std::vector<std::string> variables = {"HVD_RANK", "TOKEN"};
+  CHECK(plan_text(spec, assign_slots(hosts, 3), variables) ==
+        "rank    host       local rank\n"
+        "0       localhost  0 of 1\n"
+        "1       gpu-12     0 of 2\n"
+        "2       gpu-12     1 of 2\n"
+        "command: ./train --name 'a b'\n"
+        "directory: '/data/run 1'\n"
+        "variables: HVD_RANK TOKEN\n");
+}

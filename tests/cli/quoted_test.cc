@@ -1,0 +1,27 @@
+// Words of the user's in messages.
+#include "cli/quoted.h"
+
+#include <vector>
+
+#include "tests/support/catch.h"
+
+using namespace hvd;
+using namespace std::string_literals;
+
+TEST_CASE("quoted: what cannot be printed is escaped, what is long is cut") {
+  CHECK(quoted("a b") == "\"a b\"");
+  CHECK(quoted("a\n\0\xff"s) == "\"a\\x0a\\x00\\xff\"");
+  CHECK(quoted(std::string(60, 'a')) == "\"" + std::string(60, 'a') + "\"");
+  CHECK(quoted(std::string(61, 'a')) == "\"" + std::string(60, 'a') + "...\"");
+}
+
+TEST_CASE("quoted: shell words can be typed as they stand") {
+  CHECK(shell_word("train.py") == "train.py");
+  CHECK(shell_word("") == "''");
+  CHECK(shell_word("a b;$x") == "'a b;$x'");
+  CHECK(shell_word("it's") == "'it'\\''s'");
+  CHECK(shell_word("a\\b\n'") == "$'a\\\\b\\x0a\\''");
+  const std::vector<std::string> words = {"python", "train.py", "a b"};
+  CHECK(shell_words(words, 100) == "python train.py 'a b'");
+  CHECK(shell_words(words, 10) == "python ...");
+}
