@@ -42,30 +42,31 @@ struct Operation {
   // What is asked for; all but `input`, `result.data` and an allgather's count has to agree on all
   // members.
   OperationKind kind = OperationKind::kBarrier;
-  Buffer result;      // allreduce, broadcast: the data, in place
-  ConstBuffer input;  // allgather: this rank's part (counts may differ), of result.type
+  Buffer result = {};      // allreduce, broadcast: the data, in place
+  ConstBuffer input = {};  // allgather: this rank's part (counts may differ), of result.type
   // allgather: called once, inside progress(), when all counts are known; returns where all parts
   // go, in rank order. When it throws, the operation is refused on this rank alone.
-  std::function<void*(std::span<const uint64_t> counts)> allocate;
-  Reduction reduction;   // allreduce
-  int root = 0;          // broadcast
-  uint32_t segment = 0;  // kSegment: number of the segment to add, used up even when refused
+  std::function<void*(std::span<const uint64_t> counts)> allocate = {};
+  Reduction reduction = {};  // allreduce
+  int root = 0;              // broadcast
+  uint32_t segment = 0;      // kSegment: number of the segment to add, used up even when refused
   uint64_t segment_bytes = 0;
   uint64_t populate_bytes =
-      0;                    // kSegment: faulted in by all, from the start; the rest at first use
+      0;                    // kSegment: faulted in by all, from its begin; the rest at first use
   uint64_t shape_hash = 0;  // of what else has to agree (dimensions)
-  std::string_view name;  // has to agree; for error texts. Borrowed until the operation is resolved
-  std::string_view shape;  // for error texts: "[64, 10]". Borrowed likewise
+  // Has to agree; for error texts. Both are borrowed until the operation is resolved.
+  std::string_view name = {};
+  std::string_view shape = {};  // for error texts: "[64, 10]"
 
   // How it went. `error` is set before an outcome other than kComplete is published.
-  std::string error;
+  std::string error = {};
   std::atomic<Outcome> outcome{Outcome::kPending};
 
   // The communicator's own.
   Operation* next = nullptr;
   uint64_t sequence = 0;
   uint64_t hash = 0;
-  ArenaAddress address;
+  ArenaAddress address = {};
   uint32_t stage = 0;
 };
 

@@ -20,7 +20,15 @@ inline constexpr int kLocalRanksMax = 1024;
 enum Sleeper : uint32_t { kCaller = 0, kEngineThread = 1 };
 inline constexpr int kSleepers = 2;
 
-enum class TroubleReason : uint32_t { kNone, kDeath, kAbort, kTimeout, kEngineError, kLostSocket };
+enum class TroubleReason : uint32_t {
+  kNone,
+  kDeath,
+  kAbort,
+  kTimeout,
+  kEngineError,
+  kLostSocket,
+  kLeft
+};
 
 struct alignas(64) RankWords {
   std::atomic<uint32_t> asleep;  // by the rank: bit per Sleeper that wants its doorbell rung

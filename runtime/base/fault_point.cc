@@ -20,8 +20,21 @@ namespace {
 // Every fault point there is, by the file that passes it.
 constexpr const char* kFaultPoints[] = {
     "*",
-    "segment_map",       // collectives/arena
-    "segment_populate",  // collectives/arena
+    // collectives/
+    "segment_map",
+    "segment_populate",
+    "segment_request",
+    "collective_entry",
+    "collective_line",
+    "collective_payload",
+    "collective_entered",
+    "collective_slice",
+    "collective_sum",
+    "collective_stage",
+    "collective_copy",
+    "collective_done",
+    "collective_told",
+    "collective_closed",
 };
 
 struct State {

@@ -1,0 +1,74 @@
+#include "collectives/reduce.h"
+
+#include <algorithm>
+
+#include "collectives/float_environment.h"
+#include "collectives/reduce_kernels.h"
+#include "runtime/base/error.h"
+
+namespace hvd {
+namespace {
+
+#if defined(__x86_64__)
+// "x86-64-v3" and its 512-bit extensions, as the sources' flags name them.
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi") &&
+         __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("aes") &&
+         __builtin_cpu_supports("pclmul");
+}
+bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512cd");
+}
+const ReduceVariant kVariants[] = {
+    {"baseline", true, reduce_baseline},
+    {"avx2", has_avx2(), reduce_avx2},
+    {"avx512", has_avx512(), reduce_avx512},
+};
+#else
+const ReduceVariant kVariants[] = {{"baseline", true, reduce_baseline}};
+#endif
+
+ReduceVariant fastest() {
+  ReduceVariant best = kVariants[0];
+  for (const ReduceVariant& variant : kVariants)
+    if (variant.usable) best = variant;
+  return best;
+}
+
+}  // namespace
+
+Slice slice_of(size_t count, int rank, int ranks, DataType type) {
+  const size_t line = 64 / size_of(type), parts = static_cast<size_t>(ranks);
+  const size_t each = ((count + parts - 1) / parts + line - 1) / line * line;
+  const size_t begin = std::min(count, each * static_cast<size_t>(rank));
+  return {begin, std::min(count, begin + each)};
+}
+
+void reduce(DataType type, const Reduction& reduction, std::span<const std::byte* const> sources,
+            std::span<std::byte* const> destinations, size_t count) {
+  static const ReduceVariant variant = fastest();
+  reduce_with(variant, type, reduction, sources, destinations, count);
+}
+
+void reduce_with(const ReduceVariant& variant, DataType type, const Reduction& reduction,
+                 std::span<const std::byte* const> sources,
+                 std::span<std::byte* const> destinations, size_t count) {
+  const DefaultFloatEnvironment environment(type == DataType::kInt64 &&
+                                            (reduction.prescale != 1 || reduction.postscale != 1));
+  variant.function({.type = type,
+                    .op = reduction.op,
+                    .prescale = reduction.prescale,
+                    .postscale = reduction.postscale,
+                    .sources = sources.data(),
+                    .source_count = sources.size(),
+                    .destinations = destinations.data(),
+                    .destination_count = destinations.size(),
+                    .count = count});
+}
+
+std::span<const ReduceVariant> reduce_variants() { return kVariants; }
+
+}  // namespace hvd

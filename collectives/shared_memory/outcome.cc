@@ -1,0 +1,198 @@
+// Waiting for peers, and what follows when they differ, die or leave.
+#include <string.h>
+
+#include <algorithm>
+
+#include "collectives/shared_memory/describe.h"
+#include "collectives/shared_memory/shared_memory_communicator.h"
+#include "runtime/base/fault_point.h"
+
+namespace hvd {
+namespace {
+
+constexpr auto kAcquire = std::memory_order_acquire;
+constexpr auto kRelease = std::memory_order_release;
+
+}  // namespace
+
+bool SharedMemoryCommunicator::is_dead(int rank) const {
+  return block_.rank(rank).dead.load(kAcquire) != 0;
+}
+
+bool SharedMemoryCommunicator::is_gone(int rank) const {
+  return is_dead(rank) || block_.rank(rank).quiet.load(kAcquire) != 0;
+}
+
+bool SharedMemoryCommunicator::entry_is_frozen(int rank, uint64_t sequence) const {
+  if (is_gone(rank)) return true;
+  const uint64_t closed = words(rank).closed.load(kAcquire);
+  return closed != 0 && closed - 1 < sequence;
+}
+
+// Has this word of a rank's entry or lines come? A frozen one never will, but it may have come just
+// before: so the freezing words are read first, then the word again.
+SharedMemoryCommunicator::Step SharedMemoryCommunicator::await_word(
+    int rank, const std::atomic<uint64_t>& word, uint64_t sequence) {
+  if (reached(word.load(kAcquire), sequence)) return Step::kDone;
+  if (!closed_) {
+    notice_departure(rank, sequence);
+    return Step::kWait;
+  }
+  if (!entry_is_frozen(rank, sequence)) return Step::kWait;
+  return reached(word.load(kAcquire), sequence) ? Step::kDone : Step::kFailed;
+}
+
+// A rank that called shutdown() before this operation breaks the epoch for whoever needs it.
+void SharedMemoryCommunicator::notice_departure(int rank, uint64_t sequence) {
+  if (departure_noticed_ || words(rank).closed.load(kAcquire) == 0) return;
+  if (block_.rank(rank).left.load(kAcquire) == 0) return;
+  if (words(rank).closed.load(kAcquire) > sequence) return;
+  departure_noticed_ = true;
+  raise_trouble(
+      peers_, TroubleReason::kLeft,
+      "rank " + std::to_string(world_rank(rank)) + " called shutdown() while other ranks went on");
+}
+
+// All entries are here; whether they agree is in `stage`.
+SharedMemoryCommunicator::Step SharedMemoryCommunicator::await_entries(Operation& operation) {
+  const uint64_t sequence = operation.sequence;
+  const uint64_t expected = word_of(sequence, operation.hash);
+  const bool has_lines =
+      operation.kind == OperationKind::kAllreduce && operation.result.bytes() <= kSmallBytes;
+  for (; cursor_.rank < size_; ++cursor_.rank) {
+    const std::atomic<uint64_t>& word = lines(cursor_.rank, sequence)[0].word;
+    const Step step = await_word(cursor_.rank, word, sequence);
+    if (step != Step::kDone) return step;
+    if (word.load(kAcquire) != expected) {
+      operation.stage |= kDiffers;
+      continue;
+    }
+    if (has_lines) continue;
+    const OperationEntry said = entry(cursor_.rank, sequence);
+    if (said.hash != operation.hash || said.place == Place::kUnable) operation.stage |= kDiffers;
+    const bool counts = operation.kind != OperationKind::kBroadcast ||
+                        cursor_.rank == operation.root;  // whose data matter
+    if (counts && said.place == Place::kStaged) operation.stage |= kStagedData;
+  }
+  operation.stage |= kAllEntered;
+  cursor_ = Cursor{};
+  return Step::kDone;
+}
+
+// Everybody's counter has come to `value`; a rank that is gone will not raise its own any more.
+SharedMemoryCommunicator::Step SharedMemoryCommunicator::await_counters(
+    std::atomic<uint64_t> CommunicatorWords::* counter, uint64_t value) {
+  for (int k = 0; k < size_; ++k) {
+    const std::atomic<uint64_t>& word = words(k).*counter;
+    if (word.load(kAcquire) >= value) continue;
+    if (!closed_ || !is_gone(k)) return Step::kWait;
+    if (word.load(kAcquire) < value) return Step::kFailed;
+  }
+  return Step::kDone;
+}
+
+// After this rank did its part: the commit words of what is committed by `done`, and readers of
+// this rank's tensor. A wait for reuse is satisfied by a rank that is gone, one for commitment is
+// not.
+SharedMemoryCommunicator::Step SharedMemoryCommunicator::await_done(
+    const Operation& operation) const {
+  if ((operation.stage & kDiffers) != 0) return Step::kDone;
+  const bool commit =
+      (operation.stage & kStagedData) != 0 ||
+      (operation.kind == OperationKind::kAllreduce && operation.result.bytes() > kSmallBytes);
+  if (!commit && (operation.stage & kHasReaders) == 0) return Step::kDone;
+  for (int k = 0; k < size_; ++k) {
+    const std::atomic<uint64_t>& done = words(k).done;
+    if (done.load(kAcquire) >= operation.sequence) continue;
+    if (!closed_ || !is_gone(k)) return Step::kWait;
+    if (commit && done.load(kAcquire) < operation.sequence) return Step::kFailed;
+  }
+  return Step::kDone;
+}
+
+// The entries are all here and say different things, so everybody refuses. Only now does each rank
+// describe its side in words; the outcome rests on the entries alone.
+SharedMemoryCommunicator::Step SharedMemoryCommunicator::refuse(Operation& operation) {
+  const auto settled = [this](int k, const std::atomic<uint64_t>& word, uint64_t value) {
+    return word.load(kAcquire) >= value || is_gone(k);
+  };
+  if ((operation.stage & kTold) == 0) {
+    for (int k = 0; k < size_; ++k)  // has everybody read what was told before?
+      if (k != me_ && !settled(k, words(k).done, last_told_)) return Step::kWait;
+    tell(operation);
+    operation.stage |= kTold;
+  }
+  for (; cursor_.rank < size_; ++cursor_.rank)
+    if (!settled(cursor_.rank, words(cursor_.rank).told, operation.sequence)) return Step::kWait;
+  operation.error = compose_refusal(operation);
+  operation.stage |= kRefusedHere;
+  new_segment_.reset();
+  if (operation.kind == OperationKind::kSegment && arena_.has(operation.segment))
+    arena_.remove(operation.segment);
+  return Step::kDone;
+}
+
+void SharedMemoryCommunicator::tell(const Operation& operation) {
+  const std::string text = unable_.empty() ? describe(operation) : unable_;
+  unable_.clear();
+  const size_t length = std::min(text.size(), sizeof mine().text - 1);
+  memcpy(mine().text, text.data(), length);
+  mine().text[length] = 0;
+  last_told_ = operation.sequence;
+  fault_point("collective_told");
+  publish(mine().told, operation.sequence);
+}
+
+// One side per different description, named by the lowest rank that gave it.
+std::string SharedMemoryCommunicator::compose_refusal(const Operation& operation) const {
+  constexpr size_t kSidesMax = 4;
+  std::vector<std::string> sides;
+  std::string text;
+  for (int k = 0; k < size_ && sides.size() < kSidesMax; ++k) {
+    const bool told = words(k).told.load(kAcquire) >= operation.sequence;
+    std::string side = told ? words(k).text : "something else, and died";
+    if (lines(k, operation.sequence)[0].word.load(kAcquire) ==
+        word_of(operation.sequence, operation.hash)) {
+      const OperationEntry said = entry(k, operation.sequence);
+      if (operation.kind == OperationKind::kSegment && said.place == Place::kUnable)
+        return "rank " + std::to_string(world_rank(k)) + ": " + side;
+    }
+    if (std::find(sides.begin(), sides.end(), side) != sides.end()) continue;
+    text +=
+        (text.empty() ? "rank " : ", rank ") + std::to_string(world_rank(k)) + " called " + side;
+    sides.push_back(std::move(side));
+  }
+  return "ranks called different operations: " + text +
+         "; every rank has to call the same operations in the same order";
+}
+
+// Could anybody have begun to store results? For a small allreduce that takes all lines, for the
+// others all entries. What had them and failed all the same stood behind a failure, or was cut.
+bool SharedMemoryCommunicator::was_begun(const Operation& operation) const {
+  const uint64_t expected = word_of(operation.sequence, operation.hash);
+  const bool has_lines =
+      operation.kind == OperationKind::kAllreduce && operation.result.bytes() <= kSmallBytes;
+  const size_t count =
+      has_lines ? std::max<size_t>(1, (operation.result.bytes() + kLineBytes - 1) / kLineBytes) : 1;
+  for (int k = 0; k < size_; ++k)
+    for (size_t i = 0; i < count; ++i)
+      if (lines(k, operation.sequence)[i].word.load(kAcquire) != expected) return false;
+  return true;
+}
+
+std::vector<int> SharedMemoryCommunicator::missing_ranks() const {
+  std::vector<int> missing;
+  if (head_ == nullptr) return missing;
+  const uint64_t sequence = head_->sequence;
+  if (sequence > entered_) {  // not even here: who still holds its slot?
+    for (int k = 0; k < size_; ++k)
+      if (k != me_ && words(k).done.load(kAcquire) + kOperationSlots < sequence)
+        missing.push_back(k);
+    return missing;
+  }
+  for (int k = 0; k < size_; ++k)
+    if (!reached(lines(k, sequence)[0].word.load(kAcquire), sequence)) missing.push_back(k);
+  return missing;
+}
+
+}  // namespace hvd

@@ -1,0 +1,72 @@
+// What one rank says in one communicator: the layout of its part of a segment.
+//
+// Only its rank writes it, every word only grows, and zero means "nothing said yet". A slot is
+// written again for operation s + kOperationSlots once everybody is done with s.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace hvd {
+
+inline constexpr uint64_t kOperationSlots = 8;  // operations that may be entered and not done with
+inline constexpr size_t kSmallBytes = 2048;     // up to here an allreduce travels in lines
+inline constexpr size_t kLineBytes = 56;        // a multiple of every element's size
+inline constexpr size_t kLines = (kSmallBytes + kLineBytes - 1) / kLineBytes;
+
+// Staging of memory that peers cannot see: three slots, so that bringing a chunk, summing the one
+// before and taking the one before that overlap. Two would have to wait for each other.
+inline constexpr uint64_t kStagingSlots = 3;
+inline constexpr size_t kStagingBytes = 256 * 1024;
+
+// Data and word in one cache line: whoever sees the word sees the data, in one miss.
+struct alignas(64) WordLine {
+  std::byte data[kLineBytes];
+  std::atomic<uint64_t> word;  // word_of()
+};
+
+// Low half of the sequence number, which says when, and of the hash, which says what.
+inline uint64_t word_of(uint64_t sequence, uint64_t hash) {
+  return sequence << 32 | (hash & 0xffffffff);
+}
+// Peers are at most kOperationSlots operations apart, so the half number says it all, also when it
+// wraps.
+inline bool reached(uint64_t word, uint64_t sequence) {
+  return static_cast<int32_t>(static_cast<uint32_t>(word >> 32) -
+                              static_cast<uint32_t>(sequence)) >= 0;
+}
+
+// Where a rank's part lies.
+enum class Place : uint32_t {
+  kNone,    // it brings nothing
+  kArena,   // at the address in the entry
+  kInline,  // in the slot's payload
+  kStaged,  // in memory of its own: it comes in chunks
+  kUnable,  // it cannot do its part; why, is said in `text`
+};
+
+// Data of the first line of everything that is not a small allreduce.
+struct OperationEntry {
+  uint64_t hash;   // all of it
+  uint64_t count;  // allgather: elements of this rank
+  uint64_t offset;
+  uint32_t segment;
+  Place place;
+};
+static_assert(sizeof(OperationEntry) <= kLineBytes);
+
+struct alignas(64) CommunicatorWords {
+  WordLine lines[kOperationSlots][kLines];
+  alignas(64) std::byte payload[kOperationSlots][kSmallBytes];
+  alignas(64) std::atomic<uint64_t> done;     // I neither read nor write any peer's memory for
+                                              // operations up to this one
+  alignas(64) std::atomic<uint64_t> closed;   // 1 + the last operation I shall ever enter
+  alignas(64) std::atomic<uint64_t> brought;  // chunks in my staging, over all operations
+  alignas(64) std::atomic<uint64_t> summed;   // chunks of which I read, and wrote, my part
+  alignas(64) std::atomic<uint64_t> told;     // the refused operation that `text` describes
+  char text[448];                             // zero-terminated
+};
+static_assert(sizeof(CommunicatorWords) % 64 == 0);
+
+}  // namespace hvd

@@ -1,0 +1,256 @@
+// One suite over Communicator: every backend passes it, or is not done.
+#include <cstring>
+#include <functional>
+#include <string>
+
+#include "hvd/error.h"
+#include "tests/collectives/reference.h"
+#include "tests/support/catch.h"
+#include "tests/support/ranks.h"
+
+using namespace hvd;
+
+namespace {
+
+constexpr DataType kTypes[] = {DataType::kUint8,   DataType::kInt8,    DataType::kInt32,
+                               DataType::kInt64,   DataType::kFloat16, DataType::kBfloat16,
+                               DataType::kFloat32, DataType::kFloat64, DataType::kBool};
+constexpr ReduceOp kOps[] = {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,
+                             ReduceOp::kProduct};
+constexpr int kSizes[] = {1, 2, 3, 4, 8};
+constexpr size_t kArenaBytes = 4 << 20;
+
+struct Backend {
+  const char* name;
+  CommunicatorFactory factory;
+};
+
+std::vector<Backend> backends() { return {{"shared memory", shared_memory_factory()}}; }
+
+// Where the tensors of rank k lie.
+enum class Memory { kArena, kPrivate, kMixed };
+
+bool in_arena(Memory memory, int rank) {
+  return memory == Memory::kArena || (memory == Memory::kMixed && rank % 2 == 0);
+}
+
+void expect(bool condition, const std::string& what) {
+  if (!condition) throw std::runtime_error(what);
+}
+
+uint64_t seed_of(int rank, size_t count, int salt) {
+  return static_cast<uint64_t>(rank) * 1009 + count * 31 + static_cast<uint64_t>(salt) + 1;
+}
+
+Operation allreduce(void* data, size_t count, DataType type, const Reduction& reduction) {
+  return {.kind = OperationKind::kAllreduce,
+          .result = {data, count, type},
+          .reduction = reduction,
+          .name = "tensor"};
+}
+
+// One allreduce with its inputs and what has to come out, made once for all ranks.
+struct Case {
+  DataType type;
+  Reduction reduction;
+  size_t count;
+  std::vector<ByteVector> inputs;
+  ByteVector expected;
+};
+
+Case make_case(int size, DataType type, const Reduction& reduction, size_t count, Values values) {
+  Case c{type, reduction, count, {}, {}};
+  for (int k = 0; k < size; ++k)
+    c.inputs.push_back(random_values(type, count, seed_of(k, count, 0), values));
+  const bool identity = size == 1 && reduction.prescale == 1 && reduction.postscale == 1;
+  c.expected = identity ? c.inputs[0] : reference_reduce(type, reduction, c.inputs);
+  return c;
+}
+
+// Runs it on this rank, at another address than on the others, and compares every byte.
+void check_case(Rank& rank, std::byte* arena, Memory memory, const Case& c) {
+  ByteVector own = c.inputs[static_cast<size_t>(rank.rank)];
+  std::byte* data = own.data();
+  if (in_arena(memory, rank.rank)) {
+    data = arena + 64 * rank.rank;
+    if (!own.empty()) std::memcpy(data, own.data(), own.size());
+  }
+  Operation operation = allreduce(data, c.count, c.type, c.reduction);
+  rank.complete(operation);
+  expect(own.empty() || std::memcmp(data, c.expected.data(), own.size()) == 0,
+         std::string("wrong bits: ") + name_of(c.type) + " " + name_of(c.reduction.op) + " count " +
+             std::to_string(c.count) + " memory " + std::to_string(static_cast<int>(memory)));
+}
+
+void check_cases(RankThreads& ranks, const std::vector<Case>& cases) {
+  ranks.run([&](Rank& rank) {
+    std::byte* arena = rank.add_segment(kArenaBytes);
+    for (const Case& c : cases)
+      for (Memory memory : {Memory::kArena, Memory::kPrivate, Memory::kMixed})
+        check_case(rank, arena, memory, c);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("conformance: allreduce of every type and operation at odd lengths") {
+  const Backend backend = GENERATE(from_range(backends()));
+  const int size = GENERATE(from_range(std::begin(kSizes), std::end(kSizes)));
+  INFO(backend.name << ", " << size << " ranks");
+  std::vector<Case> cases;
+  for (DataType type : kTypes)
+    for (ReduceOp op : kOps) {
+      if (type == DataType::kBool && op == ReduceOp::kAverage) continue;
+      const size_t few = static_cast<size_t>(size) - 1;
+      for (size_t count : {size_t{0}, size_t{1}, few, size_t{13}, size_t{257}, size_t{2053}})
+        cases.push_back(make_case(size, type, {.op = op}, count, Values::kStrange));
+    }
+  RankThreads ranks(size, backend.factory);
+  check_cases(ranks, cases);
+}
+
+TEST_CASE("conformance: allreduce longer than a chunk, with factors") {
+  const Backend backend = GENERATE(from_range(backends()));
+  const int size = GENERATE(from_range(std::begin(kSizes), std::end(kSizes)));
+  INFO(backend.name << ", " << size << " ranks");
+  std::vector<Case> cases;
+  for (DataType type : {DataType::kFloat32, DataType::kFloat16, DataType::kInt64})
+    for (Reduction reduction : {Reduction{ReduceOp::kAverage, 1, 1}, {ReduceOp::kSum, 0.25, 3}})
+      cases.push_back(make_case(size, type, reduction, 65537, Values::kPlain));
+  cases.push_back(make_case(size, DataType::kFloat32, {}, 500009, Values::kPlain));
+  RankThreads ranks(size, backend.factory);
+  check_cases(ranks, cases);
+}
+
+TEST_CASE("conformance: broadcast from every root") {
+  const Backend backend = GENERATE(from_range(backends()));
+  const int size = GENERATE(from_range(std::begin(kSizes), std::end(kSizes)));
+  INFO(backend.name << ", " << size << " ranks");
+  RankThreads ranks(size, backend.factory);
+  ranks.run([&](Rank& rank) {
+    std::byte* arena = rank.add_segment(kArenaBytes);
+    for (int root = 0; root < size; ++root)
+      for (size_t count : {0, 1, 7, 2048, 2049, 65536, 1000003})
+        for (Memory memory : {Memory::kArena, Memory::kPrivate, Memory::kMixed}) {
+          const ByteVector sent =
+              random_values(DataType::kUint8, count, seed_of(root, count, 1), Values::kStrange);
+          ByteVector own(count, std::byte{0x55});
+          std::byte* data = in_arena(memory, rank.rank) ? arena + 8 : own.data();
+          if (count != 0) std::memset(data, 0x55, count);
+          if (rank.rank == root && count != 0) std::memcpy(data, sent.data(), count);
+          Operation operation{.kind = OperationKind::kBroadcast,
+                              .result = {data, count, DataType::kUint8},
+                              .root = root};
+          rank.complete(operation);
+          expect(count == 0 || std::memcmp(data, sent.data(), count) == 0,
+                 "broadcast from " + std::to_string(root) + " of " + std::to_string(count));
+          // What was sent is the sender's again.
+          if (count != 0) std::memset(data, 0, count);
+        }
+  });
+}
+
+TEST_CASE("conformance: allgather of parts of different lengths, in rank order") {
+  const Backend backend = GENERATE(from_range(backends()));
+  const int size = GENERATE(from_range(std::begin(kSizes), std::end(kSizes)));
+  INFO(backend.name << ", " << size << " ranks");
+  RankThreads ranks(size, backend.factory);
+  ranks.run([&](Rank& rank) {
+    std::byte* arena = rank.add_segment(kArenaBytes);
+    const auto count_of = [&](int shape, int k) -> size_t {
+      const auto index = static_cast<size_t>((k + shape) % size);
+      if (shape < 4) return index * 3 + (shape == 0 ? 0 : 1);
+      if (shape < 6) return index * 700;
+      return index % 2 == 0 ? 3 : 60001 + index * 20000;
+    };
+    for (int shape = 0; shape < 8; ++shape)
+      for (Memory memory : {Memory::kArena, Memory::kPrivate, Memory::kMixed}) {
+        ByteVector expected;
+        for (int k = 0; k < size; ++k) {
+          const ByteVector part = random_values(DataType::kInt32, count_of(shape, k),
+                                                seed_of(k, 1, shape), Values::kStrange);
+          expected.insert(expected.end(), part.begin(), part.end());
+        }
+        const size_t mine = count_of(shape, rank.rank);
+        ByteVector own =
+            random_values(DataType::kInt32, mine, seed_of(rank.rank, 1, shape), Values::kStrange);
+        const std::byte* data = own.data();
+        if (in_arena(memory, rank.rank) && !own.empty())
+          data = static_cast<std::byte*>(std::memcpy(arena + 128, own.data(), own.size()));
+        ByteVector gathered;
+        int calls = 0;
+        Operation operation{.kind = OperationKind::kAllgather,
+                            .result = {nullptr, 0, DataType::kInt32},
+                            .input = {data, mine, DataType::kInt32},
+                            .allocate = [&](std::span<const uint64_t> counts) -> void* {
+                              ++calls;
+                              for (int k = 0; k < size; ++k)
+                                if (counts[static_cast<size_t>(k)] != count_of(shape, k))
+                                  return nullptr;
+                              gathered.resize(expected.size());
+                              return gathered.data();
+                            }};
+        rank.complete(operation);
+        expect(calls == 1, "allocate is called once");
+        expect(gathered == expected, "allgather of shape " + std::to_string(shape));
+      }
+  });
+}
+
+TEST_CASE("conformance: nobody passes a barrier before everybody has come") {
+  const Backend backend = GENERATE(from_range(backends()));
+  const int size = GENERATE(from_range(std::begin(kSizes), std::end(kSizes)));
+  INFO(backend.name << ", " << size << " ranks");
+  RankThreads ranks(size, backend.factory);
+  std::atomic<int> come{0};
+  ranks.run([&](Rank& rank) {
+    for (int round = 1; round <= 50; ++round) {
+      come.fetch_add(1);
+      Operation operation;
+      rank.complete(operation);
+      expect(come.load() >= round * size, "passed too early");
+    }
+  });
+}
+
+TEST_CASE("conformance: many operations of every kind under way at once") {
+  const Backend backend = GENERATE(from_range(backends()));
+  const int size = GENERATE(from_range(std::begin(kSizes), std::end(kSizes)));
+  INFO(backend.name << ", " << size << " ranks");
+  RankThreads ranks(size, backend.factory);
+  ranks.run([&](Rank& rank) {
+    std::byte* arena = rank.add_segment(kArenaBytes);
+    constexpr int kTensors = 40;
+    std::vector<std::vector<float>> tensors;
+    std::vector<std::unique_ptr<Operation>> operations;
+    for (int round = 0; round < 5; ++round) {
+      tensors.clear();
+      operations.clear();
+      for (int t = 0; t < kTensors; ++t) {
+        const size_t count = t % 4 == 0 ? 5 : t % 4 == 1 ? 900 : 20000;
+        tensors.emplace_back(count, static_cast<float>(rank.rank + t));
+        float* data = tensors.back().data();
+        if (t % 4 == 3) {
+          data = reinterpret_cast<float*>(arena) + t / 4 * 20000;
+          std::fill(data, data + count, static_cast<float>(rank.rank + t));
+        }
+        operations.push_back(std::make_unique<Operation>());
+        Operation& operation = *operations.back();
+        operation.kind = t % 7 == 6 ? OperationKind::kBarrier : OperationKind::kAllreduce;
+        operation.result = {data, count, DataType::kFloat32};
+        operation.reduction = {.op = ReduceOp::kSum};
+        rank.communicator->start(operation);
+      }
+      rank.advance_until([&] { return rank.communicator->idle(); });
+      for (int t = 0; t < kTensors; ++t) {
+        const Operation& operation = *operations[static_cast<size_t>(t)];
+        expect(operation.outcome == Outcome::kComplete, "not complete");
+        if (operation.kind == OperationKind::kBarrier) continue;
+        const auto* data = static_cast<const float*>(operation.result.data);
+        const float sum = static_cast<float>(size * t + size * (size - 1) / 2);
+        for (size_t i = 0; i < operation.result.count; ++i)
+          expect(data[i] == sum, "wrong sum in tensor " + std::to_string(t));
+      }
+    }
+  });
+}

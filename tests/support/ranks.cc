@@ -1,0 +1,115 @@
+#include "tests/support/ranks.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+namespace hvd {
+namespace {
+
+constexpr auto kPatience = std::chrono::seconds(60);
+
+}  // namespace
+
+void Rank::advance_until(const std::function<bool()>& done) {
+  const Deadline deadline = Deadline::in(kPatience);
+  for (int idle = 0; !done();) {
+    if (communicator->progress()) {
+      idle = 0;
+      continue;
+    }
+    sched_yield();
+    if (++idle % 1024 == 0 && deadline.passed()) throw std::runtime_error("waited for a minute");
+  }
+}
+
+Outcome Rank::run(Operation& operation) {
+  communicator->start(operation);
+  advance_until(
+      [&] { return operation.outcome.load(std::memory_order_acquire) != Outcome::kPending; });
+  return operation.outcome.load(std::memory_order_acquire);
+}
+
+void Rank::complete(Operation& operation) {
+  const Outcome outcome = run(operation);
+  if (outcome != Outcome::kComplete)
+    throw std::runtime_error("outcome " + std::to_string(static_cast<int>(outcome)) + ": " +
+                             operation.error);
+}
+
+std::byte* Rank::add_segment(uint64_t bytes) {
+  Operation operation;
+  operation.kind = OperationKind::kSegment;
+  operation.segment = next_segment++;
+  operation.segment_bytes = bytes;
+  operation.populate_bytes = bytes;
+  complete(operation);
+  return arena.segment(operation.segment)->own();
+}
+
+void Rank::leave_broken_epoch() {
+  ControlBlock& block = peers->block();
+  RankWords& mine = block.rank(rank);
+  advance_until([&] { return block.trouble.load(std::memory_order_acquire) != 0; });
+  communicator->close();
+  peers->report_broken();
+  advance_until([&] {
+    mine.seen.store(block.trouble.load(std::memory_order_acquire), std::memory_order_release);
+    return communicator->drained();
+  });
+  mine.quiet.store(1, std::memory_order_release);
+  ring_sleepers(*peers);
+  advance_until([&] {
+    mine.seen.store(block.trouble.load(std::memory_order_acquire), std::memory_order_release);
+    for (int k = 0; k < size; ++k)
+      if (block.rank(k).quiet.load(std::memory_order_acquire) == 0 &&
+          block.rank(k).dead.load(std::memory_order_acquire) == 0)
+        return false;
+    return true;
+  });
+  communicator->fail_rest();
+}
+
+CommunicatorFactory shared_memory_factory() {
+  return [](Rank& rank) {
+    const uint64_t bytes = communicator_bytes(true);
+    rank.peers->request_segment(0, bytes);
+    rank.arena.add(std::make_shared<Segment>(0, *rank.peers->take_segment(0), bytes, rank.rank, 0));
+    return make_communicator(*rank.peers, rank.arena, {.segment = 0, .offset = 0, .seed = 1});
+  };
+}
+
+RankThreads::RankThreads(int size, const CommunicatorFactory& factory) : host_(size) {
+  for (int k = 0; k < size; ++k) {
+    ranks_.push_back(std::make_unique<Rank>());
+    Rank& rank = *ranks_.back();
+    rank.rank = k;
+    rank.size = size;
+    rank.peers = host_.peers(k);
+    rank.communicator = factory(rank);
+  }
+}
+
+void RankThreads::run(const std::function<void(Rank&)>& body) {
+  std::vector<std::string> errors(ranks_.size());
+  {
+    std::vector<std::jthread> threads;
+    for (size_t k = 0; k < ranks_.size(); ++k)
+      threads.emplace_back([&, k] {
+        try {
+          body(*ranks_[k]);
+        } catch (const std::exception& error) {
+          errors[k] = error.what();
+        }
+      });
+  }
+  for (size_t k = 0; k < errors.size(); ++k)
+    if (!errors[k].empty())
+      throw std::runtime_error("rank " + std::to_string(k) + ": " + errors[k]);
+}
+
+}  // namespace hvd
