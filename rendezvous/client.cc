@@ -10,6 +10,7 @@
 
 #include "proto/rendezvous.grpc.pb.h"
 #include "rendezvous/stream_pump.h"
+#include "runtime/base/wake_fd.h"
 
 namespace hvd {
 namespace {

@@ -11,6 +11,7 @@
 #include "proto/rendezvous.grpc.pb.h"
 #include "rendezvous/stream_pump.h"
 #include "runtime/base/error.h"
+#include "runtime/base/wake_fd.h"
 
 namespace hvd {
 namespace {

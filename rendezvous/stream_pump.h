@@ -6,37 +6,14 @@
 // start of one is later answered by the tag it names.
 #pragma once
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
-#include <cstdint>
 #include <deque>
 #include <functional>
 #include <utility>
 #include <vector>
 
 #include "runtime/base/mutex.h"
-#include "runtime/base/unique_fd.h"
 
 namespace hvd {
-
-// Wakes a loop from another thread. write() and read() on it never block.
-class WakeFd {
- public:
-  WakeFd() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
-  int get() const { return fd_.get(); }
-  void wake() const {
-    uint64_t one = 1;
-    [[maybe_unused]] ssize_t n = write(fd_.get(), &one, sizeof one);
-  }
-  void clear() const {
-    uint64_t count;
-    [[maybe_unused]] ssize_t n = read(fd_.get(), &count, sizeof count);
-  }
-
- private:
-  UniqueFd fd_;
-};
 
 template <typename In>
 struct Received {

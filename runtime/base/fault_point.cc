@@ -35,6 +35,24 @@ constexpr const char* kFaultPoints[] = {
     "collective_done",
     "collective_told",
     "collective_closed",
+    "segment_map",            // collectives/arena
+    "segment_populate",       // collectives/arena
+    "keeper_before_fork",     // cli/agent/keeper
+    "keeper_started",         // cli/agent/keeper
+    "keeper_lease_lost",      // cli/agent/keeper
+    "keeper_finish",          // cli/agent/keeper
+    "agent_started",          // cli/agent/agent
+    "agent_bootstrap",        // cli/agent/agent
+    "agent_spawn",            // cli/agent/workers
+    "agent_spawned",          // cli/agent/workers
+    "agent_rank_ended",       // cli/agent/agent
+    "agent_begin_end",        // cli/agent/agent
+    "agent_lease_lost",       // cli/agent/agent
+    "agent_finish",           // cli/agent/agent
+    "hvdrun_agent_started",   // cli/supervisor
+    "hvdrun_bootstrap_sent",  // cli/supervisor
+    "hvdrun_agent_ended",     // cli/supervisor
+    "hvdrun_finish",          // cli/supervisor
 };
 
 struct State {

@@ -1,0 +1,12 @@
+// The agent: starts this host's workers, moves their bytes, reports their ends, and ends them.
+//
+// It ends the job by itself when its stdin closes (the lease) or when its keeper dies. Descriptors:
+// 0 the lease and stdin frames, 1 output frames, 2 words, 3 the control socket.
+#pragma once
+
+namespace hvd {
+
+// Forks the keeper first: call it in a single-threaded process. Leaves by _exit.
+[[noreturn]] void run_agent(int argc, char** argv);
+
+}  // namespace hvd

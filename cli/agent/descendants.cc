@@ -1,0 +1,135 @@
+#include "cli/agent/descendants.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <set>
+#include <string>
+
+#include "runtime/base/unique_fd.h"
+
+namespace hvd {
+namespace {
+
+std::string read_small(const char* path) {
+  UniqueFd fd(open(path, O_RDONLY | O_CLOEXEC));
+  std::string text;
+  char buffer[4096];
+  for (ssize_t n; fd && (n = read(fd.get(), buffer, sizeof buffer)) > 0;)
+    text.append(buffer, size_t(n));
+  return text;
+}
+
+struct Status {
+  pid_t parent = 0;  // 0: gone
+  char state = 0;
+};
+
+Status status_of(pid_t pid) {
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/%d/stat", pid);
+  std::string text = read_small(path);
+  size_t close = text.rfind(')');  // the name may hold anything
+  Status status;
+  if (close != std::string::npos)
+    std::sscanf(text.c_str() + close + 1, " %c %d", &status.state, &status.parent);
+  return status;
+}
+
+void add_children(pid_t parent, std::vector<Descendant>& found, std::set<pid_t>& known) {
+  std::string folder = "/proc/" + std::to_string(parent) + "/task";
+  DIR* tasks = opendir(folder.c_str());
+  if (!tasks) return;
+  while (dirent* entry = readdir(tasks)) {
+    if (entry->d_name[0] == '.') continue;
+    std::string text = read_small((folder + "/" + entry->d_name + "/children").c_str());
+    for (char* at = text.data(); *at;) {
+      char* end;
+      pid_t pid = pid_t(std::strtol(at, &end, 10));
+      if (end == at) break;
+      if (known.insert(pid).second) found.push_back({pid, parent});
+      at = *end ? end + 1 : end;
+    }
+  }
+  closedir(tasks);
+}
+
+}  // namespace
+
+std::vector<Descendant> descendants(pid_t root) {
+  std::vector<Descendant> found;
+  std::set<pid_t> known;
+  add_children(root, found, known);
+  for (size_t i = 0; i < found.size(); ++i) add_children(found[i].pid, found, known);
+  for (Descendant& one : found) {
+    char state = status_of(one.pid).state;
+    one.alive = state != 0 && state != 'Z' && state != 'X';
+    one.stopped = state == 'T';
+  }
+  return found;
+}
+
+bool signal_descendant(const Descendant& one, int signal) {
+  UniqueFd pidfd(int(syscall(SYS_pidfd_open, one.pid, 0)));
+  if (!pidfd) return errno == ESRCH;
+  if (status_of(one.pid).parent != one.parent)
+    return true;  // moved to a subreaper or gone: the next walk sees it
+  return syscall(SYS_pidfd_send_signal, pidfd.get(), signal, nullptr, 0) == 0 || errno == ESRCH;
+}
+
+bool reap_all(const std::function<void(pid_t, int status)>& reaped) {
+  while (true) {
+    int status = 0;
+    pid_t pid = waitpid(-1, &status, WNOHANG | __WALL);
+    if (pid == 0) return false;
+    if (pid < 0) return errno == ECHILD;
+    if (reaped) reaped(pid, status);
+  }
+}
+
+Reaped reap_until(const std::function<bool(pid_t)>& wait_for,
+                  const std::function<void(pid_t, int status)>& reaped) {
+  while (true) {
+    siginfo_t info{};
+    if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) != 0)
+      return errno == ECHILD ? Reaped::kNothingLeft : Reaped::kSomeRun;
+    if (info.si_pid == 0) return Reaped::kSomeRun;
+    if (wait_for(info.si_pid)) return Reaped::kStopped;
+    int status = 0;
+    if (waitpid(info.si_pid, &status, WNOHANG | __WALL) == info.si_pid && reaped)
+      reaped(info.si_pid, status);
+  }
+}
+
+int end_descendants(std::chrono::milliseconds limit,
+                    const std::function<void(pid_t, int status)>& reaped) {
+  auto deadline = std::chrono::steady_clock::now() + limit;
+  for (int round = 0;; ++round) {
+    if (reap_all(reaped)) return 0;
+    std::set<pid_t> stopped;
+    for (bool more = true; more && std::chrono::steady_clock::now() < deadline;) {
+      more = false;
+      for (const Descendant& one : descendants(getpid()))
+        if (one.alive && stopped.insert(one.pid).second) more |= signal_descendant(one, SIGSTOP);
+    }
+    for (const Descendant& one : descendants(getpid()))
+      if (one.alive) signal_descendant(one, SIGKILL);
+    if (reap_all(reaped)) return 0;
+    if (std::chrono::steady_clock::now() > deadline) break;
+    poll(nullptr, 0, round < 20 ? 1 : 20);
+  }
+  int left = 0;
+  for (const Descendant& one : descendants(getpid())) left += one.alive;
+  return left;
+}
+
+}  // namespace hvd

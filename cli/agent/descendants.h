@@ -1,0 +1,42 @@
+// Finds and ends everything below the calling process, which must be a child subreaper.
+//
+// The proof that nothing is left is ECHILD from waitid: below a subreaper every descendant hangs on
+// a direct child. The walk over /proc/PID/task/*/children only finds whom to signal; it may miss
+// some while they fork, so callers repeat.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <functional>
+#include <vector>
+
+namespace hvd {
+
+struct Descendant {
+  pid_t pid = 0, parent = 0;
+  bool alive = true;     // not a zombie
+  bool stopped = false;  // by a signal
+};
+
+std::vector<Descendant> descendants(pid_t root);
+
+// Through a pidfd, and only if `one.pid` still is a child of `one.parent`: a reused pid is never
+// hit. False with errno when it could not be sent; a process that is gone counts as sent.
+bool signal_descendant(const Descendant& one, int signal);
+
+// Stops all (so that a fork loop cannot outrun the walk), kills all, reaps all; repeats until
+// ECHILD or the deadline. `reaped` sees every wait status. Returns how many could not be ended.
+int end_descendants(std::chrono::milliseconds limit,
+                    const std::function<void(pid_t, int status)>& reaped);
+
+// Reaps what has ended. True when there is no child left at all.
+bool reap_all(const std::function<void(pid_t, int status)>& reaped);
+
+// The same, but stops at a child that `wait_for` claims: it has ended too and is reaped in its own
+// turn.
+enum class Reaped { kNothingLeft, kSomeRun, kStopped };
+Reaped reap_until(const std::function<bool(pid_t)>& wait_for,
+                  const std::function<void(pid_t, int status)>& reaped);
+
+}  // namespace hvd

@@ -1,0 +1,38 @@
+#include "cli/agent/held_port.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+namespace hvd {
+namespace {
+
+template <typename Address>
+HeldPort hold(int family, Address address, in_port_t Address::* port) {
+  HeldPort held;
+  held.socket.reset(socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  socklen_t bytes = sizeof address;
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  if (!held.socket ||
+      setsockopt(held.socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+      bind(held.socket.get(), generic, bytes) != 0 ||
+      getsockname(held.socket.get(), generic, &bytes) != 0)
+    return {};
+  held.port = ntohs(address.*port);
+  return held;
+}
+
+}  // namespace
+
+HeldPort hold_port() {
+  sockaddr_in6 both{};  // takes the number in both families
+  both.sin6_family = AF_INET6;
+  HeldPort held = hold(AF_INET6, both, &sockaddr_in6::sin6_port);
+  if (held.port != 0) return held;
+  sockaddr_in four{};
+  four.sin_family = AF_INET;
+  return hold(AF_INET, four, &sockaddr_in::sin_port);
+}
+
+}  // namespace hvd

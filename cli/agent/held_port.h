@@ -1,0 +1,17 @@
+// A TCP port that is kept for rank 0's own use: MASTER_PORT.
+#pragma once
+
+#include "runtime/base/unique_fd.h"
+
+namespace hvd {
+
+// Bound with SO_REUSEADDR and never listening: no other program gets it by chance, a store that
+// binds it with the same option can still listen on it.
+struct HeldPort {
+  UniqueFd socket;
+  int port = 0;  // 0: none could be had
+};
+
+HeldPort hold_port();
+
+}  // namespace hvd

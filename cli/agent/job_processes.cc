@@ -1,0 +1,108 @@
+#include "cli/agent/job_processes.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+
+#include "cli/agent/descendants.h"
+
+namespace hvd {
+namespace {
+
+using std::chrono::milliseconds;
+constexpr milliseconds kKillRound{300};  // one go at killing, between two turns of the loop
+constexpr milliseconds kKillPause{50};
+constexpr milliseconds kKillLimit{20'000};  // then what is left is reported, not waited for
+constexpr milliseconds kStopLimit{500};     // for processes in an uninterruptible wait
+constexpr int kWalksMax = 10;               // of one signal over all descendants
+
+}  // namespace
+
+void JobProcesses::reap_orphans() {
+  const Reaped what = reap_until(callbacks_.is_worker, callbacks_.reaped);
+  orphans_due_ = what == Reaped::kStopped;
+  nothing_left_ = what == Reaped::kNothingLeft;
+}
+
+void JobProcesses::begin_end(StopPlan plan, TimePoint now) {
+  if (ending() && end_began_ + plan_.back().after <= now + plan.back().after) return;
+  plan_ = std::move(plan);
+  plan_done_ = 0;
+  end_began_ = now;
+  if (suspended_) resume();
+  advance(now);
+}
+
+void JobProcesses::hurry(TimePoint now) {
+  if (plan_done_ >= plan_.size() || plan_[plan_done_].signal == SIGKILL) return;
+  plan_[plan_done_].after = milliseconds(0);
+  advance(now);
+}
+
+void JobProcesses::advance(TimePoint now) {
+  for (; plan_done_ < plan_.size() && end_began_ + plan_[plan_done_].after <= now; ++plan_done_)
+    if (plan_[plan_done_].signal != SIGKILL && !nothing_left_) signal_all(plan_[plan_done_].signal);
+  if (ending() && plan_done_ == plan_.size() && !nothing_left_) kill_all();
+}
+
+bool JobProcesses::gave_up(TimePoint now) const {
+  return ending() && now >= end_began_ + plan_.back().after + kKillLimit;
+}
+
+std::optional<TimePoint> JobProcesses::next_deadline(TimePoint now) const {
+  if (!ending() || nothing_left_) return std::nullopt;
+  return plan_done_ < plan_.size() ? end_began_ + plan_[plan_done_].after : now + kKillPause;
+}
+
+void JobProcesses::kill_all() {
+  for (const Descendant& one : descendants(getpid()))
+    if (one.alive) callbacks_.signalled(one.pid, SIGKILL);
+  unkillable_ = end_descendants(kKillRound, callbacks_.reaped);
+  nothing_left_ = unkillable_ == 0;
+}
+
+// Children before parents, so that they are still found where the walk saw them; repeated for those
+// that moved or are new, but not for ever: a loop of forks that ignores the signal always has
+// somebody new, and KILL must get its turn.
+void JobProcesses::signal_all(int signal) {
+  std::set<pid_t> sent;
+  bool more = true;
+  for (int walk = 0; more && walk < kWalksMax; ++walk) {
+    more = false;
+    std::vector<Descendant> all = descendants(getpid());
+    for (auto one = all.rbegin(); one != all.rend(); ++one) {
+      if (!one->alive || !sent.insert(one->pid).second) continue;
+      more = true;
+      callbacks_.signalled(one->pid, signal);
+      signal_descendant(*one, signal);
+      signal_descendant(*one, SIGCONT);
+    }
+  }
+}
+
+// Sent is not stopped: on a busy machine a process runs on for a while. Done is what /proc shows as
+// stopped.
+void JobProcesses::suspend() {
+  if (suspended_ || ending()) return;
+  suspended_ = true;
+  const Deadline limit = Deadline::in(kStopLimit);
+  for (bool more = true; more && !limit.passed(); poll(nullptr, 0, more ? 1 : 0)) {
+    more = false;
+    for (const Descendant& one : descendants(getpid())) {
+      if (!one.alive || one.stopped) continue;
+      more = true;
+      if (stopped_by_us_.insert(one.pid).second) signal_descendant(one, SIGSTOP);
+    }
+  }
+}
+
+void JobProcesses::resume() {
+  suspended_ = false;
+  for (const Descendant& one : descendants(getpid()))
+    if (stopped_by_us_.contains(one.pid)) signal_descendant(one, SIGCONT);
+  stopped_by_us_.clear();
+}
+
+}  // namespace hvd

@@ -1,0 +1,58 @@
+// All processes below an agent, whoever started them: signalled, suspended, reaped and ended.
+//
+// Lives on the agent's loop. Signals go to every descendant, not to ranks alone: what a wrapper
+// started would not see them.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <optional>
+#include <set>
+
+#include "cli/stop_plan.h"
+#include "runtime/base/deadline.h"
+
+namespace hvd {
+
+class JobProcesses {
+ public:
+  struct Callbacks {
+    std::function<bool(pid_t)> is_worker;  // running: reaped by its owner, in the order of deaths
+    std::function<void(pid_t, int status)> reaped;  // any child
+    std::function<void(pid_t, int signal)> signalled;
+  };
+  explicit JobProcesses(Callbacks callbacks) : callbacks_(std::move(callbacks)) {}
+
+  void note_started() { nothing_left_ = false; }
+  void reap_orphans();  // on SIGCHLD; what is_worker() claims is left to its owner
+  bool orphans_due() const { return orphans_due_; }
+  bool nothing_left() const { return nothing_left_; }  // waitid said ECHILD: the proof
+
+  // A second plan only ever makes the end come sooner.
+  void begin_end(StopPlan plan, TimePoint now);
+  bool ending() const { return !plan_.empty(); }
+  void hurry(TimePoint now);    // all ranks are gone: a TERM that is still to come goes out now
+  void advance(TimePoint now);  // sends what is due
+  bool gave_up(TimePoint now) const;  // KILL was sent long ago and somebody is still there
+  std::optional<TimePoint> next_deadline(TimePoint now) const;
+  int unkillable() const { return unkillable_; }
+
+  void suspend();  // stops all, and returns once /proc shows them stopped or after 500 ms
+  void resume();   // continues those that suspend() stopped
+  bool suspended() const { return suspended_; }
+
+ private:
+  void signal_all(int signal);
+  void kill_all();
+
+  const Callbacks callbacks_;
+  bool nothing_left_ = false, orphans_due_ = false, suspended_ = false;
+  std::set<pid_t> stopped_by_us_;
+  StopPlan plan_;
+  size_t plan_done_ = 0;
+  TimePoint end_began_{};
+  int unkillable_ = 0;
+};
+
+}  // namespace hvd

@@ -1,0 +1,119 @@
+#include "cli/agent/keeper.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "cli/agent/descendants.h"
+#include "cli/pipe.h"
+#include "cli/process_name.h"
+#include "cli/signals.h"
+#include "runtime/base/deadline.h"
+#include "runtime/base/fault_point.h"
+
+namespace hvd {
+namespace {
+
+constexpr std::chrono::milliseconds kKillLimit{20'000};
+constexpr int kControlFd = 3;
+
+struct Ending {
+  int status = 0;
+  bool known = false;
+};
+
+void say(const std::string& words) {
+  const std::string line = "keeper: " + words + "\n";
+  [[maybe_unused]] const ssize_t written = write(2, line.data(), line.size());
+}
+
+// Kills what is left below us, says what was done if it was anything but a plain end, and ends.
+[[noreturn]] void finish(pid_t agent, Ending ending, bool too_late) {
+  fault_point("keeper_finish");
+  int ended = 0;
+  const int left = end_descendants(kKillLimit, [&](pid_t pid, int status) {
+    if (pid == agent)
+      ending = {status, true};
+    else
+      ++ended;
+  });
+  const bool plain = ending.known && WIFEXITED(ending.status) && !too_late;
+  if (plain && ended == 0 && left == 0) _exit(WEXITSTATUS(ending.status));
+  std::string words = "the agent (pid " + std::to_string(agent) + ") ";
+  if (too_late)
+    words += "outlived its lease and was killed";
+  else if (WIFSIGNALED(ending.status))
+    words += "was killed by " + signal_name(WTERMSIG(ending.status));
+  else
+    words += "exited with code " + std::to_string(WEXITSTATUS(ending.status));
+  words += "; ended " + std::to_string(ended) + " processes that it left";
+  if (left > 0) words += ", " + std::to_string(left) + " cannot be ended";
+  say(words);
+  _exit(125);
+}
+
+[[noreturn]] void keep(pid_t agent, int signals) {
+  bool leased = true;
+  Deadline fence = Deadline::never();
+  Ending ending;
+  while (true) {
+    pollfd fds[2] = {{leased ? 0 : -1, POLLRDHUP, 0}, {signals, POLLIN, 0}};
+    poll(fds, 2, fence.poll_timeout_ms());
+    signalfd_siginfo info;
+    while (read(signals, &info, sizeof info) == ssize_t(sizeof info))
+      if (info.ssi_signo != SIGCHLD) kill(agent, int(info.ssi_signo));
+    reap_all([&](pid_t pid, int status) {
+      if (pid == agent) ending = {status, true};
+    });
+    if (ending.known) finish(agent, ending, false);
+    if (leased && fds[0].revents != 0) {
+      leased = false;
+      fence = Deadline::in(kEndByItself);
+      fault_point("keeper_lease_lost");
+    }
+    if (fence.passed()) finish(agent, ending, true);
+  }
+}
+
+}  // namespace
+
+Kept become_kept(int argc, char** argv) {
+  setsid();
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  set_process_name(argc, argv, "hvd-keeper");
+  Pipe pipe = make_pipe();
+  sigset_t set, before;
+  sigemptyset(&set);
+  for (int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, signal);
+  sigprocmask(SIG_BLOCK, &set, &before);
+  const int signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  fault_point("keeper_before_fork");
+  const pid_t keeper = getpid();
+  const pid_t agent = fork();
+  if (agent < 0 || signals < 0) {
+    say("cannot start the agent");
+    _exit(125);
+  }
+  if (agent == 0) {
+    set_process_name(argc, argv, "hvd-agent");
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    close(signals);
+    sigprocmask(SIG_SETMASK, &before, nullptr);
+    return {std::move(pipe.write), keeper};
+  }
+  pipe.write.reset();
+  // The agent's channels are its alone: if we held them too, hvdrun would not see its end.
+  const int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+  dup2(null, 1);
+  close(kControlFd);
+  fault_point("keeper_started");
+  keep(agent, signals);
+}
+
+}  // namespace hvd

@@ -1,0 +1,26 @@
+// The keeper: parent of an agent, alive for one purpose: whatever becomes of the agent and of
+// hvdrun, nothing below it survives.
+//
+// It waits for two things: the agent's end, and the hang-up of the lease (descriptor 0, which it
+// never reads). After the latter the agent has kEndByItself to finish; then the keeper kills it and
+// all that is left.
+#pragma once
+
+#include <chrono>
+
+#include "runtime/base/unique_fd.h"
+
+namespace hvd {
+
+// TERM, 500 ms, KILL is what an agent does when hvdrun is gone; the rest is for reaping.
+inline constexpr std::chrono::milliseconds kEndByItself{1500};
+
+struct Kept {
+  UniqueFd keeper_lives;  // its reader is the keeper: an error on it is the keeper's end
+  int keeper_pid = 0;
+};
+
+// Forks once, single-threaded. Returns in the agent; the keeper's side never returns.
+Kept become_kept(int argc, char** argv);
+
+}  // namespace hvd

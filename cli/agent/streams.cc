@@ -1,0 +1,227 @@
+#include "cli/agent/streams.h"
+
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "cli/pipe.h"
+
+namespace hvd {
+
+OutputForwarder::OutputForwarder(Loop& loop) : loop_(loop), header_(kFrameMagic) {
+  set_nonblocking(1);  // ours alone: the keeper has let go of it
+  fcntl(1, F_SETPIPE_SZ, 1 << 20);
+  loop_.watch(1, EPOLLOUT | EPOLLONESHOT, [this](uint32_t events) {
+    blocked_ = false;
+    if (events & EPOLLERR)
+      failed();
+    else
+      pump();
+  });
+  blocked_ = true;  // the magic goes out with the first EPOLLOUT
+}
+
+void OutputForwarder::add(int rank, Stream stream, UniqueFd pipe) {
+  auto source = std::make_shared<Source>(Source{std::move(pipe), rank, stream});
+  loop_.watch(source->pipe.get(), EPOLLIN | EPOLLONESHOT,
+              [this, source](uint32_t) { readable(source); });
+  open_.push_back(std::move(source));
+}
+
+void OutputForwarder::readable(const Place& source) {
+  TimePoint now = Clock::now();
+  if (now < source->rest_until && !draining_) {
+    resting_.push_back(source);
+    return;
+  }
+  ready_.push_back(source);
+  pump();
+}
+
+void OutputForwarder::on_deadline(TimePoint now) {
+  bool any = false;
+  for (; !resting_.empty() && (draining_ || resting_.front()->rest_until <= now); any = true) {
+    ready_.push_back(resting_.front());
+    resting_.pop_front();
+  }
+  if (any) pump();
+}
+
+std::optional<TimePoint> OutputForwarder::next_deadline() const {
+  if (resting_.empty()) return std::nullopt;
+  return resting_.front()->rest_until;
+}
+
+void OutputForwarder::pump() {
+  while (!gone_ && !blocked_) {
+    if (!header_.empty() || current_) {
+      if (!move_current()) return;
+    } else if (!ready_.empty()) {
+      Place source = ready_.front();
+      ready_.pop_front();
+      look(source, Clock::now());
+    } else {
+      return;
+    }
+  }
+}
+
+bool OutputForwarder::move_current() {
+  while (!header_.empty()) {
+    ssize_t n = write(1, header_.data(), header_.size());
+    if (n > 0)
+      header_.erase(0, size_t(n));
+    else if (errno == EAGAIN)
+      break;
+    else if (errno != EINTR)
+      return failed(), false;
+  }
+  while (header_.empty() && current_) {
+    ssize_t n = splice(current_->pipe.get(), nullptr, 1, nullptr, current_left_,
+                       SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
+    if (n > 0) {
+      current_left_ -= size_t(n);
+      if (current_left_ > 0) continue;
+      Place source = std::exchange(current_, nullptr);
+      if (draining_)
+        ready_.push_back(source);  // until it is empty
+      else
+        loop_.rearm(source->pipe.get(), EPOLLIN | EPOLLONESHOT);
+    } else if (errno == EAGAIN) {
+      break;  // FIONREAD promised the bytes, so it is stdout that is full
+    } else if (errno != EINTR) {
+      return failed(), false;
+    }
+  }
+  if (header_.empty() && !current_) return true;
+  blocked_ = true;
+  loop_.rearm(1, EPOLLOUT | EPOLLONESHOT);
+  return false;
+}
+
+void OutputForwarder::look(const Place& source, TimePoint now) {
+  int available = 0;
+  ioctl(source->pipe.get(), FIONREAD, &available);
+  if (available <= 0) {  // woken without bytes: all writers are gone (or we drain)
+    close(source);
+    return;
+  }
+  if (!source->large && available >= 32 << 10 && large_pipes_ < kLargePipesMax) {
+    source->large =
+        fcntl(source->pipe.get(), F_SETPIPE_SZ, 1 << 20) > 0;  // only those that need it
+    ++large_pipes_;
+  }
+  source->rest_until = now + kRest;
+  current_ = source;
+  current_left_ = std::min(size_t(available), kPieceBytesMax);
+  append_header(header_, {uint32_t(current_left_), FrameKind::kOutput, source->stream, source->rank,
+                          std::chrono::nanoseconds(now.time_since_epoch()).count()});
+}
+
+void OutputForwarder::close(const Place& source) {
+  loop_.unwatch(source->pipe.get());
+  source->pipe.reset();
+  std::erase(open_, source);
+}
+
+void OutputForwarder::drain() {
+  if (draining_) return;
+  draining_ = true;
+  ready_.assign(open_.begin(), open_.end());
+  std::erase(ready_, current_);
+  resting_.clear();
+  pump();
+}
+
+bool OutputForwarder::empty() const {
+  return gone_ || (open_.empty() && header_.empty() && !current_);
+}
+
+void OutputForwarder::failed() { discard(); }
+
+void OutputForwarder::discard() {
+  gone_ = true;
+  loop_.unwatch(1);
+  while (!open_.empty())
+    close(Place(open_.back()));  // writers get SIGPIPE, as they would without us
+  ready_.clear();
+  resting_.clear();
+  current_.reset();
+}
+
+StdinFeeder::StdinFeeder(Loop& loop, size_t readers, std::function<void(size_t)> taken)
+    : loop_(loop), taken_(std::move(taken)), expected_(readers) {}
+
+StdinFeeder::~StdinFeeder() {
+  for (Reader& reader : readers_) close(reader);
+}
+
+void StdinFeeder::attach(UniqueFd pipe) {
+  if (expected_ > 0) --expected_;
+  readers_.emplace_back().pipe = std::move(pipe);
+  write_all();
+}
+
+void StdinFeeder::expect_no_more() {
+  expected_ = 0;
+  write_all();
+}
+
+void StdinFeeder::feed(std::string_view bytes) {
+  pending_.append(bytes);
+  write_all();
+}
+
+void StdinFeeder::end() {
+  ending_ = true;
+  write_all();
+}
+
+void StdinFeeder::write_all() {
+  for (Reader& reader : readers_) write_to(reader);
+  give_back();
+}
+
+void StdinFeeder::write_to(Reader& reader) {
+  while (reader.pipe && reader.done < pending_.size()) {
+    const ssize_t n =
+        write(reader.pipe.get(), pending_.data() + reader.done, pending_.size() - reader.done);
+    if (n > 0)
+      reader.done += size_t(n);
+    else if (errno == EAGAIN)
+      break;
+    else if (errno != EINTR)
+      close(reader);  // it is gone: swallow, so that hvdrun is not stuck
+  }
+  if (!reader.pipe) reader.done = pending_.size();
+  const bool behind = reader.done < pending_.size();
+  if (!behind && ending_) return close(reader);
+  if (!reader.pipe || behind == reader.watching) return;
+  reader.watching = behind;
+  if (!behind) return loop_.unwatch(reader.pipe.get());
+  loop_.watch(reader.pipe.get(), EPOLLOUT, [this, &reader](uint32_t) {
+    write_to(reader);
+    give_back();
+  });
+}
+
+void StdinFeeder::give_back() {
+  if (expected_ > 0 || pending_.empty()) return;
+  size_t taken = pending_.size();
+  for (const Reader& reader : readers_) taken = std::min(taken, reader.done);
+  if (taken == 0) return;
+  for (Reader& reader : readers_) reader.done -= taken;
+  pending_.erase(0, taken);
+  taken_(taken);
+}
+
+void StdinFeeder::close(Reader& reader) {
+  if (reader.watching) loop_.unwatch(reader.pipe.get());
+  reader.watching = false;
+  reader.pipe.reset();
+}
+
+}  // namespace hvd

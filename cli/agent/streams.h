@@ -1,0 +1,99 @@
+// The bytes that pass through an agent: workers' output to its stdout as frames, and hvdrun's stdin
+// frames to rank 0.
+//
+// Output is moved with splice: the agent never copies it. Everything here is non-blocking and lives
+// on the agent's loop.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/frame.h"
+#include "cli/loop.h"
+#include "runtime/base/unique_fd.h"
+
+namespace hvd {
+
+class OutputForwarder {
+ public:
+  explicit OutputForwarder(Loop& loop);  // to descriptor 1
+  void add(int rank, Stream stream, UniqueFd pipe);
+  void on_deadline(TimePoint now);  // streams that rested for kRest are looked at again
+  std::optional<TimePoint> next_deadline() const;
+
+  void drain();  // every process that could write is gone: take what is there, do not wait for end
+                 // of file
+  bool empty() const;  // nothing is left to move
+  void discard();      // nobody reads any more
+
+ private:
+  // A stream that was just read rests this long, so that a busy one is moved in large pieces: at 1
+  // GB/s a pipe of 1 MiB fills in 1 ms. A line after a quiet time goes out at once.
+  static constexpr std::chrono::microseconds kRest{400};
+  static constexpr size_t kPieceBytesMax = 256u << 10;
+  static constexpr int kLargePipesMax = 16;
+
+  struct Source {
+    UniqueFd pipe;
+    int rank;
+    Stream stream;
+    TimePoint rest_until{};
+    bool large = false;
+  };
+  using Place = std::shared_ptr<Source>;
+
+  void readable(const Place& source);
+  void pump();
+  bool move_current();  // false: stdout would block
+  void look(const Place& source, TimePoint now);
+  void close(const Place& source);
+  void failed();
+
+  Loop& loop_;
+  std::vector<Place> open_;
+  std::deque<Place> ready_, resting_;  // to be looked at; in order of rest_until
+  Place current_;                      // its frame is being written
+  size_t current_left_ = 0;
+  std::string header_;  // unwritten part
+  bool blocked_ = false, draining_ = false, gone_ = false;
+  int large_pipes_ = 0;
+};
+
+// Feeds stdin to its readers, one or all ranks; reports what every one has taken, which is the
+// credit to give back.
+//
+// Frames may come before the pipes do (in one read with the bootstrap): they wait, bounded by the
+// credit. With several readers the slowest one sets the pace.
+class StdinFeeder {
+ public:
+  StdinFeeder(Loop& loop, size_t readers, std::function<void(size_t)> taken);
+  ~StdinFeeder();
+  void attach(UniqueFd pipe);
+  void expect_no_more();  // who is not attached by now never will be
+  void feed(std::string_view bytes);
+  void end();
+
+ private:
+  struct Reader {
+    UniqueFd pipe;    // empty: it is gone, and takes everything
+    size_t done = 0;  // of pending_
+    bool watching = false;
+  };
+  void write_to(Reader& reader);
+  void write_all();
+  void give_back();
+  void close(Reader& reader);
+
+  Loop& loop_;
+  const std::function<void(size_t)> taken_;
+  std::deque<Reader> readers_;  // a deque: handlers keep their addresses
+  size_t expected_;             // readers that are still to come
+  std::string pending_;         // what not all have taken; at most the credit window
+  bool ending_ = false;
+};
+
+}  // namespace hvd

@@ -1,0 +1,87 @@
+#include "cli/agent/worker_environment.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace hvd {
+namespace {
+
+using Setting = std::pair<std::string, std::string>;
+
+std::string_view name_of(std::string_view entry) { return entry.substr(0, entry.find('=')); }
+
+// hvdrun's own, Horovod's that are true here, and torchrun's, so that its scripts run unchanged.
+// TORCHELASTIC_USE_AGENT_STORE is not among them: rank 0 of such a script makes its own store.
+std::vector<Setting> settings_of(const WorkerPlace& place) {
+  const World& world = place.world;
+  const auto text = [](int number) { return std::to_string(number); };
+  std::vector<Setting> all;
+  if (!place.agent_address.empty()) all.emplace_back("HVD_AGENT", place.agent_address);
+  for (const char* prefix : {"HVD_", "HOROVOD_"}) {
+    const std::string name = prefix;
+    all.emplace_back(name + "RANK", text(world.rank));
+    all.emplace_back(name + "SIZE", text(world.size));
+    all.emplace_back(name + "LOCAL_RANK", text(world.local_rank));
+    all.emplace_back(name + "LOCAL_SIZE", text(world.local_size));
+    all.emplace_back(name + "CROSS_RANK", text(world.cross_rank));
+    all.emplace_back(name + "CROSS_SIZE", text(world.cross_size));
+    all.emplace_back(name + "HOSTNAME", world.host);
+  }
+  all.emplace_back("RANK", text(world.rank));
+  all.emplace_back("WORLD_SIZE", text(world.size));
+  all.emplace_back("LOCAL_RANK", text(world.local_rank));
+  all.emplace_back("LOCAL_WORLD_SIZE", text(world.local_size));
+  all.emplace_back("GROUP_RANK", text(world.cross_rank));
+  all.emplace_back("GROUP_WORLD_SIZE", text(world.cross_size));
+  all.emplace_back("ROLE_RANK", text(world.rank));
+  all.emplace_back("ROLE_WORLD_SIZE", text(world.size));
+  all.emplace_back("TORCHELASTIC_RUN_ID", place.job);
+  all.emplace_back("TORCHELASTIC_RESTART_COUNT", "0");
+  all.emplace_back("TORCHELASTIC_MAX_RESTARTS", "0");
+  return all;
+}
+
+}  // namespace
+
+std::string value_in(std::span<const std::string> entries, std::string_view name,
+                     std::string_view otherwise) {
+  for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry)
+    if (name_of(*entry) == name && entry->size() > name.size())
+      return entry->substr(name.size() + 1);
+  return std::string(otherwise);
+}
+
+bool is_set_in(std::span<const std::string> entries, std::string_view name) {
+  return std::any_of(entries.begin(), entries.end(),
+                     [&](const std::string& entry) { return name_of(entry) == name; });
+}
+
+std::vector<std::string> worker_environment(std::span<const std::string> users,
+                                            std::span<const std::string> chosen,
+                                            const WorkerPlace& place) {
+  std::vector<Setting> ours = settings_of(place);
+  const auto add_unless_chosen = [&](const char* name, std::string value) {
+    if (std::find(chosen.begin(), chosen.end(), name) == chosen.end())
+      ours.emplace_back(name, std::move(value));
+  };
+  if (place.master_port > 0) {
+    add_unless_chosen("MASTER_ADDR", place.master_address);
+    add_unless_chosen("MASTER_PORT", std::to_string(place.master_port));
+  }
+  const auto add_unless_set = [&](const char* name, std::string value) {
+    if (!is_set_in(users, name)) ours.emplace_back(name, std::move(value));
+  };
+  add_unless_set("PYTHONUNBUFFERED", "1");
+  if (place.threads_each > 0) add_unless_set("OMP_NUM_THREADS", std::to_string(place.threads_each));
+
+  std::vector<std::string> all;
+  all.reserve(users.size() + ours.size());
+  for (const std::string& entry : users) {
+    const auto same_name = [&](const Setting& one) { return one.first == name_of(entry); };
+    if (std::none_of(ours.begin(), ours.end(), same_name)) all.push_back(entry);
+  }
+  for (const auto& [name, value] : ours) all.push_back(name + "=" + value);
+  return all;
+}
+
+}  // namespace hvd

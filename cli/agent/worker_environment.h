@@ -1,0 +1,35 @@
+// What a worker finds in its environment.
+//
+// Pure. The user's environment comes first; of it only the names that say where a worker stands are
+// replaced.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "rendezvous/world.h"
+
+namespace hvd {
+
+struct WorkerPlace {
+  World world;
+  std::string job;            // names this run
+  std::string agent_address;  // of the socket to the agent; empty: none
+  std::string master_address;
+  int master_port = 0;
+  int threads_each = 0;  // OMP_NUM_THREADS, unless the user set it; 0: leave it alone
+};
+
+// "NAME=value" of the whole environment. `chosen` names were given on hvdrun's command line:
+// MASTER_ADDR and MASTER_PORT among them stay as they are.
+std::vector<std::string> worker_environment(std::span<const std::string> users,
+                                            std::span<const std::string> chosen,
+                                            const WorkerPlace& place);
+
+// The value of NAME among "NAME=value" entries; the last one counts.
+std::string value_in(std::span<const std::string> entries, std::string_view name,
+                     std::string_view otherwise);
+bool is_set_in(std::span<const std::string> entries, std::string_view name);
+
+}  // namespace hvd

@@ -1,0 +1,174 @@
+#include "cli/agent/workers.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "cli/agent/worker_environment.h"
+#include "cli/messages.h"
+#include "cli/pipe.h"
+#include "runtime/base/fault_point.h"
+
+namespace hvd {
+namespace {
+
+constexpr int kWorkerOomScore = 500;  // the kernel takes a worker before hvdrun or the agent
+
+int usable_cpus() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+  return int(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
+}
+
+int threads_for_each(const std::vector<std::string>& users, int workers) {
+  if (is_set_in(users, "OMP_NUM_THREADS")) return 0;
+  return std::max(1, usable_cpus() / std::max(1, workers));
+}
+
+bool holds_rank_0(const proto::StartWorkers& start) {
+  return std::any_of(start.worlds().begin(), start.worlds().end(),
+                     [](const proto::World& world) { return world.rank() == 0; });
+}
+
+int64_t nanoseconds(Clock::duration span) { return std::chrono::nanoseconds(span).count(); }
+
+}  // namespace
+
+Workers::Workers(Loop& loop, proto::StartWorkers start, std::string job,
+                 std::function<std::string(int slot)> agent_address,
+                 std::function<void(int rank)> ready)
+    : loop_(loop),
+      start_(std::move(start)),
+      job_(std::move(job)),
+      agent_address_(std::move(agent_address)),
+      ready_(std::move(ready)),
+      users_environment_(start_.environment().begin(), start_.environment().end()),
+      chosen_(start_.chosen().begin(), start_.chosen().end()),
+      master_port_(holds_rank_0(start_) ? hold_port() : HeldPort{}),
+      path_(value_in(users_environment_, "PATH", "/usr/local/bin:/usr/bin:/bin")),
+      threads_each_(threads_for_each(users_environment_, start_.worlds_size())),
+      null_(open("/dev/null", O_RDONLY | O_CLOEXEC)),
+      workers_(size_t(start_.worlds_size())) {
+  for (const proto::ResourceLimit& limit : start_.limits())
+    limits_.push_back({limit.resource(), {limit.soft(), limit.hard()}});
+  for (int i = 0; i < start_.worlds_size(); ++i)
+    workers_[size_t(i)].world = from_proto(start_.worlds(i));
+}
+
+std::vector<std::string> Workers::environment_of(int slot) const {
+  WorkerPlace place;
+  place.world = workers_[size_t(slot)].world;
+  place.job = job_;
+  place.agent_address = agent_address_(slot);
+  place.master_address = "127.0.0.1";
+  place.master_port = master_port_.port;
+  place.threads_each = threads_each_;
+  return worker_environment(users_environment_, chosen_, place);
+}
+
+SpawnResult Workers::start_next() {
+  fault_point("agent_spawn");
+  Worker& worker = workers_[tried_++];
+  Pipe out = make_pipe(), err = make_pipe(), in;
+  const bool with_stdin =
+      start_.stdin() == proto::ALL || (start_.stdin() == proto::RANK_0 && worker.world.rank == 0);
+  if (with_stdin) in = make_pipe();
+  const std::vector<std::string> environment = environment_of(slot_of(worker));
+  std::vector<const char*> entries;
+  for (const std::string& entry : environment) entries.push_back(entry.c_str());
+  entries.push_back(nullptr);
+  SpawnOptions options;
+  options.argv.assign(start_.argv().begin(), start_.argv().end());
+  options.path = path_;
+  options.environment = entries.data();
+  options.directory = start_.directory().c_str();
+  options.stdin_fd = with_stdin ? in.read.get() : null_.get();
+  options.stdout_fd = out.write.get();
+  options.stderr_fd = err.write.get();
+  options.parent_death_signal = true;
+  options.new_session = true;
+  options.oom_score_adj = kWorkerOomScore;
+  options.file_mask = int(start_.file_mask());
+  options.limits = limits_;
+  options.ignored_signals = start_.ignored_signals();
+  worker.started = Clock::now();
+  if (first_start_ == TimePoint{}) first_start_ = worker.started;
+  SpawnResult result = spawn(options);
+  if (result.pid == 0) return result;
+  worker.pid = result.pid;
+  worker.running = true;
+  running_by_pid_[worker.pid] = worker.world.rank;
+  worker.pidfd = std::move(result.pidfd);
+  loop_.watch(worker.pidfd.get(), EPOLLIN,
+              [this, rank = worker.world.rank](uint32_t) { ready_(rank); });
+  set_nonblocking(out.read.get());
+  set_nonblocking(err.read.get());
+  worker.stdout_read = std::move(out.read);
+  worker.stderr_read = std::move(err.read);
+  if (with_stdin) {
+    set_nonblocking(in.write.get());
+    worker.stdin_write = std::move(in.write);
+  }
+  fault_point("agent_spawned");
+  return result;
+}
+
+Worker* Workers::of_rank(int rank) {
+  const auto found = std::find_if(workers_.begin(), workers_.end(),
+                                  [&](const Worker& one) { return one.world.rank == rank; });
+  return found == workers_.end() ? nullptr : &*found;
+}
+
+std::optional<proto::RankEnd> Workers::reap(int rank) {
+  Worker* worker = of_rank(rank);
+  if (worker == nullptr || !worker->running) return std::nullopt;
+  int status = 0;
+  rusage usage{};
+  if (wait4(worker->pid, &status, WNOHANG, &usage) != worker->pid) return std::nullopt;
+  return ended(worker->pid, status, int64_t(usage.ru_maxrss) << 10);
+}
+
+std::optional<proto::RankEnd> Workers::ended(pid_t pid, int status, int64_t resident_bytes_max) {
+  const auto found = running_by_pid_.find(pid);
+  if (found == running_by_pid_.end()) return std::nullopt;
+  Worker& worker = *of_rank(found->second);
+  running_by_pid_.erase(found);
+  note_death(worker.world.rank);
+  worker.running = false;
+  loop_.unwatch(worker.pidfd.get());
+  worker.pidfd.reset();
+  proto::RankEnd end;
+  end.set_rank(worker.world.rank);
+  end.set_pid(pid);
+  end.set_killed(WIFSIGNALED(status));
+  end.set_status(WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+  end.set_run_ns(nanoseconds(worker.died - worker.started));
+  end.set_at_ns(nanoseconds(worker.died - first_start_));
+  end.set_order(worker.death_order);
+  end.set_batch(worker.death_batch);
+  end.set_sent_signal(worker.sent_signal);
+  end.set_resident_bytes_max(resident_bytes_max);
+  return end;
+}
+
+void Workers::note_death(int rank) {
+  Worker* worker = of_rank(rank);
+  if (worker == nullptr || worker->death_order != 0) return;
+  worker->death_order = ++deaths_;
+  worker->death_batch = batch_;
+  worker->died = Clock::now();
+}
+
+void Workers::note_signal(pid_t pid, int signal) {
+  const auto found = running_by_pid_.find(pid);
+  if (found == running_by_pid_.end()) return;
+  Worker& worker = *of_rank(found->second);
+  if (worker.death_order == 0) worker.sent_signal = signal;
+}
+
+}  // namespace hvd

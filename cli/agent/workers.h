@@ -1,0 +1,83 @@
+// The agent's workers: started one by one, reaped in the order of their deaths, found again by pid.
+//
+// Lives on the agent's loop thread, which is the process's main thread (parent-death signals hang
+// on it). `rank` is the one a worker is started with.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/agent/held_port.h"
+#include "cli/loop.h"
+#include "cli/subprocess.h"
+#include "proto/rendezvous.pb.h"
+#include "rendezvous/world.h"
+
+namespace hvd {
+
+struct Worker {
+  World world;
+  pid_t pid = 0;  // 0: not started
+  bool running = false;
+  int sent_signal = 0;
+  int death_order = 0;  // 0: not seen to be dead yet
+  int death_batch = 0;
+  TimePoint started{}, died{};
+  UniqueFd pidfd;
+  UniqueFd stdout_read, stderr_read, stdin_write;  // handed on to whoever moves the bytes
+};
+
+class Workers {
+ public:
+  // `ready` is called when a worker's pidfd says that it has ended; then reap() it.
+  // `agent_address` gives the HVD_AGENT of the worker in a slot of this host: its place in all().
+  Workers(Loop& loop, proto::StartWorkers start, std::string job,
+          std::function<std::string(int slot)> agent_address, std::function<void(int rank)> ready);
+
+  bool all_tried() const { return tried_ == workers_.size(); }
+  Worker& next() { return workers_[tried_]; }
+  SpawnResult start_next();
+  void give_up_starting() { tried_ = workers_.size(); }
+
+  // Both return the end once, when it is known.
+  std::optional<proto::RankEnd> reap(int rank);
+  std::optional<proto::RankEnd> ended(pid_t pid, int status, int64_t resident_bytes_max);
+  // The rank is dead as its peers see it, though the kernel has not given it back yet. The first
+  // call counts.
+  void note_death(int rank);
+  void note_signal(pid_t pid, int signal);
+  void begin_batch() { ++batch_; }
+
+  bool is_running(pid_t pid) const { return running_by_pid_.contains(pid); }
+  Worker* of_rank(int rank);
+  int slot_of(const Worker& worker) const { return int(&worker - workers_.data()); }
+  std::vector<Worker>& all() { return workers_; }
+  int running() const { return int(running_by_pid_.size()); }
+  int threads_each() const { return threads_each_; }
+  proto::Stdin stdin_mode() const { return start_.stdin(); }
+
+ private:
+  std::vector<std::string> environment_of(int slot) const;
+
+  Loop& loop_;
+  const proto::StartWorkers start_;
+  const std::string job_;
+  const std::function<std::string(int slot)> agent_address_;
+  const std::function<void(int rank)> ready_;
+  const std::vector<std::string> users_environment_, chosen_;
+  const HeldPort master_port_;
+  const std::string path_;
+  const int threads_each_;  // 0: the user chose
+  std::vector<RlimitValue> limits_;
+  UniqueFd null_;
+  std::vector<Worker> workers_;  // in the order of their ranks
+  std::map<pid_t, int> running_by_pid_;
+  TimePoint first_start_{};
+  size_t tried_ = 0;
+  int batch_ = 0, deaths_ = 0;
+};
+
+}  // namespace hvd

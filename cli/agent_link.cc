@@ -1,0 +1,94 @@
+#include "cli/agent_link.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+namespace hvd {
+namespace {
+
+constexpr size_t kReadBytes = 256u << 10;
+
+}  // namespace
+
+AgentLink::AgentLink(Loop& loop, AgentChannels channels, Callbacks callbacks)
+    : loop_(loop),
+      channels_(std::move(channels)),
+      callbacks_(std::move(callbacks)),
+      buffer_(kReadBytes) {
+  loop_.watch(channels_.output.get(), EPOLLIN | EPOLLONESHOT, [this](uint32_t) { on_output(); });
+  loop_.watch(channels_.words.get(), EPOLLIN, [this](uint32_t) { on_words(); });
+}
+
+void AgentLink::send_frame(FrameKind kind, std::string_view bytes) {
+  if (!channels_.lease) return;
+  append_header(lease_pending_, {uint32_t(bytes.size()), kind, Stream::kStdout, 0, 0});
+  lease_pending_.append(bytes);
+  flush_lease();
+}
+
+void AgentLink::flush_lease() {
+  size_t done = 0;
+  while (done < lease_pending_.size()) {
+    const ssize_t n =
+        write(channels_.lease.get(), lease_pending_.data() + done, lease_pending_.size() - done);
+    if (n > 0)
+      done += size_t(n);
+    else if (errno == EAGAIN)
+      break;
+    else if (errno != EINTR)
+      done = lease_pending_.size();  // the agent is gone: SIGCHLD tells
+  }
+  lease_pending_.erase(0, done);
+  const bool watch = !lease_pending_.empty();
+  if (watch == lease_watched_) return;
+  lease_watched_ = watch;
+  if (watch)
+    loop_.watch(channels_.lease.get(), EPOLLOUT, [this](uint32_t) { flush_lease(); });
+  else
+    loop_.unwatch(channels_.lease.get());
+}
+
+void AgentLink::close_lease() {
+  if (lease_watched_) loop_.unwatch(channels_.lease.get());
+  lease_watched_ = false;
+  lease_pending_.clear();
+  channels_.lease.reset();
+}
+
+void AgentLink::on_output() {
+  const ssize_t n = read(channels_.output.get(), buffer_.data(), buffer_.size());
+  if (n == 0) {
+    output_open_ = false;
+    loop_.unwatch(channels_.output.get());
+    return;
+  }
+  if (n > 0) callbacks_.output({buffer_.data(), size_t(n)});
+  if (!output_paused_) loop_.rearm(channels_.output.get(), EPOLLIN | EPOLLONESHOT);
+}
+
+void AgentLink::on_words() {
+  char words[4096];
+  const ssize_t n = read(channels_.words.get(), words, sizeof words);
+  if (n > 0) callbacks_.words({words, size_t(n)});
+  if (n != 0) return;
+  words_open_ = false;
+  loop_.unwatch(channels_.words.get());
+}
+
+void AgentLink::pause_output() { output_paused_ = true; }
+
+void AgentLink::resume_output() {
+  if (!std::exchange(output_paused_, false) || !output_open_) return;
+  loop_.rearm(channels_.output.get(), EPOLLIN | EPOLLONESHOT);
+}
+
+int AgentLink::unread_bytes() const {
+  int bytes = 0;
+  ioctl(channels_.output.get(), FIONREAD, &bytes);
+  return bytes;
+}
+
+}  // namespace hvd

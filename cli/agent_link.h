@@ -1,0 +1,54 @@
+// hvdrun's end of one agent's pipes: frames into its stdin, bytes out of its stdout and stderr.
+//
+// Lives on the supervisor's loop. The lease is held as long as this object has it open.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/carrier.h"
+#include "cli/frame.h"
+#include "cli/loop.h"
+
+namespace hvd {
+
+class AgentLink {
+ public:
+  struct Callbacks {
+    std::function<void(std::string_view)> output;  // what its stdout holds; magic and frames
+    std::function<void(std::string_view)> words;   // what its stderr holds
+  };
+  AgentLink(Loop& loop, AgentChannels channels, Callbacks callbacks);
+
+  UniqueFd take_control() { return std::move(channels_.control); }
+  pid_t pid() const { return channels_.pid; }
+
+  void send_frame(FrameKind kind,
+                  std::string_view bytes);  // never blocks; a dead agent's are dropped
+  void close_lease();
+  bool leased() const { return bool(channels_.lease); }
+
+  // Output that is read but cannot be written on has to wait in the pipe.
+  void pause_output();
+  void resume_output();
+  bool output_paused() const { return output_paused_; }
+  int unread_bytes() const;
+  bool drained() const { return !output_open_ && !words_open_; }
+
+ private:
+  void flush_lease();
+  void on_output();
+  void on_words();
+
+  Loop& loop_;
+  AgentChannels channels_;
+  const Callbacks callbacks_;
+  std::string lease_pending_;  // bounded by the stdin credit, plus the bootstrap
+  bool lease_watched_ = false;
+  bool output_open_ = true, output_paused_ = false, words_open_ = true;
+  std::vector<char> buffer_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,207 @@
+#include "cli/failure_report.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "cli/signals.h"
+
+namespace hvd {
+namespace {
+
+constexpr size_t kShownMax = 8;
+
+bool failed(const RankEnd& end) { return end.spawn_error != 0 || end.killed || end.status != 0; }
+
+// Among ends of one wake-up the likelier cause goes first: a crash before an exit code, that before
+// a broken pipe or TERM.
+int likelihood(const RankEnd& end) {
+  if (end.spawn_error != 0) return 0;
+  if (end.sent_signal != 0) return 9;
+  if (!end.killed) return end.status == 128 + SIGPIPE || end.status == 128 + SIGTERM ? 4 : 3;
+  switch (end.status) {
+    case SIGSEGV:
+    case SIGBUS:
+    case SIGILL:
+    case SIGFPE:
+    case SIGABRT:
+    case SIGSYS:
+      return 1;
+    case SIGKILL:
+    case SIGXCPU:
+    case SIGXFSZ:
+      return 2;
+    case SIGPIPE:
+    case SIGTERM:
+    case SIGHUP:
+    case SIGINT:
+      return 5;
+    default:
+      return 3;
+  }
+}
+
+int code_of(const RankEnd& end) {
+  if (end.spawn_error != 0) return exit_code_of_spawn(end.spawn_error);
+  return end.killed ? 128 + end.status : end.status;
+}
+
+std::string seconds(int64_t ns) {
+  char text[32];
+  std::snprintf(text, sizeof text, ns < 10'000'000'000 ? "%.3f s" : "%.1f s", double(ns) / 1e9);
+  return text;
+}
+
+// By the time of death; those of one wake-up of one host by likelihood, then by the order in which
+// they were seen.
+void sort_by_death(std::vector<RankEnd>& ends) {
+  using Batch = std::pair<std::string, int>;
+  std::map<Batch, int64_t> began;
+  for (const RankEnd& end : ends) {
+    const auto [at, first] = began.try_emplace(Batch{end.host, end.batch}, end.at_ns);
+    if (!first) at->second = std::min(at->second, end.at_ns);
+  }
+  const auto key = [&](const RankEnd& end) {
+    const Batch batch{end.host, end.batch};
+    return std::make_tuple(began.at(batch), batch, likelihood(end), end.order, end.rank);
+  };
+  std::sort(ends.begin(), ends.end(),
+            [&](const RankEnd& a, const RankEnd& b) { return key(a) < key(b); });
+}
+
+// Ranks that nobody sent a signal; the first of them that failed is the cause, unless it failed
+// because another one had left it alone with exit code 0.
+std::optional<RankEnd> first_failure(const std::vector<RankEnd>& sorted) {
+  std::optional<RankEnd> deserter;
+  for (const RankEnd& end : sorted) {
+    if (!failed(end) && end.stranded_others && !deserter) deserter = end;
+    if (failed(end) && end.sent_signal == 0) return deserter && end.claimed ? deserter : end;
+  }
+  return std::nullopt;
+}
+
+std::string fallout_line(const Verdict& verdict) {
+  std::string words = verdict.first ? "only fallout:" : "ended by hvdrun:";
+  for (size_t i = 0; i < verdict.fallout.size() && i < kShownMax; ++i)
+    words += (i > 0 ? ", rank " : " rank ") + std::to_string(verdict.fallout[i].rank) + " " +
+             how_it_ended(verdict.fallout[i]);
+  if (verdict.fallout.size() > kShownMax)
+    words += " and " + std::to_string(verdict.fallout.size() - kShownMax) + " more";
+  return words;
+}
+
+}  // namespace
+
+std::string how_it_ended(const RankEnd& end) {
+  if (end.spawn_error != 0)
+    return "could not be started (" + end.spawn_step + ": " + std::strerror(end.spawn_error) + ")";
+  if (end.killed) return "was killed by " + signal_name(end.status);
+  return "exited with code " + std::to_string(end.status);
+}
+
+std::string describe(const RankEnd& end) {
+  std::string text = "rank " + std::to_string(end.rank);
+  if (end.spawn_error == 0) text += " (pid " + std::to_string(end.pid) + ")";
+  if (!end.host.empty()) text += " on " + end.host;
+  text += " " + how_it_ended(end);
+  if (end.spawn_error == 0) text += " after " + seconds(end.run_ns);
+  return text;
+}
+
+Verdict attribute(const JobFacts& facts) {
+  std::vector<RankEnd> ends = facts.ends;
+  sort_by_death(ends);
+  Verdict verdict;
+  const bool by_rank = facts.cause == EndCause::kNone || facts.cause == EndCause::kRankFailed;
+  if (by_rank) verdict.first = first_failure(ends);
+  std::vector<bool> known(size_t(facts.size), false);
+  for (RankEnd& end : ends) {
+    if (end.rank >= 0 && end.rank < facts.size) known[size_t(end.rank)] = true;
+    if (verdict.first && verdict.first->rank == end.rank) continue;
+    (failed(end) ? verdict.fallout : verdict.finished).push_back(end);
+  }
+  for (int rank = 0; rank < facts.size; ++rank)
+    if (!known[size_t(rank)]) verdict.missing.push_back(rank);
+
+  verdict.status = exit_status_of(facts.cause);
+  if (verdict.first) {
+    const RankEnd& first = *verdict.first;
+    verdict.status.code = failed(first) ? code_of(first) : 1;
+    if (!failed(first))
+      verdict.why = "it ended without hvd::shutdown() while other ranks needed it";
+    else if (first.given_up)
+      verdict.why = "it did not answer after another rank had failed, so its agent killed it";
+    else if (!facts.init_refused.empty())
+      verdict.why = facts.init_refused;
+  } else if (by_rank && (!verdict.fallout.empty() || !verdict.missing.empty())) {
+    verdict.status.code = kExitOwnFailure;  // nothing explains these ends: not a success
+  }
+  if (verdict.status.code == 0 && facts.output_lost) verdict.status.code = kExitOwnFailure;
+  return verdict;
+}
+
+std::string report(const Verdict& verdict, const JobFacts& facts,
+                   const std::vector<std::string>& stderr_tail) {
+  std::string text;
+  const auto line = [&](const std::string& words) { text += "hvdrun: " + words + "\n"; };
+  if (verdict.first && !stderr_tail.empty()) {
+    line("last lines of rank " + std::to_string(verdict.first->rank) + "'s stderr:");
+    for (const std::string& one : stderr_tail) text += "  | " + one + "\n";
+  }
+  if (!verdict.fallout.empty()) line(fallout_line(verdict));
+  switch (facts.cause) {
+    case EndCause::kNone:
+    case EndCause::kRankFailed:
+      break;
+    case EndCause::kInterrupted:
+      line("interrupted (SIGINT)");
+      break;
+    case EndCause::kTerminated:
+      line("ended by SIGTERM");
+      break;
+    case EndCause::kHangup:
+      line("ended by SIGHUP");
+      break;
+    case EndCause::kReaderGone:
+      line("nobody reads the output any more");
+      break;
+    case EndCause::kTimeLimit:
+    case EndCause::kStartTimeout:
+    case EndCause::kAgentLost:
+    case EndCause::kOwnFailure:
+      line(facts.cause_text);
+      break;
+  }
+  if (verdict.first) {
+    if (!verdict.first->doing.empty())
+      line("rank " + std::to_string(verdict.first->rank) + " " + verdict.first->doing);
+    if (!verdict.why.empty()) line(verdict.why);
+    line("first failure: " + describe(*verdict.first));
+  }
+  return text;
+}
+
+void StderrTail::feed(std::string_view bytes) {
+  if (bytes.size() > kTailBytes) bytes.remove_prefix(bytes.size() - kTailBytes);
+  bytes_.append(bytes);
+  if (bytes_.size() > 2 * kTailBytes) bytes_.erase(0, bytes_.size() - kTailBytes);
+}
+
+std::vector<std::string> StderrTail::lines() const {
+  std::vector<std::string> lines;
+  std::string_view left = bytes_;
+  while (!left.empty()) {
+    const size_t end = left.find('\n');
+    lines.emplace_back(left.substr(0, end));
+    left.remove_prefix(end == left.npos ? left.size() : end + 1);
+  }
+  if (lines.size() > kTailLines) lines.erase(lines.begin(), lines.end() - int(kTailLines));
+  return lines;
+}
+
+}  // namespace hvd

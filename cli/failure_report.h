@@ -1,0 +1,75 @@
+// Facts about the ends of a job -> who was first, why, what was only fallout; the exit status and
+// the text for the user.
+//
+// Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/exit_code.h"
+
+namespace hvd {
+
+struct RankEnd {
+  int rank = -1;
+  std::string host;
+  int pid = 0;
+  bool killed = false;  // by signal `status`, else exit code `status`
+  int status = 0;
+  int64_t run_ns = 0;
+  int64_t at_ns = 0;             // from the first worker's start
+  int order = 0;                 // among the deaths on its host
+  int batch = 0;                 // deaths seen in one wake-up share it
+  int sent_signal = 0;           // the last one we had sent, 0: none
+  int spawn_error = 0;           // errno: it never ran
+  std::string spawn_step;        // "exec of ./train"
+  bool claimed = false;          // it used libhvd
+  bool stranded_others = false;  // it ended without shutdown() while others needed it
+  bool given_up = false;         // it did not answer in a broken epoch, and its agent killed it
+  std::string doing;             // by its status page; empty: nothing is known
+  int64_t resident_bytes_max = 0;
+};
+
+struct JobFacts {
+  int size = 0;
+  std::vector<RankEnd> ends;  // in the order they were heard of
+  EndCause cause = EndCause::kNone;
+  std::string cause_text;    // of a cause that needs words
+  std::string init_refused;  // why init() failed on ranks that waited in it
+  bool output_lost = false;
+};
+
+struct Verdict {
+  std::optional<RankEnd> first;   // the initiating failure
+  std::string why;                // more about it than its exit code says
+  std::vector<RankEnd> fallout;   // ended after it, or by us
+  std::vector<RankEnd> finished;  // exit code 0
+  std::vector<int> missing;       // ranks of which no end is known
+  ExitStatus status;
+};
+
+Verdict attribute(const JobFacts& facts);
+
+std::string how_it_ended(const RankEnd& end);  // "was killed by SIGSEGV"
+std::string describe(
+    const RankEnd& end);  // "rank 3 (pid 71) on gpu1 was killed by SIGSEGV after 1.234 s"
+
+// What goes to stderr at the end, the most important line last. Empty when all went well.
+std::string report(const Verdict& verdict, const JobFacts& facts,
+                   const std::vector<std::string>& stderr_tail);
+
+// Collects the last lines of a rank's stderr, bounded by kTailLines and kTailBytes.
+class StderrTail {
+ public:
+  static constexpr size_t kTailLines = 20, kTailBytes = 16u << 10;
+  void feed(std::string_view bytes);
+  std::vector<std::string> lines() const;
+
+ private:
+  std::string bytes_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,200 @@
+#include "cli/line_tagger.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace hvd {
+namespace {
+
+// The bytes of the first line in `whole`, which ends in a line end. `has_cr` saves the search for
+// what is rare.
+size_t first_line_bytes(std::string_view whole, bool has_cr) {
+  if (!has_cr) {
+    const void* end = std::memchr(whole.data(), '\n', whole.size());
+    return size_t(static_cast<const char*>(end) - whole.data()) + 1;
+  }
+  const size_t end = whole.find_first_of("\r\n");
+  return whole[end] == '\r' && end + 1 < whole.size() && whole[end + 1] == '\n' ? end + 2 : end + 1;
+}
+
+// How many bytes of `bytes` are lines that have ended. A \r as the last byte may be half of \r\n:
+// it has to wait.
+size_t whole_lines_bytes(std::string_view bytes, bool& has_cr) {
+  auto after_last = [&](char end, size_t most) -> size_t {
+    const void* last = memrchr(bytes.data(), end, most);
+    return last ? size_t(static_cast<const char*>(last) - bytes.data()) + 1 : 0;
+  };
+  const size_t after_cr = bytes.empty() ? 0 : after_last('\r', bytes.size() - 1);
+  has_cr = after_cr > 0;
+  return std::max(after_cr, after_last('\n', bytes.size()));
+}
+
+}  // namespace
+
+LineTagger::LineTagger(std::vector<Tag> tags) {
+  for (Tag& tag : tags) streams_.push_back({std::move(tag), {}, {}, Prefix::kTag});
+}
+
+void LineTagger::write_prefix(const State& state, std::string& out) const {
+  if (state.next == Prefix::kNone) return;
+  if (state.tag.stamped) out.append(stamp_);
+  out.append(state.next == Prefix::kTag ? state.tag.first : state.tag.continued);
+}
+
+// `whole` ends in a line end; its first line may continue one that has begun.
+void LineTagger::write_lines(State& state, std::string_view whole, std::string& out) {
+  if (state.tag.first.empty() && (stamp_.empty() || !state.tag.stamped)) {
+    out.append(whole);
+    whole = {};
+  }
+  const bool has_cr = std::memchr(whole.data(), '\r', whole.size()) != nullptr;
+  while (!whole.empty()) {
+    const size_t length = first_line_bytes(whole, has_cr);
+    write_prefix(state, out);
+    out.append(whole.data(), length);
+    whole.remove_prefix(length);
+    state.next = Prefix::kTag;
+  }
+  state.next = Prefix::kTag;
+}
+
+void LineTagger::feed(size_t stream, std::string_view bytes, TimePoint now, std::string& out) {
+  if (bytes.empty()) return;
+  end_open_line(out);
+  State& state = streams_[stream];
+  std::string& target = holder_ && *holder_ != stream ? waiting_ : out;
+  if (!state.rest.empty() && state.rest.back() == '\r' && bytes.front() != '\n')
+    end_rest(stream, target);
+  bool has_cr = false;
+  const size_t whole_bytes = whole_lines_bytes(bytes, has_cr);
+  if (whole_bytes > 0) {
+    if (!state.rest.empty()) {
+      write_prefix(state, target);
+      target.append(state.rest);
+      state.next = Prefix::kNone;
+      state.rest.clear();
+      --resting_;
+    }
+    write_lines(state, bytes.substr(0, whole_bytes), target);
+    bytes.remove_prefix(whole_bytes);
+    if (holder_ == stream) end_hold(out);
+  }
+  if (!bytes.empty()) {
+    if (state.rest.empty()) {
+      state.rest_since = now;
+      ++resting_;
+    }
+    state.rest.append(bytes);
+    if (state.rest.size() > kLineBytesMax) {
+      if (holder_ && *holder_ != stream) split_hold(out);
+      write_partial(stream, now, out);
+    }
+  }
+  if (waiting_.size() > kHeldBytesMax) split_hold(out);
+}
+
+// The rest turned out to be a line of its own.
+void LineTagger::end_rest(size_t stream, std::string& out) {
+  State& state = streams_[stream];
+  write_prefix(state, out);
+  out.append(state.rest);
+  state.rest.clear();
+  state.next = Prefix::kTag;
+  --resting_;
+  if (holder_ == stream) end_hold(out);
+}
+
+void LineTagger::end_hold(std::string& out) {
+  holder_.reset();
+  out.append(waiting_);
+  waiting_.clear();
+}
+
+// Ends a hold before its line has ended.
+void LineTagger::split_hold(std::string& out) {
+  out.push_back('\n');
+  ++splits_;
+  streams_[*holder_].next = Prefix::kContinuation;
+  end_hold(out);
+}
+
+// The sink is free or this stream's.
+void LineTagger::write_partial(size_t stream, TimePoint now, std::string& out) {
+  State& state = streams_[stream];
+  write_prefix(state, out);
+  out.append(state.rest);
+  state.next = Prefix::kNone;
+  state.rest.clear();
+  --resting_;
+  if (!holder_) held_until_ = now + kHoldFor;
+  holder_ = stream;
+}
+
+void LineTagger::tick(TimePoint now, std::string& out) {
+  if (holder_ && now >= held_until_ && others_wait()) split_hold(out);
+  if (resting_ == 0) return;
+  for (size_t stream = 0; stream < streams_.size(); ++stream) {
+    const State& state = streams_[stream];
+    if (state.rest.empty() || now - state.rest_since < kPartialAfter) continue;
+    if (holder_ && holder_ != stream) continue;
+    if (state.rest.back() == '\r')
+      end_rest(stream, out);
+    else
+      write_partial(stream, now, out);
+  }
+}
+
+// A stream is silent only while somebody listens: the rest of a begun line may wait in a pipe that
+// nobody reads.
+void LineTagger::postpone(TimePoint now) {
+  held_until_ = now + kHoldFor;
+  for (State& state : streams_) state.rest_since = now;
+}
+
+// A last line without an end gets none, unless another one follows it.
+void LineTagger::finish(std::string& out) {
+  if (holder_) {
+    State& state = streams_[*holder_];
+    out.append(state.rest);
+    line_open_ = state.rest.empty() || state.rest.back() != '\r';
+    state.rest.clear();
+    if (!waiting_.empty()) end_open_line(out);
+    end_hold(out);
+  }
+  for (State& state : streams_) {
+    if (!state.rest.empty()) {
+      end_open_line(out);
+      write_prefix(state, out);
+      out.append(state.rest);
+      line_open_ = state.rest.back() != '\r';
+      state.rest.clear();
+    }
+    state.next = Prefix::kTag;
+  }
+  resting_ = 0;
+}
+
+void LineTagger::end_open_line(std::string& out) {
+  if (line_open_) out.push_back('\n');
+  line_open_ = false;
+}
+
+bool LineTagger::others_wait() const {
+  if (!waiting_.empty()) return true;
+  return resting_ > (streams_[*holder_].rest.empty() ? 0u : 1u);
+}
+
+std::optional<TimePoint> LineTagger::next_deadline() const {
+  std::optional<TimePoint> soonest;
+  auto consider = [&](TimePoint at) { soonest = soonest ? std::min(*soonest, at) : at; };
+  if (holder_ && others_wait()) consider(held_until_);
+  if (resting_ == 0) return soonest;
+  for (size_t stream = 0; stream < streams_.size(); ++stream) {
+    const State& state = streams_[stream];
+    if (!state.rest.empty() && (!holder_ || holder_ == stream))
+      consider(state.rest_since + kPartialAfter);
+  }
+  return soonest;
+}
+
+}  // namespace hvd

@@ -1,0 +1,76 @@
+// Turns the pieces of many streams into whole tagged lines for one sink.
+//
+// Pure: time comes in, bytes go out through `out`. A line ends at \n, \r\n or a lone \r (progress
+// bars), kept as written, and is whole up to kLineBytesMax. A longer one, or a rest without an end
+// after kPartialAfter (a prompt), goes out as it is and *holds* the sink: the other streams' lines
+// wait until the line ends, for at most kHoldFor or kHeldBytesMax; then comes a newline, they go
+// on, and the rest of the held line later starts with the continuation tag. Such splits are
+// counted; they are not torn lines.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/deadline.h"
+
+namespace hvd {
+
+inline constexpr size_t kLineBytesMax = 64u << 10;
+inline constexpr size_t kHeldBytesMax = 64u << 10;
+inline constexpr std::chrono::milliseconds kPartialAfter{200};
+inline constexpr std::chrono::milliseconds kHoldFor{1000};
+
+class LineTagger {
+ public:
+  // One entry per stream; an empty tag passes bytes through with no tag. `continued` starts the
+  // rest of a split line.
+  struct Tag {
+    std::string first, continued;
+    bool stamped = true;  // goes behind the stamp, if there is one
+  };
+  explicit LineTagger(std::vector<Tag> tags);
+
+  // Written in front of every tag from now on.
+  void set_stamp(const std::string& stamp) { stamp_ = stamp; }
+
+  void feed(size_t stream, std::string_view bytes, TimePoint now, std::string& out);
+  void tick(TimePoint now, std::string& out);  // call at next_deadline()
+  void postpone(TimePoint now);  // instead of tick() while the caller has bytes it did not feed yet
+  void finish(std::string& out);  // all streams have ended: what is left goes out as it is
+  std::optional<TimePoint> next_deadline() const;
+  int64_t splits() const { return splits_; }
+
+ private:
+  enum class Prefix { kTag, kNone, kContinuation };  // what the next byte of a stream comes behind
+  struct State {
+    Tag tag;
+    std::string
+        rest;  // arrived and not yet written: no line end in it, except a \r as its last byte
+    TimePoint rest_since{};
+    Prefix next = Prefix::kTag;
+  };
+
+  void write_prefix(const State& state, std::string& out) const;
+  void write_lines(State& state, std::string_view whole, std::string& out);
+  void write_partial(size_t stream, TimePoint now, std::string& out);
+  void end_rest(size_t stream, std::string& out);
+  void end_open_line(std::string& out);
+  void end_hold(std::string& out);
+  void split_hold(std::string& out);
+  bool others_wait() const;
+
+  std::vector<State> streams_;
+  std::string stamp_;
+  std::optional<size_t> holder_;
+  TimePoint held_until_{};
+  std::string waiting_;     // whole tagged lines of the others while the sink is held
+  bool line_open_ = false;  // finish() left a line without an end
+  int64_t splits_ = 0;
+  size_t resting_ = 0;  // streams with a rest, so that a tick without any is free
+};
+
+}  // namespace hvd

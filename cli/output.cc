@@ -1,0 +1,222 @@
+#include "cli/output.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "runtime/base/env.h"
+#include "runtime/base/error.h"
+
+namespace hvd {
+namespace {
+
+bool same_file(int a, int b) {
+  struct stat first, second;
+  return fstat(a, &first) == 0 && fstat(b, &second) == 0 && first.st_dev == second.st_dev &&
+         first.st_ino == second.st_ino;
+}
+
+bool wants_color(ColorMode mode, int fd) {
+  if (mode != ColorMode::kAuto) return mode == ColorMode::kAlways;
+  return isatty(fd) == 1 && !env::get("NO_COLOR") && env::get("TERM").value_or("") != "dumb";
+}
+
+// Horovod's tag, the rest of a split line marked by a plus. Colours tell ranks apart; stderr's is
+// bold.
+LineTagger::Tag make_tag(int rank, Stream stream, bool color) {
+  const bool error = stream == Stream::kStderr;
+  const std::string tag = "[" + std::to_string(rank) + "]<" + (error ? "stderr" : "stdout") + ">";
+  if (!color) return {tag + ":", tag + "+:", true};
+  const std::string on =
+      std::string("\x1b[") + (error ? "1;" : "") + std::to_string(31 + rank % 6) + "m";
+  return {on + tag + ":\x1b[0m", on + tag + "+:\x1b[0m", true};
+}
+
+std::vector<LineTagger::Tag> console_tags(const OutputOptions& options, int fd) {
+  const bool color = options.tags && wants_color(options.color, fd);
+  std::vector<LineTagger::Tag> all;
+  for (int rank = 0; rank < options.ranks; ++rank)
+    for (Stream stream : {Stream::kStdout, Stream::kStderr})
+      all.push_back(options.tags ? make_tag(rank, stream, color) : LineTagger::Tag{});
+  all.push_back({.first = {}, .continued = {}, .stamped = false});  // hvdrun's own words
+  return all;
+}
+
+void make_folder(const std::string& path) {
+  if (mkdir(path.c_str(), 0777) == 0 || errno == EEXIST) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "cannot make the output directory " + path + ": " + std::strerror(errno) +
+                  "; give --output-filename a directory that can be written");
+}
+
+// Rank 3 of 16 is "rank.03": they sort.
+std::string rank_folder(const std::string& directory, int rank, int ranks) {
+  const size_t width = std::to_string(std::max(0, ranks - 1)).size();
+  const std::string number = std::to_string(rank);
+  return directory + "/rank." + std::string(width - number.size(), '0') + number;
+}
+
+}  // namespace
+
+Output::Output(OutputOptions options)
+    : options_(std::move(options)), tails_(size_t(options_.ranks)) {
+  open_console();
+  if (!options_.directory.empty()) open_files();
+}
+
+void Output::open_console() {
+  const auto open = [&](int fd, const char* thread, const char* name) {
+    sinks_.push_back(
+        std::make_unique<Sink>(thread, std::vector<int>{fd}, options_.queue_bytes_max));
+    routes_.push_back(
+        std::make_unique<Route>(sinks_.back().get(), 0, name, console_tags(options_, fd)));
+  };
+  open(1, "stdout", "standard output");
+  if (!same_file(1, 2)) open(2, "stderr", "standard error");
+  consoles_ = routes_.size();
+}
+
+void Output::open_files() {
+  make_folder(options_.directory);
+  std::vector<int> fds;
+  std::vector<std::string> names;
+  for (int rank = 0; rank < options_.ranks; ++rank) {
+    const std::string folder = rank_folder(options_.directory, rank, options_.ranks);
+    make_folder(folder);
+    for (const char* stream : {"/stdout", "/stderr"}) {
+      const std::string name = folder + stream;
+      UniqueFd file(open(name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+      if (!file) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    "cannot write the output file " + name + ": " + std::strerror(errno));
+      }
+      fds.push_back(file.get());
+      names.push_back(name);
+      files_.push_back(std::move(file));
+    }
+  }
+  sinks_.push_back(std::make_unique<Sink>("files", fds, options_.queue_bytes_max));
+  for (size_t i = 0; i < fds.size(); ++i) {
+    const auto stream = i % 2 == 0 ? Stream::kStdout : Stream::kStderr;
+    std::vector<LineTagger::Tag> tags = {LineTagger::Tag{}};
+    if (options_.tags) tags = {make_tag(int(i / 2), stream, false)};
+    routes_.push_back(std::make_unique<Route>(sinks_.back().get(), i, names[i], std::move(tags)));
+  }
+}
+
+bool Output::shows(int rank) const {
+  return options_.shown.empty() ||
+         std::binary_search(options_.shown.begin(), options_.shown.end(), rank);
+}
+
+// As asctime() has it, without the newline.
+void Output::stamp() {
+  const std::time_t now = std::time(nullptr);
+  if (!options_.timestamps || now == stamped_) return;
+  stamped_ = now;
+  std::tm parts{};
+  localtime_r(&now, &parts);
+  char text[64];
+  std::strftime(text, sizeof text, "%a %b %e %H:%M:%S %Y", &parts);
+  for (const auto& route : routes_) route->tagger.set_stamp(text);
+}
+
+void Output::feed(std::string_view bytes, TimePoint now) {
+  stamp();
+  FrameReader::Piece piece;
+  while (reader_.next(bytes, piece)) {
+    const int rank = piece.header.rank;
+    if (piece.header.kind != FrameKind::kOutput || rank < 0 || rank >= options_.ranks) continue;
+    const size_t stream = size_t(rank) * 2 + size_t(piece.header.stream);
+    if (shows(rank)) {
+      Route& to = console(piece.header.stream);
+      to.tagger.feed(stream, piece.bytes, now, to.block);
+    }
+    if (!files_.empty()) {
+      Route& to = *routes_[consoles_ + stream];
+      to.tagger.feed(0, piece.bytes, now, to.block);
+    }
+    if (piece.header.stream == Stream::kStderr) tails_[size_t(rank)].feed(piece.bytes);
+  }
+}
+
+void Output::say(std::string_view words, TimePoint now) {
+  Route& to = console(Stream::kStderr);
+  to.tagger.feed(size_t(options_.ranks) * 2, words, now, to.block);
+}
+
+void Output::flush() {
+  for (const auto& to : routes_) {
+    if (to->block.empty()) continue;
+    to->sink->push(to->target, std::move(to->block));
+    to->block = to->sink->empty_block();
+  }
+}
+
+void Output::tick(TimePoint now, bool behind) {
+  for (const auto& to : routes_) {
+    const auto deadline = to->tagger.next_deadline();
+    if (!deadline || now < *deadline) continue;
+    if (behind)
+      to->tagger.postpone(now);
+    else
+      to->tagger.tick(now, to->block);
+  }
+}
+
+void Output::finish() {
+  for (const auto& to : routes_) to->tagger.finish(to->block);
+}
+
+std::optional<TimePoint> Output::next_deadline() const {
+  std::optional<TimePoint> soonest;
+  for (const auto& to : routes_)
+    if (const auto at = to->tagger.next_deadline())
+      soonest = soonest ? std::min(*soonest, *at) : *at;
+  return soonest;
+}
+
+bool Output::full() {
+  bool full = false;
+  for (const auto& sink : sinks_)
+    full |= sink->full();  // no short cut: each has to remember that it was seen full
+  return full;
+}
+
+bool Output::idle() const {
+  return std::all_of(routes_.begin(), routes_.end(),
+                     [](const auto& to) { return to->block.empty(); }) &&
+         std::all_of(sinks_.begin(), sinks_.end(), [](const auto& sink) { return sink->idle(); });
+}
+
+std::string Output::other_error() const {
+  for (const auto& to : routes_) {
+    const int error = to->sink->error(to->target);
+    if (error == 0 || (error == EPIPE && to == routes_.front())) continue;
+    return "cannot write " + to->name + ": " + std::strerror(error);
+  }
+  return {};
+}
+
+bool Output::lost() const {
+  return std::any_of(routes_.begin(), routes_.end(),
+                     [](const auto& to) { return to->sink->error(to->target) != 0; });
+}
+
+int64_t Output::lost_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& sink : sinks_) bytes += sink->lost_bytes();
+  return bytes;
+}
+
+int64_t Output::split_lines() const {
+  int64_t splits = 0;
+  for (size_t i = 0; i < consoles_; ++i) splits += routes_[i]->tagger.splits();
+  return splits;
+}
+
+}  // namespace hvd

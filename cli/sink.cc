@@ -1,0 +1,116 @@
+#include "cli/sink.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+namespace hvd {
+namespace {
+
+constexpr size_t kKeptBlocksMax = 4;
+
+// Returns errno, 0 when all is written.
+int write_all(int fd, const std::string& bytes) {
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t n = write(fd, bytes.data() + done, bytes.size() - done);
+    if (n >= 0) {
+      done += size_t(n);
+    } else if (errno == EAGAIN) {  // somebody else made the shared description non-blocking
+      pollfd one{fd, POLLOUT, 0};
+      poll(&one, 1, -1);
+    } else if (errno != EINTR) {
+      return errno;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+Sink::Sink(std::string name, std::vector<int> fds, size_t queue_bytes_max)
+    : name_(std::move(name)), queue_bytes_max_(queue_bytes_max) {
+  for (int fd : fds) targets_.push_back({fd});
+}
+
+Sink::~Sink() = default;
+
+void Sink::push(size_t target, std::string block) {
+  MutexLock lock(mutex_);
+  if (targets_[target].error != 0) {
+    lost_bytes_ += int64_t(block.size());
+    return;
+  }
+  queued_bytes_ += block.size();
+  queue_.push_back({target, std::move(block)});
+  if (!thread_.joinable()) thread_ = std::jthread([this](std::stop_token stop) { run(stop); });
+  changed_.notify_one();
+}
+
+std::string Sink::empty_block() {
+  MutexLock lock(mutex_);
+  if (used_.empty()) return {};
+  std::string block = std::move(used_.back());
+  used_.pop_back();
+  block.clear();
+  return block;
+}
+
+bool Sink::full() {
+  MutexLock lock(mutex_);
+  const bool full = queued_bytes_ >= queue_bytes_max_;
+  full_seen_ |= full;
+  return full;
+}
+
+bool Sink::idle() const {
+  MutexLock lock(mutex_);
+  return queued_bytes_ == 0;
+}
+
+int Sink::error(size_t target) const {
+  MutexLock lock(mutex_);
+  return targets_[target].error;
+}
+
+int64_t Sink::lost_bytes() const {
+  MutexLock lock(mutex_);
+  return lost_bytes_;
+}
+
+void Sink::written(Block block, int error) {
+  queued_bytes_ -= block.bytes.size();
+  Target& target = targets_[block.target];
+  if (error != 0) {
+    if (target.error == 0) target.error = error;
+    lost_bytes_ += int64_t(block.bytes.size());
+  } else if (used_.size() < kKeptBlocksMax) {
+    used_.push_back(std::move(block.bytes));
+  }
+  bool wake = error != 0 || queued_bytes_ == 0;
+  if (full_seen_ && queued_bytes_ <= queue_bytes_max_ / 2) {
+    full_seen_ = false;
+    wake = true;
+  }
+  if (wake) wake_.wake();
+}
+
+// What is queued when the owner goes is still written.
+void Sink::run(const std::stop_token& stop) NO_THREAD_SAFETY_ANALYSIS {
+  pthread_setname_np(pthread_self(), name_.c_str());
+  std::unique_lock<Mutex> lock(mutex_);
+  while (
+      changed_.wait(lock, stop, [this]() NO_THREAD_SAFETY_ANALYSIS { return !queue_.empty(); })) {
+    Block block = std::move(queue_.front());
+    queue_.pop_front();
+    const Target target = targets_[block.target];
+    lock.unlock();
+    const int error = target.error != 0 ? target.error : write_all(target.fd, block.bytes);
+    lock.lock();
+    written(std::move(block), error);
+  }
+}
+
+}  // namespace hvd

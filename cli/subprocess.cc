@@ -1,0 +1,171 @@
+#include "cli/subprocess.h"
+
+#include <fcntl.h>
+#include <linux/sched.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+
+namespace hvd {
+namespace {
+
+constexpr size_t kStackBytes = 64u << 10;
+
+struct Child {
+  const SpawnOptions* options;
+  const std::vector<std::string>* candidates;
+  char* const* argv;
+  char oom_text[16];
+  int oom_bytes;
+  pid_t parent;
+  unsigned long long ignored_here;
+  int error = 0;
+  const char* step = "";
+};
+
+int give_up(Child& child, const char* step) {
+  child.error = errno;
+  child.step = step;
+  _exit(127);
+}
+
+// exec itself turns handlers into default actions, so only what is ignored here and there has to be
+// made equal.
+void reset_signals(unsigned long long ignored_here, unsigned long long wanted) {
+  struct sigaction action{};
+  for (int signal = 1; signal < 65; ++signal) {
+    unsigned long long bit = 1ull << (signal - 1);
+    if (!((ignored_here ^ wanted) & bit)) continue;
+    action.sa_handler = wanted & bit ? SIG_IGN : SIG_DFL;
+    sigaction(signal, &action, nullptr);
+  }
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+// dup2 onto itself would keep close-on-exec, and a source below 3 could be overwritten before it is
+// used.
+bool place(int fd, int target) {
+  if (fd < 0) return true;
+  if (fd == target) return fcntl(fd, F_SETFD, 0) == 0;
+  return dup2(fd, target) == target;
+}
+
+// Runs in the child on its own stack, in the parent's memory: async-signal-safe calls only.
+int child_main(void* argument) {
+  Child& child = *static_cast<Child*>(argument);
+  const SpawnOptions& options = *child.options;
+  if (options.parent_death_signal) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != child.parent) _exit(127);
+  }
+  if (options.new_session && setsid() < 0) give_up(child, "setsid");
+  if (child.oom_bytes > 0) {
+    int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+    if (fd >= 0) {
+      [[maybe_unused]] ssize_t written = write(fd, child.oom_text, size_t(child.oom_bytes));
+      close(fd);
+    }
+  }
+  for (const RlimitValue& limit : options.limits)
+    setrlimit(__rlimit_resource_t(limit.resource), &limit.value);
+  if (options.file_mask >= 0) umask(mode_t(options.file_mask));
+  if (!place(options.stdin_fd, 0) || !place(options.stdout_fd, 1) || !place(options.stderr_fd, 2) ||
+      !place(options.extra_fd, 3))
+    give_up(child, "dup2");
+  if (options.directory && chdir(options.directory) != 0) give_up(child, "chdir");
+  reset_signals(child.ignored_here, options.ignored_signals);
+  int error = ENOENT;
+  for (const std::string& candidate : *child.candidates) {
+    execve(candidate.c_str(), child.argv, const_cast<char* const*>(options.environment));
+    if (errno != ENOENT && errno != ENOTDIR)
+      error = errno;  // as execvp: a permission error wins over "not found"
+    if (errno != ENOENT && errno != ENOTDIR && errno != EACCES) break;
+  }
+  errno = error;
+  give_up(child, "exec");
+  return 0;
+}
+
+std::vector<std::string> candidates(const SpawnOptions& options) {
+  const std::string& name = options.program.empty() ? options.argv[0] : options.program;
+  if (name.find('/') != std::string::npos) return {name};
+  std::vector<std::string> all;
+  for (size_t begin = 0; begin <= options.path.size() && !name.empty();) {
+    size_t end = options.path.find(':', begin);
+    if (end == std::string::npos) end = options.path.size();
+    std::string folder = options.path.substr(begin, end - begin);
+    all.push_back(folder.empty() ? "./" + name : folder + "/" + name);
+    begin = end + 1;
+  }
+  return all;
+}
+
+struct Stack {
+  void* base = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+  char* top() { return static_cast<char*>(base) + kStackBytes; }
+};
+
+}  // namespace
+
+SpawnResult spawn(const SpawnOptions& options) {
+  static thread_local Stack stack;  // kept: one mapping for all children of this thread
+  std::vector<std::string> files = candidates(options);
+  std::vector<char*> argv;
+  for (const std::string& word : options.argv) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  static thread_local const unsigned long long ignored_here =
+      ignored_signals();  // callers change none after the first
+  Child child{&options, &files, argv.data(), {}, 0, getpid(), ignored_here};
+  if (options.oom_score_adj != 0)
+    child.oom_bytes =
+        std::snprintf(child.oom_text, sizeof child.oom_text, "%d", options.oom_score_adj);
+  // With every signal blocked no handler or default action runs in the shared memory before the
+  // child's own reset.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int pidfd = -1;
+  // glibc's clone() takes CLONE_PIDFD like clone3 does (the descriptor comes back through
+  // parent_tid) and needs no assembly of ours; seccomp filters that refuse clone3 with ENOSYS let
+  // it pass.
+  pid_t pid = clone(child_main, stack.top(), CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, &child,
+                    &pidfd);
+  int clone_error = errno;
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  SpawnResult result;
+  if (pid < 0) {
+    result.error = clone_error;
+    result.step = "clone";
+    return result;
+  }
+  result.pidfd.reset(pidfd);
+  if (child.error != 0) {
+    waitpid(pid, nullptr, 0);
+    result.error = child.error;
+    result.step = child.step;
+    return result;
+  }
+  result.pid = pid;
+  return result;
+}
+
+unsigned long long ignored_signals() {
+  unsigned long long bits = 0;
+  struct sigaction now{};
+  for (int signal = 1; signal < 65; ++signal)
+    if (sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN)
+      bits |= 1ull << (signal - 1);
+  return bits;
+}
+
+}  // namespace hvd

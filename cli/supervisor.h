@@ -1,0 +1,32 @@
+// hvdrun's loop: starts the agent, moves input and output, feeds events to the Membership and
+// performs its actions, and says at the end who failed.
+//
+// Everything runs on the calling thread; helper threads (control stream, sinks, stdin) only put
+// things into queues.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/carrier.h"
+#include "cli/exit_code.h"
+#include "cli/job_spec.h"
+#include "cli/subprocess.h"
+#include "rendezvous/slots.h"
+
+namespace hvd {
+
+// How hvdrun was started: workers get it back unchanged.
+struct StartState {
+  unsigned long long ignored_signals = 0;  // bit n-1: signal n
+  std::vector<std::string> environment;
+  std::vector<RlimitValue> limits;
+};
+
+// Runs the job to its end. The process must end by _exit or a signal after it: threads may be stuck
+// in a write. Throws kInvalidArgument when an output file cannot be made, kUnavailable when the
+// agent cannot be started.
+ExitStatus supervise(const JobSpec& spec, const std::vector<Slot>& slots, const StartState& start,
+                     Carrier& carrier);
+
+}  // namespace hvd

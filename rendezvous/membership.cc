@@ -1,0 +1,252 @@
+#include "rendezvous/membership.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <map>
+#include <utility>
+
+#include "runtime/base/error.h"
+
+namespace hvd {
+namespace {
+
+// What survivors get between a rank's failure and TERM, when they can notice it: to throw, catch
+// and print.
+constexpr std::chrono::milliseconds kLastWords{300};
+constexpr size_t kNamesMax = 8;
+
+std::string seconds(std::chrono::milliseconds time) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g s", double(time.count()) / 1e3);
+  return text;
+}
+
+}  // namespace
+
+Membership::Membership(std::vector<Host> hosts, std::vector<Slot> slots, MembershipOptions options,
+                       TimePoint now)
+    : options_(options), agents_deadline_(now + options.start_timeout) {
+  for (Host& host : hosts) hosts_.emplace_back().host = std::move(host);
+  for (Slot& slot : slots) {
+    HVD_CHECK(slot.world.rank == int(ranks_.size()), "slots come in the order of their ranks");
+    hosts_.at(size_t(slot.host)).has_workers = true;
+    ranks_.emplace_back().slot = std::move(slot);
+  }
+}
+
+std::vector<Action> Membership::begin(TimePoint now) {
+  const auto used =
+      std::count_if(hosts_.begin(), hosts_.end(), [](const HostState& h) { return h.has_workers; });
+  if (used == 1) start_workers(now);
+  return std::exchange(actions_, {});
+}
+
+std::vector<Action> Membership::apply(const Event& event, TimePoint now) {
+  std::visit([&](const auto& one) { on(one, now); }, event);
+  return std::exchange(actions_, {});
+}
+
+std::optional<TimePoint> Membership::next_deadline() const {
+  std::optional<TimePoint> soonest;
+  for (const auto& one : {agents_deadline_, workers_deadline_, init_deadline_})
+    if (one) soonest = soonest ? std::min(*soonest, *one) : *one;
+  return soonest;
+}
+
+int Membership::living() const {
+  return int(std::count_if(ranks_.begin(), ranks_.end(),
+                           [](const Rank& r) { return r.state != State::kEnded; }));
+}
+
+void Membership::on(const event::AgentJoined& event, TimePoint now) {
+  hosts_.at(size_t(event.host)).joined = true;
+  const bool all = std::all_of(hosts_.begin(), hosts_.end(),
+                               [](const HostState& h) { return h.joined || !h.has_workers; });
+  if (!all) return;
+  agents_deadline_.reset();
+  start_workers(now);
+}
+
+void Membership::on(const event::AgentLost& event, TimePoint) {
+  end_job(EndCause::kAgentLost, SIGTERM, {}, event.reason);
+}
+
+void Membership::on(const event::WorkersStarted& event, TimePoint) {
+  for (int rank : event.ranks) {
+    Rank& one = ranks_.at(size_t(rank));
+    if (one.state == State::kStarting) one.state = State::kRunning;
+  }
+  const bool all = std::none_of(ranks_.begin(), ranks_.end(), [](const Rank& r) {
+    return r.state == State::kPlanned || r.state == State::kStarting;
+  });
+  if (all) workers_deadline_.reset();
+  decide_epoch();
+}
+
+void Membership::on(const event::RankClaimed& event, TimePoint) {
+  ranks_.at(size_t(event.rank)).claimed = true;
+}
+
+void Membership::on(const event::EpochWanted& event, TimePoint now) {
+  for (int rank : event.ranks) {
+    Rank& one = ranks_.at(size_t(rank));
+    if (one.state == State::kEnded) continue;
+    one.claimed = one.waits = true;
+    if (!init_deadline_) init_deadline_ = now + options_.start_timeout;
+  }
+  decide_epoch();
+}
+
+void Membership::on(const event::RankEnded& event, TimePoint) {
+  Rank& one = ranks_.at(size_t(event.rank));
+  if (one.state == State::kEnded) return;
+  one.state = State::kEnded;
+  one.waits = false;
+  one.lost = event.failed;
+  const int size_min = options_.size_min > 0 ? options_.size_min : int(ranks_.size());
+  const int lost =
+      int(std::count_if(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.lost; }));
+  if (event.failed && !ending() && int(ranks_.size()) - lost < size_min) {
+    const bool can_notice =
+        std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.claimed; });
+    end_job(EndCause::kRankFailed, SIGTERM, can_notice ? kLastWords : std::chrono::milliseconds(0),
+            event.how);
+  }
+  decide_epoch();
+}
+
+void Membership::on(const event::EndAsked& event, TimePoint) {
+  end_job(event.cause, event.first_signal, {}, event.reason);
+}
+
+void Membership::on(const event::TimePassed&, TimePoint now) {
+  const std::string limit = seconds(options_.start_timeout) + " (--start-timeout)";
+  if (agents_deadline_ && now >= *agents_deadline_) {
+    agents_deadline_.reset();
+    std::string missing;
+    for (const HostState& one : hosts_)
+      if (one.has_workers && !one.joined) missing += (missing.empty() ? "" : ", ") + one.host.name;
+    end_job(EndCause::kStartTimeout, SIGTERM, {},
+            "no agent reported from " + missing + " within " + limit);
+  }
+  if (workers_deadline_ && now >= *workers_deadline_) {
+    workers_deadline_.reset();
+    std::vector<int> missing;
+    for (const Rank& one : ranks_)
+      if (one.state == State::kStarting) missing.push_back(one.slot.world.rank);
+    end_job(EndCause::kStartTimeout, SIGTERM, {},
+            names(missing) + " could not be started within " + limit);
+  }
+  if (init_deadline_ && now >= *init_deadline_) {
+    std::vector<int> missing;
+    for (const Rank& one : ranks_)
+      if (one.state != State::kEnded && !one.waits) missing.push_back(one.slot.world.rank);
+    refuse_epoch(missing, names(missing) + " did not call hvd::init() within " + limit +
+                              " of the first rank's call");
+  }
+}
+
+void Membership::start_workers(TimePoint now) {
+  if (ending()) return;
+  for (size_t host = 0; host < hosts_.size(); ++host) {
+    action::StartWorkers start{int(host), {}};
+    for (Rank& one : ranks_) {
+      if (one.slot.host != int(host) || one.state != State::kPlanned) continue;
+      one.state = State::kStarting;
+      start.worlds.push_back(one.slot.world);
+    }
+    if (start.worlds.empty()) continue;
+    workers_deadline_ = now + options_.start_timeout;
+    actions_.emplace_back(std::move(start));
+  }
+}
+
+// Every living rank has asked: the next epoch starts. One that can no longer ask ends the wait at
+// once.
+void Membership::decide_epoch() {
+  std::vector<int> ended, waiting, living;
+  for (const Rank& one : ranks_) {
+    if (one.state != State::kEnded)
+      living.push_back(one.slot.world.rank);
+    else if (!one.lost || options_.size_min == 0)
+      ended.push_back(one.slot.world.rank);
+    if (one.waits) waiting.push_back(one.slot.world.rank);
+  }
+  if (waiting.empty()) {
+    init_deadline_.reset();
+    return;
+  }
+  if (ending()) {
+    refuse_epoch(ended, "the job is ending: " + end_reason_);
+  } else if (!ended.empty()) {
+    refuse_epoch(ended, names(ended) + (ended.size() == 1 ? " has" : " have") +
+                            " ended and cannot take part in the next epoch");
+  } else if (waiting.size() == living.size()) {
+    start_epoch();
+  }
+}
+
+// Members keep their order: survivors first would change nothing, since a job only ever loses ranks
+// here, so the lowest survivor is rank 0 and was in the previous epoch.
+void Membership::start_epoch() {
+  std::vector<Rank*> members;
+  for (Rank& one : ranks_)
+    if (one.waits) members.push_back(&one);
+  std::map<int, int> local_size, cross_size;  // by host; by local rank
+  ++epoch_;
+  for (size_t i = 0; i < members.size(); ++i) {
+    World& world = members[i]->world;
+    world = members[i]->slot.world;
+    world.epoch = epoch_;
+    world.rank = int(i);
+    world.size = int(members.size());
+    world.local_rank = local_size[members[i]->slot.host]++;
+    world.cross_rank = cross_size[world.local_rank]++;
+  }
+  for (size_t host = 0; host < hosts_.size(); ++host) {
+    action::StartEpoch start{int(host), epoch_, {}};
+    for (Rank* one : members) {
+      one->waits = false;
+      one->world.local_size = local_size[one->slot.host];
+      one->world.cross_size = cross_size[one->world.local_rank];
+      if (one->slot.host == int(host)) start.members.push_back({one->slot.world.rank, one->world});
+    }
+    if (!start.members.empty()) actions_.emplace_back(std::move(start));
+  }
+  init_deadline_.reset();
+}
+
+void Membership::refuse_epoch(const std::vector<int>& missing, const std::string& reason) {
+  for (size_t host = 0; host < hosts_.size(); ++host) {
+    bool waits = false;
+    for (Rank& one : ranks_) waits |= one.slot.host == int(host) && std::exchange(one.waits, false);
+    if (waits) actions_.emplace_back(action::RefuseEpoch{int(host), missing, reason});
+  }
+  init_deadline_.reset();
+}
+
+void Membership::end_job(EndCause cause, int first_signal, std::chrono::milliseconds after,
+                         std::string reason) {
+  if (cause_ == EndCause::kNone) {
+    cause_ = cause;
+    end_reason_ = reason;
+  }
+  agents_deadline_.reset();
+  workers_deadline_.reset();
+  actions_.emplace_back(action::EndJob{cause, first_signal, after, std::move(reason)});
+}
+
+std::string Membership::names(const std::vector<int>& ranks) const {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size() && i < kNamesMax; ++i) {
+    const Host& host = hosts_[size_t(ranks_[size_t(ranks[i])].slot.host)].host;
+    text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
+    if (hosts_.size() > 1) text += " (" + host.name + ")";
+  }
+  if (ranks.size() > kNamesMax)
+    text += " and " + std::to_string(ranks.size() - kNamesMax) + " more";
+  return text;
+}
+
+}  // namespace hvd

@@ -1,0 +1,162 @@
+// Who is in the job, decided from events: when workers start, which epoch begins with which worlds,
+// and when the job ends.
+//
+// Pure: events and the time come in, actions with their reasons come out. The owner's loop performs
+// them in order and calls apply(TimePassed{}, now) at next_deadline(). A static job is one whose
+// size_min is its size: it never goes on smaller. Ranks in events and actions are those that
+// workers were started with; a World has the rank in its epoch.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "rendezvous/slots.h"
+#include "runtime/base/deadline.h"
+
+namespace hvd {
+
+// Why a job has to end. The first cause stays.
+enum class EndCause {
+  kNone,          // all ranks ended by themselves
+  kRankFailed,    // by a signal, a code, or because it could not be started
+  kInterrupted,   // INT to hvdrun
+  kTerminated,    // TERM to hvdrun
+  kHangup,        // HUP to hvdrun
+  kReaderGone,    // nobody reads our output any more
+  kTimeLimit,     // --timeout
+  kStartTimeout,  // agents or workers did not start in time
+  kAgentLost,     // an agent is gone or does not answer
+  kOwnFailure,
+};
+
+namespace event {
+struct AgentJoined {
+  int host;
+};
+struct AgentLost {
+  int host;
+  std::string reason;
+};
+struct WorkersStarted {
+  std::vector<int> ranks;
+};
+struct RankClaimed {
+  int rank;
+};  // the first sign that it uses libhvd
+struct EpochWanted {
+  std::vector<int> ranks;
+};  // they wait in init()
+struct RankEnded {
+  int rank;
+  bool failed;
+  std::string how;
+};
+struct EndAsked {
+  EndCause cause;
+  int first_signal;
+  std::string reason;
+};
+struct TimePassed {};
+}  // namespace event
+using Event =
+    std::variant<event::AgentJoined, event::AgentLost, event::WorkersStarted, event::RankClaimed,
+                 event::EpochWanted, event::RankEnded, event::EndAsked, event::TimePassed>;
+
+namespace action {
+struct StartWorkers {
+  int host;
+  std::vector<World> worlds;
+};
+struct Member {
+  int rank;
+  World world;
+};
+struct StartEpoch {
+  int host;
+  uint32_t epoch;
+  std::vector<Member> members;
+};
+struct RefuseEpoch {
+  int host;
+  std::vector<int> missing;  // who has not asked
+  std::string reason;
+};  // for all who wait in init() there
+struct EndJob {
+  EndCause cause;
+  int first_signal;
+  std::chrono::milliseconds after{0};  // so that survivors can throw, catch and print
+  std::string reason;
+};
+}  // namespace action
+using Action =
+    std::variant<action::StartWorkers, action::StartEpoch, action::RefuseEpoch, action::EndJob>;
+
+struct MembershipOptions {
+  int size_min = 0;  // fewer living ranks than this end the job; 0: as many as there are slots
+  std::chrono::milliseconds start_timeout{30'000};
+};
+
+class Membership {
+ public:
+  // `slots` are the job's, with ranks 0, 1, 2, … as assign_slots() gives them.
+  Membership(std::vector<Host> hosts, std::vector<Slot> slots, MembershipOptions options,
+             TimePoint now);
+
+  // A job on one host starts its workers at once, together with its agent; with several, when all
+  // agents have joined.
+  std::vector<Action> begin(TimePoint now);
+  std::vector<Action> apply(const Event& event, TimePoint now);
+  std::optional<TimePoint> next_deadline() const;
+
+  uint32_t epoch() const { return epoch_; }
+  bool ending() const { return cause_ != EndCause::kNone; }
+  EndCause cause() const { return cause_; }
+  int living() const;
+
+ private:
+  enum class State { kPlanned, kStarting, kRunning, kEnded };
+  struct Rank {
+    Slot slot;  // as it was started
+    State state = State::kPlanned;
+    bool claimed = false;
+    bool waits = false;  // in init(), for the next epoch
+    bool lost = false;   // ended by a failure
+    World world;         // of the last epoch it was in; epoch 0: of none
+  };
+  struct HostState {
+    Host host;
+    bool joined = false;
+    bool has_workers = false;
+  };
+
+  void on(const event::AgentJoined& event, TimePoint now);
+  void on(const event::AgentLost& event, TimePoint now);
+  void on(const event::WorkersStarted& event, TimePoint now);
+  void on(const event::RankClaimed& event, TimePoint now);
+  void on(const event::EpochWanted& event, TimePoint now);
+  void on(const event::RankEnded& event, TimePoint now);
+  void on(const event::EndAsked& event, TimePoint now);
+  void on(const event::TimePassed& event, TimePoint now);
+
+  void start_workers(TimePoint now);
+  void decide_epoch();
+  void start_epoch();
+  void refuse_epoch(const std::vector<int>& missing, const std::string& reason);
+  void end_job(EndCause cause, int first_signal, std::chrono::milliseconds after,
+               std::string reason);
+  std::string names(const std::vector<int>& ranks) const;
+
+  const MembershipOptions options_;
+  std::vector<HostState> hosts_;
+  std::vector<Rank> ranks_;
+  uint32_t epoch_ = 0;
+  EndCause cause_ = EndCause::kNone;  // the first
+  std::string end_reason_;
+  std::optional<TimePoint> agents_deadline_, workers_deadline_, init_deadline_;
+  std::vector<Action> actions_;  // of the event being applied
+};
+
+}  // namespace hvd

@@ -1,0 +1,176 @@
+// Who was first, what hvdrun ends with, and what it says.
+#include "cli/failure_report.h"
+
+#include <cerrno>
+#include <csignal>
+
+#include "tests/support/catch.h"
+
+namespace hvd {
+namespace {
+
+RankEnd code(int rank, int status, int batch, int sent = 0) {
+  RankEnd end;
+  end.rank = rank;
+  end.host = "localhost";
+  end.pid = 100 + rank;
+  end.status = status;
+  end.batch = batch;
+  end.order = batch * 10 + rank;
+  end.at_ns = batch * 1'000'000;
+  end.run_ns = 1'234'000'000;
+  end.sent_signal = sent;
+  return end;
+}
+
+RankEnd killed(int rank, int signal, int batch, int sent = 0) {
+  RankEnd end = code(rank, signal, batch, sent);
+  end.killed = true;
+  return end;
+}
+
+JobFacts facts(std::vector<RankEnd> ends, EndCause cause = EndCause::kRankFailed) {
+  JobFacts facts;
+  facts.size = int(ends.size());
+  facts.ends = std::move(ends);
+  facts.cause = cause;
+  return facts;
+}
+
+}  // namespace
+
+TEST_CASE("failure report: the first that failed by itself is named, the others are fallout") {
+  const Verdict one =
+      attribute(facts({killed(1, SIGTERM, 3, SIGTERM), code(2, 5, 2), code(0, 0, 1)}));
+  REQUIRE(one.first);
+  CHECK(one.first->rank == 2);
+  CHECK(one.status.code == 5);
+  CHECK(one.fallout.size() == 1);
+  CHECK(one.finished.size() == 1);
+}
+
+TEST_CASE(
+    "failure report: of deaths seen together a crash comes before an exit code, that before a "
+    "broken pipe") {
+  CHECK(
+      attribute(facts({killed(0, SIGPIPE, 4), killed(2, SIGSEGV, 4), code(1, 3, 4)})).first->rank ==
+      2);
+  CHECK(attribute(facts({killed(0, SIGPIPE, 4), code(1, 3, 4)})).first->rank == 1);
+  CHECK(attribute(facts({killed(0, SIGTERM, 4), code(1, 128 + SIGTERM, 4)})).first->rank == 1);
+}
+
+TEST_CASE("failure report: of deaths seen one after the other the first is the first") {
+  CHECK(attribute(facts({killed(2, SIGSEGV, 5), killed(0, SIGPIPE, 4)})).first->rank == 0);
+  RankEnd early = code(0, 1, 7), late = code(1, 1, 7);
+  early.order = 2, late.order = 1;
+  CHECK(attribute(facts({early, late})).first->rank == 1);
+}
+
+TEST_CASE("failure report: the exit status is that of the first failing rank") {
+  for (int status = 1; status <= 255; ++status)
+    REQUIRE(attribute(facts({code(0, 0, 1), code(1, status, 2)})).status.code == status);
+  for (int signal : {SIGKILL, SIGSEGV, SIGABRT, SIGTERM})
+    CHECK(attribute(facts({killed(0, signal, 1)})).status.code == 128 + signal);
+  CHECK(attribute(facts({code(0, 0, 1), code(1, 0, 2)}, EndCause::kNone)).status.code == 0);
+}
+
+TEST_CASE("failure report: an end that is missing is no success") {
+  JobFacts missing = facts({code(0, 0, 1)}, EndCause::kNone);
+  missing.size = 2;
+  const Verdict verdict = attribute(missing);
+  CHECK(verdict.status.code == 125);
+  CHECK(verdict.missing == std::vector<int>{1});
+}
+
+TEST_CASE("failure report: lost output is no success, but a rank's failure counts more") {
+  JobFacts lost = facts({code(0, 0, 1)}, EndCause::kNone);
+  lost.output_lost = true;
+  CHECK(attribute(lost).status.code == 125);
+  JobFacts both = facts({code(0, 9, 1)});
+  both.output_lost = true;
+  CHECK(attribute(both).status.code == 9);
+}
+
+TEST_CASE("failure report: causes of hvdrun's own decide before ranks do") {
+  const auto status = [](EndCause cause) {
+    return attribute(facts({code(0, 1, 1, SIGTERM)}, cause)).status;
+  };
+  CHECK(status(EndCause::kInterrupted).raise_signal == SIGINT);
+  CHECK(status(EndCause::kTerminated).raise_signal == SIGTERM);
+  CHECK(status(EndCause::kHangup).raise_signal == SIGHUP);
+  CHECK(status(EndCause::kReaderGone).raise_signal == SIGPIPE);
+  CHECK(status(EndCause::kReaderGone).code == 141);
+  CHECK(status(EndCause::kTimeLimit).code == 124);
+  CHECK(status(EndCause::kStartTimeout).code == 125);
+  CHECK(status(EndCause::kAgentLost).code == 125);
+  CHECK(status(EndCause::kOwnFailure).code == 125);
+}
+
+TEST_CASE("failure report: a command that is not there is 127, one that cannot run 126") {
+  RankEnd end = code(0, 0, 0);
+  end.spawn_step = "exec of ./train";
+  for (const auto& [error, wanted] :
+       {std::pair{ENOENT, 127}, {ENOTDIR, 127}, {EACCES, 126}, {ENOEXEC, 126}}) {
+    end.spawn_error = error;
+    JobFacts one = facts({end});
+    one.size = 4;
+    CHECK(attribute(one).status.code == wanted);
+  }
+}
+
+TEST_CASE("failure report: a rank that left others alone with exit code 0 is the failure") {
+  RankEnd deserter = code(1, 0, 2), stranded = code(0, 1, 3);
+  deserter.claimed = stranded.claimed = true;
+  deserter.stranded_others = true;
+  const Verdict verdict = attribute(facts({stranded, deserter}));
+  REQUIRE(verdict.first);
+  CHECK(verdict.first->rank == 1);
+  CHECK(verdict.status.code == 1);
+  CHECK(verdict.fallout.size() == 1);
+  // One that failed before it has a cause of its own.
+  RankEnd before = code(2, 7, 1);
+  CHECK(attribute(facts({stranded, deserter, before})).first->rank == 2);
+  // Nobody failed: it stranded nobody who minded.
+  stranded.status = 0;
+  CHECK(attribute(facts({stranded, deserter}, EndCause::kNone)).status.code == 0);
+}
+
+TEST_CASE(
+    "failure report: the last line names the rank, its host, how and after how long it ended") {
+  JobFacts job = facts({killed(1, SIGSEGV, 2), killed(0, SIGTERM, 3, SIGTERM)});
+  job.ends[0].doing = "was in allreduce float32 [4] x (#12) for 2.1 s";
+  const std::string text = report(attribute(job), job, {"one", "two"});
+  CHECK(
+      text ==
+      "hvdrun: last lines of rank 1's stderr:\n"
+      "  | one\n"
+      "  | two\n"
+      "hvdrun: only fallout: rank 0 was killed by SIGTERM\n"
+      "hvdrun: rank 1 was in allreduce float32 [4] x (#12) for 2.1 s\n"
+      "hvdrun: first failure: rank 1 (pid 101) on localhost was killed by SIGSEGV after 1.234 s\n");
+}
+
+TEST_CASE("failure report: nothing is said when all went well") {
+  const JobFacts job = facts({code(0, 0, 1)}, EndCause::kNone);
+  CHECK(report(attribute(job), job, {}).empty());
+}
+
+TEST_CASE("failure report: many that fell out are counted") {
+  std::vector<RankEnd> ends = {code(0, 1, 1)};
+  for (int rank = 1; rank < 20; ++rank) ends.push_back(killed(rank, SIGTERM, 2, SIGTERM));
+  const JobFacts job = facts(ends);
+  CHECK(report(attribute(job), job, {}).find("and 11 more") != std::string::npos);
+}
+
+TEST_CASE("stderr tail: keeps the last twenty lines, bounded") {
+  StderrTail tail;
+  for (int i = 0; i < 100'000; ++i) tail.feed("line " + std::to_string(i) + "\n");
+  const std::vector<std::string> lines = tail.lines();
+  REQUIRE(lines.size() == 20);
+  CHECK(lines.front() == "line 99980");
+  CHECK(lines.back() == "line 99999");
+  tail.feed(std::string(1 << 20, 'x'));
+  CHECK(tail.lines().back().size() <= 2 * StderrTail::kTailBytes);
+}
+
+}  // namespace hvd
