@@ -20,6 +20,19 @@ namespace {
 // Every fault point there is, by the file that passes it.
 constexpr const char* kFaultPoints[] = {
     "*",
+    // runtime/engine/
+    "engine_submit",
+    "engine_announce",
+    "engine_log",
+    "engine_start",
+    "engine_sleep",
+    "engine_seen",
+    "engine_close",
+    "engine_quiet",
+    "engine_shutdown",
+    "engine_left",
+    "bucket_issue",
+    "bucket_finish",
     // collectives/
     "segment_map",
     "segment_populate",
