@@ -104,9 +104,4 @@ std::vector<WaitingName> Coordinator::waiting() const {
   return result;
 }
 
-bool Coordinator::has_asked(int rank, const std::string& name) const {
-  const auto found = names_.find(name);
-  return found != names_.end() && found->second->by_rank[static_cast<size_t>(rank)] != 0;
-}
-
 }  // namespace hvd

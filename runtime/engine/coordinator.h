@@ -60,9 +60,9 @@ class Coordinator {
 
   // The next entry of the log, or nothing.
   std::optional<LogEntry> next();
+  bool has_decided() const { return !ready_.empty(); }
 
   std::vector<WaitingName> waiting() const;
-  bool has_asked(int rank, const std::string& name) const;
 
  private:
   struct Said {

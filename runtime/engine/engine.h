@@ -24,6 +24,9 @@ struct EngineOptions {
   std::chrono::milliseconds collective_timeout{0};  // of one wait while all peers live; 0: none
   std::chrono::milliseconds stall_warning{60'000};  // 0: no stall check
   std::chrono::milliseconds stall_shutdown{0};      // 0: never
+  std::chrono::milliseconds start_timeout{30'000};  // until all ranks have made theirs; 0: none
+  std::function<void(const std::string&)> warn = nullptr;  // a line or more for the user, any
+                                                           // thread; none: standard error
 };
 
 // An operation and what has to live as long as it: the caller's tensors, its name, its result.
@@ -47,11 +50,11 @@ class Engine {
   Peers& peers();
 
   // Program order, the init thread only: starts, waits, and throws what went wrong (Error when
-  // refused, CommFailure when the epoch is broken).
+  // refused, CommFailure when the epoch is broken). The operation is fresh: used once.
   void run(Operation& operation);
 
-  // Log order, any thread: returns at once. Throws kInvalidArgument when the name is already under
-  // way on this rank.
+  // Log order, any thread: returns at once; everything else is thrown by wait(). Throws
+  // kInvalidArgument when there is no name, or when it is already under way on this rank.
   std::shared_ptr<Work> submit(std::unique_ptr<Submission> submission);
 
   // Collectives of the init thread.
@@ -60,15 +63,19 @@ class Engine {
 
   bool on_init_thread() const;
   // Drains, publishes closed, quiet and left. Local: the others notice at their first operation
-  // that needs this rank.
+  // that needs this rank. What was submitted here but not by all ranks fails. The init thread; the
+  // second call does nothing.
   void shutdown();
   // Any thread: the epoch is broken from now on.
   void abort(const std::string& reason) noexcept;
+  // In a forked child, where neither the shared memory nor the engine thread exists: from now on
+  // every call throws and the destructor touches nothing. Async-signal-safe.
+  void forget_in_child() noexcept;
+
+  struct Parts;
 
  private:
-  friend class BucketList;
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::shared_ptr<Parts> parts_;  // with the bucket lists, which may outlive the Engine
 };
 
 }  // namespace hvd

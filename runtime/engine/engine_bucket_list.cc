@@ -1,0 +1,329 @@
+// Buckets in layout order, then the control words: nothing else moves in a step.
+#include "runtime/engine/engine_bucket_list.h"
+
+#include <string.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/error.h"
+#include "runtime/base/fault_point.h"
+#include "runtime/engine/outcome.h"
+#include "runtime/engine/text_hash.h"
+
+namespace hvd {
+namespace {
+
+constexpr size_t kTextBytes = 4096;  // of a layout, in the comparison
+constexpr size_t kExcerpt = 200;
+
+uint64_t rounded(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
+
+// Both texts around the place where they begin to differ.
+std::string difference(const std::string& name, int first_rank, const std::string& first,
+                       int second_rank, const std::string& second) {
+  const auto place = std::mismatch(first.begin(), first.end(), second.begin(), second.end()).first;
+  size_t from = static_cast<size_t>(place - first.begin());
+  from = from > kExcerpt / 4 ? from - kExcerpt / 4 : 0;
+  auto side = [&](int rank, const std::string& text) {
+    return "rank " + std::to_string(rank) + " has " + (from > 0 ? "…" : "") +
+           text.substr(std::min(from, text.size()), kExcerpt);
+  };
+  return "the parameters of \"" + name + "\" differ between ranks: " + side(first_rank, first) +
+         ", " + side(second_rank, second) + "; build the same model and optimizer on all ranks";
+}
+
+}  // namespace
+
+std::unique_ptr<BucketList> EngineBucketList::make(const std::shared_ptr<Engine::Parts>& parts,
+                                                   const BucketListSpec& spec) {
+  HVD_CHECK(parts->on_init_thread(), "a bucket list is made by the init thread");
+  if (spec.buckets.empty())
+    throw Error(ErrorCode::kInvalidArgument,
+                "the optimizer \"" + spec.name + "\" has no parameter to reduce");
+  for (const BucketShape& bucket : spec.buckets) check_reduction(spec.reduction, bucket.type);
+  compare_layouts(*parts, spec);
+  Offsets offsets = lay_out(spec, parts->peers->world().local_size);
+  auto segment = parts->add_segment(offsets.end, offsets.spares);
+  std::unique_ptr<EngineBucketList> list(
+      new EngineBucketList(parts, spec, std::move(offsets), std::move(segment)));
+  parts->progress.hold();
+  const bool closed = parts->progress.end().closed();
+  if (!closed) {
+    parts->progress.add(*list->communicator_);
+    parts->progress.add(*list);
+  }
+  parts->progress.leave();
+  if (closed) {
+    parts->progress.wait_until_over();
+    throw CommFailure(
+        "the optimizer \"" + spec.name + "\" could not be made: " + parts->progress.end().reason(),
+        true);
+  }
+  return list;
+}
+
+// Hash and text of every rank, once; all ranks decide from the same.
+void EngineBucketList::compare_layouts(Engine::Parts& parts, const BucketListSpec& spec) {
+  std::string shape = std::to_string(spec.parameters) + std::string(name_of(spec.reduction.op)) +
+                      std::to_string(spec.reduction.prescale) + " " +
+                      std::to_string(spec.reduction.postscale);
+  for (const BucketShape& bucket : spec.buckets)
+    shape += " " + std::to_string(bucket.count) + name_of(bucket.type);
+  const uint64_t hash = text_hash(shape, spec.layout_hash);
+  std::string mine(reinterpret_cast<const char*>(&hash), sizeof hash);
+  mine += spec.layout_text.substr(0, kTextBytes);
+
+  std::vector<uint64_t> counts;
+  std::string all;
+  Operation gather;
+  gather.kind = OperationKind::kAllgather;
+  gather.name = spec.name;
+  gather.result.type = DataType::kUint8;
+  gather.input = {mine.data(), mine.size(), DataType::kUint8};
+  gather.allocate = [&](std::span<const uint64_t> given) {
+    counts.assign(given.begin(), given.end());
+    uint64_t bytes = 0;
+    for (const uint64_t count : counts) bytes += count;
+    all.resize(bytes);
+    return static_cast<void*>(all.data());
+  };
+  parts.run_or_throw(gather);
+
+  const int first_rank = parts.peers->world().rank - parts.peers->world().local_rank;
+  size_t at = counts[0];
+  for (size_t k = 1; k < counts.size(); at += counts[k++])
+    if (memcmp(all.data(), all.data() + at, sizeof hash) != 0)
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          difference(spec.name, first_rank, all.substr(sizeof hash, counts[0] - sizeof hash),
+                     first_rank + static_cast<int>(k),
+                     all.substr(at + sizeof hash, counts[k] - sizeof hash)));
+}
+
+EngineBucketList::Offsets EngineBucketList::lay_out(const BucketListSpec& spec, int ranks) {
+  Offsets offsets;
+  offsets.control = rounded(communicator_bytes(false), 64);
+  const uint64_t control =
+      std::max(sizeof(Word) * static_cast<size_t>(ranks) + static_cast<size_t>(spec.parameters),
+               kPoisonBytes);
+  offsets.homes = rounded(offsets.control + control, 4096);
+  uint64_t bytes = 0;
+  for (const BucketShape& bucket : spec.buckets) {
+    offsets.bucket.push_back(bytes);
+    bytes += rounded(bucket.count * size_of(bucket.type), 64);
+  }
+  offsets.spares = rounded(offsets.homes + bytes, 4096);
+  offsets.end = rounded(offsets.spares + bytes, 4096);
+  return offsets;
+}
+
+EngineBucketList::EngineBucketList(std::shared_ptr<Engine::Parts> parts, const BucketListSpec& spec,
+                                   Offsets offsets, std::shared_ptr<Segment> segment)
+    : parts_(std::move(parts)),
+      spec_(spec),
+      offsets_(std::move(offsets)),
+      segment_(std::move(segment)),
+      communicator_(
+          make_communicator(*parts_->peers, parts_->arena,
+                            {.segment = segment_->id(),
+                             .offset = offsets_.words,
+                             .seed = text_hash(spec_.name, spec_.layout_hash ^ segment_->id()),
+                             .staging = false})),
+      rank_(parts_->peers->world().local_rank),
+      size_(parts_->peers->world().local_size),
+      buckets_(std::make_unique<Bucket[]>(spec_.buckets.size())) {
+  for (size_t i = 0; i < spec_.buckets.size(); ++i) {
+    Operation& operation = buckets_[i].operation;
+    operation.kind = OperationKind::kAllreduce;
+    operation.result.count = spec_.buckets[i].count;
+    operation.result.type = spec_.buckets[i].type;
+    operation.reduction = spec_.reduction;
+    operation.name = spec_.name;
+  }
+}
+
+// In the middle of a step the others wait for buckets that will never come: the epoch ends.
+EngineBucketList::~EngineBucketList() {
+  if (parts_->state == Engine::Parts::State::kForked) return;
+  Progress& progress = parts_->progress;
+  progress.hold();
+  const bool in_step = issued_ > 0 && !progress.end().closed();
+  const bool breaking = progress.end().broken() && !progress.over();
+  progress.leave();
+  if (in_step)
+    raise_trouble(*parts_->peers, TroubleReason::kAbort,
+                  "rank " + std::to_string(parts_->peers->world().rank) + " let go of \"" +
+                      spec_.name + "\" in the middle of a step");
+  if (in_step || breaking) progress.wait_until_over();
+  progress.hold();
+  progress.remove(*communicator_);
+  progress.remove(static_cast<const Feed&>(*this));
+  progress.leave();
+}
+
+std::byte* EngineBucketList::memory(int bucket, Home home) const {
+  return segment_->own() + (home == Home::kHome ? offsets_.homes : offsets_.spares) +
+         offsets_.bucket[static_cast<size_t>(bucket)];
+}
+
+void EngineBucketList::ready(int bucket, Home home) {
+  if (parts_->state.load(std::memory_order_relaxed) != Engine::Parts::State::kRunning) return;
+  Bucket& one = buckets_[static_cast<size_t>(bucket)];
+  one.home.store(home, std::memory_order_relaxed);
+  one.ready.store(true, std::memory_order_release);
+  parts_->progress.kick();
+}
+
+// The last bucket of a step waits for finish().
+bool EngineBucketList::feed() {
+  bool moved = false;
+  const int count = static_cast<int>(spec_.buckets.size()), most = finishing_ ? count : count - 1;
+  while (issued_ < most &&
+         buckets_[static_cast<size_t>(issued_)].ready.load(std::memory_order_acquire)) {
+    issue(issued_++);
+    moved = true;
+  }
+  if (last_words_ != nullptr && issued_ == count) {
+    communicator_->start(*std::exchange(last_words_, nullptr));
+    moved = true;
+  }
+  return moved;
+}
+
+void EngineBucketList::issue(int bucket) {
+  fault_point("bucket_issue");
+  Bucket& one = buckets_[static_cast<size_t>(bucket)];
+  one.operation.result.data = memory(bucket, one.home.load(std::memory_order_relaxed));
+  communicator_->start(one.operation);
+}
+
+StepVerdict EngineBucketList::finish(const StepWord& word) {
+  parts_->check_running();
+  for (size_t i = 0; i < spec_.buckets.size(); ++i)
+    HVD_CHECK(buckets_[i].ready.load(), "finish() before all buckets are ready");
+  if (parts_->on_init_thread()) parts_->status.begin(Phase::kSynchronize);
+  write_control(word);
+  Operation exchange;
+  exchange.kind = OperationKind::kAllreduce;
+  exchange.result = {control(), control_bytes(), DataType::kUint8};
+  exchange.reduction.op = ReduceOp::kMax;
+  exchange.name = spec_.name;
+  fault_point("bucket_finish");
+  run(exchange);
+  StepVerdict verdict = read_control(word);
+  reset_step();
+  if (parts_->on_init_thread()) {
+    parts_->status.set_step(step());
+    parts_->status.end();
+  }
+  return verdict;
+}
+
+// Waits for an operation that feed() starts behind the buckets.
+void EngineBucketList::run(Operation& operation) {
+  Progress& progress = parts_->progress;
+  Awaited awaited;
+  awaited.operation = &operation;
+  awaited.what = "step " + std::to_string(step() + 1) + " of \"" + spec_.name + "\"";
+  awaited.missing = [this] { return communicator_->missing_ranks(); };
+  awaited.timeout = parts_->options.collective_timeout;
+  awaited.on_sleep = [this](TimePoint now) {
+    if (parts_->on_init_thread()) parts_->status.waiting(now);
+  };
+  progress.hold();
+  finishing_ = true;
+  last_words_ = &operation;
+  progress.wait_and_leave(awaited);
+  if (operation.outcome.load(std::memory_order_acquire) != Outcome::kComplete)
+    throw_failure(operation);
+}
+
+void EngineBucketList::throw_failure(const Operation& last) {
+  if (last.outcome.load(std::memory_order_acquire) == Outcome::kRefused)
+    std::rethrow_exception(error_of(last, parts_->progress.end()));
+  parts_->progress.wait_until_over();
+  bool untouched = true;
+  for (size_t i = 0; i < spec_.buckets.size(); ++i)
+    untouched &=
+        buckets_[i].operation.outcome.load(std::memory_order_acquire) == Outcome::kFailedUntouched;
+  throw CommFailure("step " + std::to_string(step() + 1) + " of \"" + spec_.name +
+                        "\" failed: " + parts_->progress.end().reason(),
+                    untouched);
+}
+
+size_t EngineBucketList::control_bytes() const {
+  return sizeof(Word) * static_cast<size_t>(size_) + static_cast<size_t>(spec_.parameters);
+}
+
+// Every rank's word in its place, zeros elsewhere: the maximum of all is all ranks' words.
+void EngineBucketList::write_control(const StepWord& word) {
+  memset(control(), 0, control_bytes());
+  const Word mine{step() + 1, word.next_layout, word.poison.empty() ? 0u : 1u};
+  memcpy(control() + sizeof(Word) * static_cast<size_t>(rank_), &mine, sizeof mine);
+  std::byte* used = control() + sizeof(Word) * static_cast<size_t>(size_);
+  for (size_t i = 0; i < static_cast<size_t>(spec_.parameters) && i / 64 < word.used.size(); ++i)
+    used[i] = static_cast<std::byte>(word.used[i / 64] >> (i % 64) & 1);
+}
+
+StepVerdict EngineBucketList::read_control(const StepWord& word) {
+  StepVerdict verdict;
+  int poisoned = -1;
+  for (int k = 0; k < size_; ++k) {
+    Word theirs;
+    memcpy(&theirs, control() + sizeof(Word) * static_cast<size_t>(k), sizeof theirs);
+    if (theirs.step != step() + 1)
+      throw Error(ErrorCode::kInternal,
+                  "\"" + spec_.name + "\": local rank " + std::to_string(rank_) + " ends step " +
+                      std::to_string(step() + 1) + ", local rank " + std::to_string(k) +
+                      " ends step " + std::to_string(theirs.step));
+    verdict.next_layout.push_back(theirs.next_layout);
+    if (theirs.poisoned != 0 && poisoned < 0) poisoned = k;
+  }
+  verdict.used.resize((static_cast<size_t>(spec_.parameters) + 63) / 64);
+  const std::byte* used = control() + sizeof(Word) * static_cast<size_t>(size_);
+  for (size_t i = 0; i < static_cast<size_t>(spec_.parameters); ++i)
+    verdict.used[i / 64] |= static_cast<uint64_t>(used[i] != std::byte{0}) << (i % 64);
+  if (poisoned >= 0) verdict.poison = exchange_poison(poisoned, word.poison);
+  return verdict;
+}
+
+// All ranks know by now that the step is void and whose word says so; its text follows.
+std::string EngineBucketList::exchange_poison(int poisoned_rank, const std::string& mine) {
+  char* text = reinterpret_cast<char*>(control());
+  memset(text, 0, kPoisonBytes);
+  if (rank_ == poisoned_rank) memcpy(text, mine.data(), std::min(mine.size(), kPoisonBytes - 1));
+  Operation exchange;
+  exchange.kind = OperationKind::kAllreduce;
+  exchange.result = {text, kPoisonBytes, DataType::kUint8};
+  exchange.reduction.op = ReduceOp::kMax;
+  exchange.name = spec_.name;
+  run(exchange);
+  const int first_rank = parts_->peers->world().rank - rank_;
+  return "rank " + std::to_string(first_rank + poisoned_rank) + ": " +
+         std::string(text, strnlen(text, kPoisonBytes));
+}
+
+void EngineBucketList::reset_step() {
+  parts_->progress.hold();
+  issued_ = 0;
+  finishing_ = false;
+  for (size_t i = 0; i < spec_.buckets.size(); ++i) {
+    buckets_[i].ready.store(false, std::memory_order_relaxed);
+    buckets_[i].operation.outcome.store(Outcome::kPending, std::memory_order_relaxed);
+    buckets_[i].operation.error.clear();
+  }
+  step_.fetch_add(1, std::memory_order_relaxed);
+  parts_->progress.leave();
+}
+
+int EngineBucketList::finished_buckets() const {
+  int finished = 0;
+  while (finished < static_cast<int>(spec_.buckets.size()) &&
+         buckets_[static_cast<size_t>(finished)].operation.outcome.load(
+             std::memory_order_acquire) == Outcome::kComplete)
+    ++finished;
+  return finished;
+}
+
+}  // namespace hvd

@@ -1,0 +1,84 @@
+// The BucketList of an Engine: its own communicator in its own segment, fed in layout order.
+//
+// The segment holds, per rank: the communicator's words, the control words of all ranks, the homes
+// of all buckets, their spares.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/engine/bucket_list.h"
+#include "runtime/engine/engine_parts.h"
+
+namespace hvd {
+
+class EngineBucketList final : public BucketList, private Feed {
+ public:
+  // Collective of the init threads. Throws kInvalidArgument, naming both sides, when the ranks'
+  // layouts differ.
+  static std::unique_ptr<BucketList> make(const std::shared_ptr<Engine::Parts>& parts,
+                                          const BucketListSpec& spec);
+  ~EngineBucketList() override;
+
+  std::byte* memory(int bucket, Home home) const override;
+  const std::shared_ptr<Segment>& segment() const override { return segment_; }
+  void ready(int bucket, Home home) override;
+  StepVerdict finish(const StepWord& word) override;
+  uint64_t step() const override { return step_.load(std::memory_order_relaxed); }
+  int finished_buckets() const override;
+
+ private:
+  // What one rank says in the control words; 1 byte per parameter, used or not, follows all ranks'.
+  struct Word {
+    uint64_t step;  // + 1
+    uint64_t next_layout;
+    uint64_t poisoned;
+  };
+  struct Offsets {
+    uint64_t words = 0, control = 0, homes = 0, spares = 0, end = 0;
+    std::vector<uint64_t> bucket;  // within homes or spares
+  };
+  struct Bucket {
+    Operation operation;
+    std::atomic<Home> home{Home::kHome};
+    std::atomic<bool> ready{false};
+  };
+  static constexpr size_t kPoisonBytes = 512;
+
+  EngineBucketList(std::shared_ptr<Engine::Parts> parts, const BucketListSpec& spec,
+                   Offsets offsets, std::shared_ptr<Segment> segment);
+  static Offsets lay_out(const BucketListSpec& spec, int ranks);
+  static void compare_layouts(Engine::Parts& parts, const BucketListSpec& spec);
+
+  bool feed() override;
+  bool waiting() const override { return false; }  // what was issued is in the communicator
+  void epoch_over() override {}
+
+  void issue(int bucket);
+  std::byte* control() const { return segment_->own() + offsets_.control; }
+  size_t control_bytes() const;
+  void write_control(const StepWord& word);
+  StepVerdict read_control(const StepWord& word);
+  std::string exchange_poison(int poisoned_rank, const std::string& mine);
+  void run(Operation& operation);
+  void reset_step();
+  [[noreturn]] void throw_failure(const Operation& last);
+
+  const std::shared_ptr<Engine::Parts> parts_;
+  const BucketListSpec spec_;
+  const Offsets offsets_;
+  const std::shared_ptr<Segment> segment_;
+  const std::unique_ptr<Communicator> communicator_;
+  const int rank_, size_;
+  std::unique_ptr<Bucket[]> buckets_;
+  std::atomic<uint64_t> step_{0};
+
+  // Guarded by the progress token.
+  int issued_ = 0;          // buckets of this step
+  bool finishing_ = false;  // the last bucket may go, and `last_words_` behind it
+  Operation* last_words_ = nullptr;
+};
+
+}  // namespace hvd

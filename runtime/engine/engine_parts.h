@@ -1,0 +1,58 @@
+// What an Engine is made of; shared with its bucket lists, which may outlive it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+
+#include "collectives/arena.h"
+#include "collectives/backends.h"
+#include "runtime/engine/engine.h"
+#include "runtime/engine/negotiation.h"
+#include "runtime/engine/progress.h"
+#include "runtime/engine/status_writer.h"
+
+namespace hvd {
+
+struct Engine::Parts {
+  enum class State : uint8_t { kRunning, kLeft, kForked };
+
+  Parts(std::unique_ptr<Peers> its_peers, const EngineOptions& its_options);
+
+  // Meets the other ranks. Throws kTimeout, naming who is missing, or what else went wrong.
+  void start();
+  // Throws kUnavailable after shutdown() and in a forked child.
+  void check_running() const {
+    if (state.load(std::memory_order_relaxed) != State::kRunning) [[unlikely]]
+      throw_not_running();
+  }
+  // Starts on the program communicator and waits; what went wrong is in the outcome.
+  void run(Operation& operation, std::chrono::milliseconds timeout);
+  // The same, and throws it.
+  void run_or_throw(Operation& operation);
+  std::shared_ptr<Segment> add_segment(uint64_t bytes, uint64_t populate_bytes);
+  // Closes, does its part, goes quiet; on a broken epoch returns once it is over.
+  void go_quiet();
+  bool on_init_thread() const { return std::this_thread::get_id() == init_thread; }
+
+  const EngineOptions options;
+  const std::unique_ptr<Peers> peers;
+  const std::thread::id init_thread = std::this_thread::get_id();
+  std::atomic<State> state{State::kRunning};
+  Arena arena;  // guarded by the progress token
+  Progress progress;
+  StatusWriter status;  // the init thread's
+  std::unique_ptr<Communicator> program, log;
+  std::shared_ptr<Negotiation> negotiation;
+  uint64_t calls = 0;          // of run()
+  uint32_t segments_made = 0;  // numbers used up
+
+ private:
+  [[noreturn]] void throw_not_running() const;
+  void wait_for(Operation& operation, std::chrono::milliseconds timeout);
+  std::shared_ptr<Segment> take_first_segment(uint64_t bytes);
+  void meet();
+};
+
+}  // namespace hvd

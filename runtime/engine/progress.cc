@@ -1,0 +1,315 @@
+// Taking, moving, sleeping; what is looked at while time passes is in progress_ticks.cc.
+#include "runtime/engine/progress.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "runtime/base/error.h"
+#include "runtime/base/fault_point.h"
+#include "runtime/base/usable_cpus.h"
+
+namespace hvd {
+namespace {
+
+using namespace std::chrono_literals;
+
+// An affinity mask does not say who else runs there: two spinners on one CPU cost each other whole
+// time slices.
+constexpr auto kSpinAlone = 20us;
+constexpr auto kBeforeSleep = 1ms;
+constexpr unsigned kTriesPerLook = 64;  // tries between two looks at the clock
+// The backstop covers a publisher that was stopped between its store and its ring.
+constexpr auto kBackstopAtFirst = 50ms, kBackstop = 1000ms;
+constexpr int kExitWithoutAgent = 125;
+
+void pause_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+Progress::Progress(Peers& peers, ProgressOptions options)
+    : peers_(peers),
+      words_(peers.block().rank(peers.world().local_rank)),
+      options_(std::move(options)),
+      may_spin_(peers.world().local_size <= usable_cpus()),
+      end_(peers),
+      stall_inspector_(options_.stall_warning, options_.stall_shutdown) {}
+
+Progress::~Progress() { stop_engine_thread(); }
+
+// --- Moving.
+
+bool Progress::advance() {
+  try {
+    return advance_all();
+  } catch (const std::exception& error) {
+    // A second one on the way out: this rank cannot do its part any more. Its end is what the
+    // others can build on.
+    if (end_.broken()) check_failed("advance()", error.what(), __FILE__, __LINE__);
+    raise_trouble(peers_, TroubleReason::kEngineError,
+                  "rank " + std::to_string(peers_.world().rank) + " failed: " + error.what());
+    return true;
+  }
+}
+
+bool Progress::advance_all() {
+  bool moved = end_.trouble_is_new() && end_.advance(communicators_);
+  for (Feed* feed : feeds_) moved |= feed->feed();
+  for (Communicator* communicator : communicators_)
+    if (!communicator->idle()) moved |= communicator->progress();
+  if (end_.broken() || end_.closed()) [[unlikely]] {
+    moved |= end_.advance(communicators_);
+    if (end_.over() && !told_over_) {
+      told_over_ = true;
+      for (Feed* feed : feeds_) feed->epoch_over();
+    }
+  }
+  if (moved && !awaited_.empty()) settle_awaited();
+  return moved;
+}
+
+bool Progress::is_done(const Awaited& awaited) {
+  if (awaited.operation != nullptr)
+    return awaited.operation->outcome.load(std::memory_order_acquire) != Outcome::kPending;
+  return awaited.flag != nullptr ? awaited.flag->load(std::memory_order_acquire) : awaited.when();
+}
+
+void Progress::settle_awaited() {
+  bool any = false;
+  std::erase_if(awaited_, [&](Awaited* one) {
+    const bool done = is_done(*one);
+    if (done) one->done.store(true, std::memory_order_release);  // from here on it may be gone
+    any |= done;
+    return done;
+  });
+  if (!any) return;
+  token_.completed();
+  if (token_.watched()) peers_.ring(peers_.world().local_rank, kCaller);
+}
+
+void Progress::kick() {
+  if (!token_.take_or_kick()) return;
+  disarm();
+  advance();
+  leave();
+}
+
+void Progress::leave() {
+  for (;;) {
+    if (const uint32_t sleepers = sleepers_wanted(); sleepers != 0) {
+      arm(sleepers);
+      if (advance()) {  // what moved may go on moving without another ring from outside
+        if ((sleepers >> kEngineThread & 1) != 0) ring_engine_thread();
+        if ((sleepers >> kCaller & 1) != 0) peers_.ring(peers_.world().local_rank, kCaller);
+      }
+    }
+    if (token_.try_release()) return;
+    advance();  // kicked
+  }
+}
+
+// Whom peers have to ring from now on, since this thread no longer looks.
+uint32_t Progress::sleepers_wanted() const {
+  if (token_.watched()) return 1u << kCaller;
+  if (token_.has_waiters()) return 0;  // one of them takes over
+  return outstanding() ? 1u << kEngineThread : 0;
+}
+
+bool Progress::outstanding() const {
+  if (end_.closed() && !end_.over() && (end_.broken() || !end_.quiet())) return true;
+  return std::any_of(communicators_.begin(), communicators_.end(),
+                     [](const Communicator* one) { return !one->idle(); }) ||
+         std::any_of(feeds_.begin(), feeds_.end(), [](const Feed* one) { return one->waiting(); });
+}
+
+// --- Waiting.
+
+void Progress::wait_and_leave(Awaited& awaited) {
+  awaited_.push_back(&awaited);
+  awaited.since = {};
+  settle_awaited();
+  Pacing pacing;
+  bool held = true;
+  while (held && !awaited.done.load(std::memory_order_acquire)) {
+    if (advance()) {
+      pacing = {};
+      if (token_.wanted()) held = pass_on(awaited);
+      continue;
+    }
+    switch (next_pause(pacing)) {
+      case Pause::kSpin:
+        pause_cpu();
+        break;
+      case Pause::kYield:
+        if (token_.wanted()) {
+          held = pass_on(awaited);
+        } else {
+          sched_yield();
+        }
+        break;
+      case Pause::kSleep:
+        held = rest(awaited);
+        break;
+    }
+  }
+  // Without the token something else may still be under way that nobody looks after now.
+  if (held) {
+    leave();
+  } else {
+    kick();
+  }
+}
+
+Progress::Pause Progress::next_pause(Pacing& pacing) const {
+  if (may_spin_ && ++pacing.tries % kTriesPerLook != 0) return Pause::kSpin;
+  const TimePoint now = Clock::now();
+  if (pacing.idle_since == TimePoint{}) pacing.idle_since = now;
+  const auto idle = now - pacing.idle_since;
+  if (idle > kBeforeSleep) return Pause::kSleep;
+  return may_spin_ && idle < kSpinAlone ? Pause::kSpin : Pause::kYield;
+}
+
+// Somebody wants the token in order to start something. True: back with the token.
+bool Progress::pass_on(Awaited& awaited) {
+  leave();
+  if (!token_.take_unless(awaited.done)) return false;
+  disarm();
+  return true;
+}
+
+// Nothing moves: sleeps. One thread watches the doorbell, others wait for it. True: with the token.
+bool Progress::rest(Awaited& awaited) {
+  const TimePoint now = Clock::now();
+  if (awaited.since == TimePoint{}) {
+    awaited.since = now;
+    if (awaited.on_sleep) awaited.on_sleep(now);
+  }
+  tick(now);
+  if (token_.watched()) return pass_on(awaited);
+  fault_point("engine_sleep");
+  const bool agent_answers = agent_answers_ > 0;
+  const auto most = backstop(awaited);
+  drain(kCaller);
+  arm(1u << kCaller);
+  if (advance() || awaited.done.load(std::memory_order_acquire) || !token_.try_release(true)) {
+    disarm();
+    advance();
+    return true;
+  }
+  poll_doorbell(kCaller, agent_answers, most);
+  token_.stop_watching();
+  if (!token_.try_take() && !token_.take_unless(awaited.done)) return false;
+  disarm();
+  return true;
+}
+
+void Progress::wait_until_over() {
+  if (over().load(std::memory_order_acquire)) return;
+  hold();
+  Awaited awaited;
+  awaited.flag = &over();
+  awaited.what = "the end of a broken epoch";
+  wait_and_leave(awaited);
+}
+
+// --- Sleeping.
+
+void Progress::arm(uint32_t sleepers) {
+  words_.asleep.store(sleepers, std::memory_order_seq_cst);
+  armed_ = sleepers;
+}
+
+void Progress::lower_arms() {
+  words_.asleep.store(0, std::memory_order_relaxed);
+  armed_ = 0;
+}
+
+void Progress::ring_engine_thread() {
+  if (!engine_rung_.exchange(true)) peers_.ring(peers_.world().local_rank, kEngineThread);
+}
+
+void Progress::drain(Sleeper sleeper) {
+  uint64_t rings;
+  while (read(peers_.doorbell(sleeper), &rings, sizeof rings) < 0 && errno == EINTR) {
+  }
+}
+
+std::chrono::milliseconds Progress::backstop(const Awaited& awaited) const {
+  auto most = awaited.waited < 1s ? kBackstopAtFirst : kBackstop;
+  for (const Awaited* one : awaited_)
+    if (one->timeout.count() != 0)
+      most = std::clamp(std::chrono::ceil<std::chrono::milliseconds>(one->timeout - one->waited),
+                        1ms, most);
+  return most;
+}
+
+// Whoever wakes up looks whether the agent is there: without it nobody would tell of deaths.
+void Progress::poll_doorbell(Sleeper sleeper, bool agent_answers, std::chrono::milliseconds most) {
+  pollfd fds[2] = {
+      {peers_.doorbell(sleeper), POLLIN, 0},
+      {peers_.agent_fd(), static_cast<short>((agent_answers ? POLLIN : 0) | POLLRDHUP), 0}};
+  poll(fds, 2, static_cast<int>(most.count()));
+  if (peers_.agent_alive()) return;
+  std::fprintf(stderr, "hvd: rank %d lost its agent, which would tell it of deaths, and ends\n",
+               peers_.world().rank);
+  _exit(kExitWithoutAgent);
+}
+
+// --- The engine thread.
+
+void Progress::start_engine_thread() {
+  // Signals are for the program's threads.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  engine_thread_ = std::jthread([this](const std::stop_token& stop) { run_engine_thread(stop); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void Progress::stop_engine_thread() {
+  if (!engine_thread_.joinable()) return;
+  engine_thread_.request_stop();
+  peers_.ring(peers_.world().local_rank, kEngineThread);
+  engine_thread_.join();
+}
+
+void Progress::run_engine_thread(const std::stop_token& stop) {
+  pthread_setname_np(pthread_self(), "hvd-engine");
+  // Held until the thread ends, by whatever: the kernel marks it, so the agent learns early.
+  const bool holds_life = pthread_mutex_lock(&words_.life) == 0;
+  TimePoint idle_since = Clock::now();
+  while (!stop.stop_requested()) engine_round(&idle_since);
+  if (holds_life) pthread_mutex_unlock(&words_.life);
+}
+
+void Progress::engine_round(TimePoint* idle_since) {
+  engine_rung_ = false;
+  drain(kEngineThread);
+  auto most = kBackstop;
+  bool moved = false;
+  const bool others_look = token_.watched() || token_.has_waiters();
+  if (!others_look && token_.try_take()) {
+    disarm();
+    moved = advance();
+    const TimePoint now = Clock::now();
+    tick(now);
+    if (moved) *idle_since = now;
+    if (outstanding() && now - *idle_since < 1s) most = kBackstopAtFirst;
+    leave();
+  }
+  if (!moved) poll_doorbell(kEngineThread, false, most);
+}
+
+}  // namespace hvd

@@ -1,0 +1,145 @@
+// Whoever waits makes progress: the only place in a worker that waits for another rank.
+//
+// The holder of the progress token advances all communicators of the rank in turn. A waiting thread
+// takes the token, spins for a while if there are CPUs enough, then sleeps on the doorbell without
+// it; further waiting threads sleep until theirs is done. The engine thread is the holder of last
+// resort: it is rung only while something is under way and nobody waits, or when the agent says so.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "collectives/communicator.h"
+#include "collectives/peers.h"
+#include "runtime/base/deadline.h"
+#include "runtime/engine/epoch_end.h"
+#include "runtime/engine/feed.h"
+#include "runtime/engine/progress_token.h"
+#include "runtime/engine/stall_inspector.h"
+
+namespace hvd {
+
+struct ProgressOptions {
+  std::chrono::milliseconds stall_warning{60'000};  // 0: no stall check
+  std::chrono::milliseconds stall_shutdown{0};      // 0: never
+  std::function<void(const std::string&)> warn;     // any thread, with the token; must not block
+};
+
+// What a thread waits for: one of the first three. On the waiter's stack.
+struct Awaited {
+  const Operation* operation = nullptr;  // has an outcome
+  const std::atomic<bool>* flag = nullptr;
+  std::function<bool()> when;                 // with the token
+  std::string what;                           // for texts: "allreduce \"loss\""
+  std::function<std::vector<int>()> missing;  // local ranks it waits for, with the token
+  std::chrono::milliseconds timeout{0};       // while all peers live; 0: none
+  std::function<void(TimePoint)> on_sleep;    // before the first sleep, with the token
+
+  // Progress's own. `done` is the holder's last touch.
+  std::atomic<bool> done{false};
+  TimePoint since{};
+  Clock::duration waited{};
+};
+
+class Progress {
+ public:
+  Progress(Peers& peers, ProgressOptions options);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  // Takes the token; what else stands in this block is for its holder.
+  void hold() {
+    if (!token_.try_take()) [[unlikely]]
+      token_.take_urgently();
+    disarm();
+  }
+  void leave();
+  // One bounded round over everything; true if anything moved.
+  bool advance();
+  // Returns when it is done, without the token. When its timeout passes the epoch is broken off,
+  // with a text that names whom it waited for; only time in which this process ran counts.
+  void wait_and_leave(Awaited& awaited);
+  void add(Communicator& communicator) { communicators_.push_back(&communicator); }
+  void add(Feed& feed) { feeds_.push_back(&feed); }
+  void remove(const Communicator& communicator) { std::erase(communicators_, &communicator); }
+  void remove(const Feed& feed) { std::erase(feeds_, &feed); }
+  EpochEnd& end() { return end_; }
+  std::span<Communicator* const> communicators() const { return communicators_; }
+  // The agent's answers are waited for too (a segment), until it is called with false.
+  void watch_agent(bool watch) { agent_answers_ += watch ? 1 : -1; }
+
+  // Any thread, without the token: something was left for a feed. Serves it, or has the holder.
+  void kick();
+  // Any thread, without the token: returns once failures may be thrown.
+  void wait_until_over();
+  const std::atomic<bool>& over() const { return end_.over(); }
+  bool may_spin() const { return may_spin_; }
+
+  void start_engine_thread();
+  void stop_engine_thread();
+
+ private:
+  enum class Pause { kSpin, kYield, kSleep };
+  // How long nothing has moved for one waiting thread, and what to do about it.
+  struct Pacing {
+    unsigned tries = 0;
+    TimePoint idle_since{};
+  };
+
+  Pause next_pause(Pacing& pacing) const;
+  bool advance_all();
+  void settle_awaited();
+  static bool is_done(const Awaited& awaited);
+  bool pass_on(Awaited& awaited);
+  bool rest(Awaited& awaited);
+  bool outstanding() const;
+  uint32_t sleepers_wanted() const;
+  void arm(uint32_t sleepers);
+  void disarm() {
+    if (armed_ != 0) [[unlikely]]
+      lower_arms();
+  }
+  void lower_arms();
+  void ring_engine_thread();
+  void drain(Sleeper sleeper);
+  void poll_doorbell(Sleeper sleeper, bool agent_answers, std::chrono::milliseconds most);
+  std::chrono::milliseconds backstop(const Awaited& awaited) const;
+
+  void tick(TimePoint now);
+  void look_for_timeouts(TimePoint now);
+  void look_for_left_ranks();
+  void look_for_stalls(TimePoint now);
+  std::string whom(const Awaited& awaited) const;
+  std::string ranks_text(const std::vector<int>& ranks) const;
+
+  void run_engine_thread(const std::stop_token& stop);
+  void engine_round(TimePoint* idle_since);
+
+  Peers& peers_;
+  RankWords& words_;
+  const ProgressOptions options_;
+  const bool may_spin_;
+
+  ProgressToken token_;
+  // Guarded by the token.
+  std::vector<Communicator*> communicators_;
+  std::vector<Feed*> feeds_;
+  std::vector<Awaited*> awaited_;
+  EpochEnd end_;
+  StallInspector stall_inspector_;
+  uint32_t armed_ = 0;  // what words_.asleep says
+  int agent_answers_ = 0;
+  bool told_over_ = false;
+  TimePoint last_tick_{}, last_stall_look_{};
+
+  std::atomic<bool> engine_rung_{false};
+  std::jthread engine_thread_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,107 @@
+// What a sleeping rank looks at now and then: timeouts, ranks that have left, stalls.
+#include <algorithm>
+
+#include "runtime/engine/progress.h"
+
+namespace hvd {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A job that was suspended must not find all its timeouts passed: no step between two looks counts
+// for more than the longest sleep.
+constexpr Clock::duration kStepMost = 1500ms;
+constexpr Clock::duration kStallLookEvery = 1s;
+
+std::string seconds_text(std::chrono::milliseconds duration) {
+  std::string text = std::to_string(duration.count() / 1000);
+  if (duration.count() % 1000 != 0)
+    text += "." + std::to_string(1000 + duration.count() % 1000).substr(1);
+  return text + " s";
+}
+
+}  // namespace
+
+void Progress::tick(TimePoint now) {
+  look_for_timeouts(now);
+  last_tick_ = now;
+  if (end_.broken()) return;
+  look_for_left_ranks();
+  look_for_stalls(now);
+}
+
+void Progress::look_for_timeouts(TimePoint now) {
+  for (Awaited* one : awaited_) {
+    if (one->since == TimePoint{}) continue;  // has not slept yet
+    one->waited += std::min(now - std::max(last_tick_, one->since), kStepMost);
+    if (one->timeout.count() == 0 || one->waited < one->timeout || end_.broken()) continue;
+    raise_trouble(peers_, TroubleReason::kTimeout,
+                  "rank " + std::to_string(peers_.world().rank) + " waited " +
+                      seconds_text(one->timeout) + " for " + whom(*one) + " in " + one->what);
+    return;
+  }
+}
+
+std::string Progress::ranks_text(const std::vector<int>& ranks) const {
+  std::string text = ranks.size() == 1 ? "rank" : "ranks";
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (i == 8) return text + ", …";
+    text += (i == 0 ? " " : ", ") +
+            std::to_string(ranks[i] + peers_.world().rank - peers_.world().local_rank);
+  }
+  return text;
+}
+
+std::string Progress::whom(const Awaited& awaited) const {
+  if (awaited.missing)
+    if (const auto missing = awaited.missing(); !missing.empty()) return ranks_text(missing);
+  return "the other ranks";
+}
+
+// What a rank that has left had entered completes; the first thing that needs more breaks the
+// epoch. The word of its leaving is read first: it entered nothing afterwards.
+void Progress::look_for_left_ranks() {
+  const int left = end_.find_left();
+  if (left < 0) return;
+  bool needed =
+      std::any_of(feeds_.begin(), feeds_.end(), [&](Feed* feed) { return feed->needs(left); });
+  for (const Communicator* communicator : communicators_) {
+    if (communicator->idle()) continue;
+    const auto missing = communicator->missing_ranks();
+    needed |= std::find(missing.begin(), missing.end(), left) != missing.end();
+  }
+  if (!needed) return;
+  const std::string what = awaited_.empty() ? "" : " and is missing in " + awaited_.front()->what;
+  raise_trouble(peers_, TroubleReason::kLeft, ranks_text({left}) + " has called shutdown()" + what);
+}
+
+// The coordinator reports what the log waits for; of what waits in a call, the lowest rank that is
+// in it reports.
+void Progress::look_for_stalls(TimePoint now) {
+  const Clock::duration quarter = options_.stall_warning / 4;  // short ones are for tests
+  const auto every = quarter.count() == 0 ? kStallLookEvery : std::min(kStallLookEvery, quarter);
+  if (now - last_stall_look_ < every) return;
+  last_stall_look_ = now;
+  std::vector<WaitingName> waiting;
+  for (Feed* feed : feeds_) feed->add_waiting(waiting);
+  const int me = peers_.world().local_rank, first = peers_.world().rank - me;
+  for (const Awaited* one : awaited_) {
+    if (one->operation == nullptr || !one->missing) continue;
+    std::vector<int> missing = one->missing();
+    int lowest = 0;
+    while (std::find(missing.begin(), missing.end(), lowest) != missing.end()) ++lowest;
+    if (missing.empty() || lowest != me) continue;
+    for (int& rank : missing) rank += first;
+    waiting.push_back({one->what, one->operation->sequence, std::move(missing)});
+  }
+  const auto report = stall_inspector_.inspect(waiting, now);
+  if (!report) return;
+  if (options_.warn) options_.warn(report->text);
+  if (report->shut_down)
+    raise_trouble(peers_, TroubleReason::kTimeout,
+                  "rank " + std::to_string(peers_.world().rank) +
+                      " gave up after the stall check's shutdown time; its report names who was "
+                      "missing");
+}
+
+}  // namespace hvd

@@ -1,0 +1,229 @@
+// The bucket list over ranks as threads: bits, verdicts, differing layouts.
+#include "runtime/engine/engine_bucket_list.h"
+
+#include <string.h>
+
+#include <atomic>
+#include <random>
+#include <thread>
+
+#include "tests/runtime/engine/ranks.h"
+#include "tests/support/catch.h"
+
+using namespace hvd;
+using namespace hvd::test;
+using Home = BucketList::Home;
+using namespace std::chrono_literals;
+
+namespace {
+
+const std::vector<BucketShape> kShapes = {{DataType::kFloat32, 7000},
+                                          {DataType::kFloat64, 100},
+                                          {DataType::kFloat32, 1},
+                                          {DataType::kFloat32, 70'000}};
+
+BucketListSpec spec_of(const std::string& name, uint64_t hash = 1) {
+  BucketListSpec spec;
+  spec.name = name;
+  spec.buckets = kShapes;
+  spec.parameters = 100;
+  spec.layout_hash = hash;
+  spec.layout_text = "weight float32 [7000], bias " + std::to_string(hash);
+  spec.reduction.op = ReduceOp::kAverage;
+  return spec;
+}
+
+// What rank, step and bucket put at `i`: fractions whose sum depends on the order of additions.
+float value(int rank, int step, int bucket, size_t i) {
+  std::minstd_rand random(static_cast<unsigned>(rank * 7919 + step * 104729 + bucket * 31) +
+                          static_cast<unsigned>(i));
+  random.discard(2);
+  return static_cast<float>(random()) / 1e6f - 1000.0f;
+}
+
+void fill(BucketList& list, int bucket, Home home, int rank, int step) {
+  const BucketShape& shape = kShapes[static_cast<size_t>(bucket)];
+  std::byte* to = list.memory(bucket, home);
+  for (size_t i = 0; i < shape.count; ++i) {
+    const float x = value(rank, step, bucket, i);
+    if (shape.type == DataType::kFloat32) reinterpret_cast<float*>(to)[i] = x;
+    if (shape.type == DataType::kFloat64) reinterpret_cast<double*>(to)[i] = x;
+  }
+}
+
+// Wrong bits against one process that adds the same parts in rank order and multiplies once.
+template <typename T>
+int wrong_bits(const std::byte* data, size_t count, int ranks, int step, int bucket) {
+  int wrong = 0;
+  for (size_t i = 0; i < count; ++i) {
+    T sum = value(0, step, bucket, i);
+    for (int rank = 1; rank < ranks; ++rank) sum += value(rank, step, bucket, i);
+    const T expected = static_cast<T>(sum * (T{1} / static_cast<T>(ranks)));
+    wrong += memcmp(data + i * sizeof(T), &expected, sizeof(T)) != 0;
+  }
+  return wrong;
+}
+
+int wrong_bits(const BucketList& list, int bucket, Home home, int ranks, int step) {
+  const BucketShape& shape = kShapes[static_cast<size_t>(bucket)];
+  const std::byte* data = list.memory(bucket, home);
+  return shape.type == DataType::kFloat32
+             ? wrong_bits<float>(data, shape.count, ranks, step, bucket)
+             : wrong_bits<double>(data, shape.count, ranks, step, bucket);
+}
+
+template <typename Function>
+std::string error_of(Function&& function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+void all_ready(BucketList& list) {
+  for (int bucket = 0; bucket < static_cast<int>(kShapes.size()); ++bucket)
+    list.ready(bucket, Home::kHome);
+}
+
+}  // namespace
+
+TEST_CASE("bucket list: averages bit for bit, ready in any order, from home or spare") {
+  for (const int ranks : {1, 2, 4}) {
+    std::atomic<int> wrong{0};
+    run_ranks(ranks, [&](int rank, Engine& engine) {
+      const auto list = engine.make_bucket_list(spec_of("sgd"));
+      std::mt19937 random(static_cast<unsigned>(rank));
+      for (int step = 0; step < 12; ++step) {
+        std::vector<int> order = {0, 1, 2, 3};
+        std::shuffle(order.begin(), order.end(), random);
+        std::vector<Home> homes(4);
+        for (const int bucket : order) {
+          homes[static_cast<size_t>(bucket)] = random() % 3 == 0 ? Home::kSpare : Home::kHome;
+          fill(*list, bucket, homes[static_cast<size_t>(bucket)], rank, step);
+        }
+        std::jthread hooks([&] {  // as autograd's threads
+          for (const int bucket : order) list->ready(bucket, homes[static_cast<size_t>(bucket)]);
+        });
+        hooks.join();
+        wrong += list->finished_buckets() > 3;  // the last one waits for finish()
+        const StepVerdict verdict = list->finish({});
+        wrong += !verdict.poison.empty() || list->step() != static_cast<uint64_t>(step) + 1;
+        for (int bucket = 0; bucket < 4; ++bucket)
+          wrong += wrong_bits(*list, bucket, homes[static_cast<size_t>(bucket)], ranks, step);
+      }
+    });
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("bucket list: buckets but the last finish everywhere before finish() is called") {
+  std::atomic<int> finished{0};
+  run_ranks(2, [&](int rank, Engine& engine) {
+    const auto list = engine.make_bucket_list(spec_of("sgd"));
+    for (int bucket = 0; bucket < 4; ++bucket) fill(*list, bucket, Home::kHome, rank, 0);
+    all_ready(*list);
+    while (list->finished_buckets() < 3) std::this_thread::yield();  // its engine threads move it
+    finished += list->finished_buckets();
+    list->finish({});
+  });
+  CHECK(finished == 6);
+}
+
+TEST_CASE("bucket list: the verdict gathers poison, later layouts and used bits of all ranks") {
+  std::array<StepVerdict, 3> voided, next;
+  run_ranks(3, [&](int rank, Engine& engine) {
+    const auto list = engine.make_bucket_list(spec_of("sgd"));
+    StepWord word;
+    word.used = {uint64_t{1} << rank, uint64_t{1} << (rank + 20)};
+    word.next_layout = rank == 1 ? 77 : 0;
+    if (rank > 0) word.poison = "weight got a second gradient " + std::to_string(rank);
+    all_ready(*list);
+    voided[static_cast<size_t>(rank)] = list->finish(word);
+    all_ready(*list);
+    next[static_cast<size_t>(rank)] = list->finish({});
+  });
+  for (const StepVerdict& verdict : voided) {
+    CHECK(verdict.poison == "rank 1: weight got a second gradient 1");
+    CHECK(verdict.next_layout == std::vector<uint64_t>{0, 77, 0});
+    CHECK(verdict.used == std::vector<uint64_t>{7, 7u << 20});
+  }
+  for (const StepVerdict& verdict : next) {
+    CHECK(verdict.poison.empty());
+    CHECK(verdict.used == std::vector<uint64_t>{0, 0});
+  }
+}
+
+TEST_CASE("bucket list: ranks whose layouts differ are told both sides, and the world lives") {
+  std::array<std::string, 3> said;
+  std::atomic<int> wrong{0};
+  run_ranks(3, [&](int rank, Engine& engine) {
+    said[static_cast<size_t>(rank)] =
+        error_of([&] { engine.make_bucket_list(spec_of("sgd", rank == 2 ? 9 : 1)); });
+    const auto list = engine.make_bucket_list(spec_of("sgd"));
+    all_ready(*list);
+    list->finish({});
+    wrong += list->step() != 1;
+  });
+  CHECK(wrong == 0);
+  CHECK_THAT(said[0], Catch::Contains("\"sgd\" differ between ranks: rank 0 has ") &&
+                          Catch::Contains("bias 1, rank 2 has ") && Catch::Contains("bias 9"));
+  CHECK(said[0] == said[1]);
+  CHECK(said[0] == said[2]);
+}
+
+TEST_CASE("bucket list: two lists and calls beside them do not hold each other up") {
+  std::atomic<int> wrong{0};
+  run_ranks(2, [&](int rank, Engine& engine) {
+    const auto first = engine.make_bucket_list(spec_of("first"));
+    const auto second = engine.make_bucket_list(spec_of("second"));
+    for (int step = 0; step < 30; ++step) {
+      // Each rank starts with another list: under one lock in order of calls this would hang.
+      BucketList& one = rank == 0 ? *first : *second;
+      BucketList& other = rank == 0 ? *second : *first;
+      for (int bucket = 0; bucket < 4; ++bucket) {
+        fill(one, bucket, Home::kHome, rank, step);
+        fill(other, bucket, Home::kHome, rank, step);
+      }
+      all_ready(one);
+      std::array<float, 1> loss{1};
+      sum(engine, loss, "loss");
+      wrong += loss[0] != 2;
+      all_ready(other);
+      first->finish({});
+      second->finish({});
+      for (int bucket = 0; bucket < 4; ++bucket)
+        wrong += wrong_bits(*first, bucket, Home::kHome, 2, step);
+    }
+  });
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("bucket list: let go in the middle of a step, it breaks the epoch off by name") {
+  std::array<std::string, 2> said;
+  run_ranks(
+      2,
+      [&](int rank, Engine& engine) {
+        auto list = engine.make_bucket_list(spec_of("sgd"));
+        barrier(engine);
+        all_ready(*list);
+        if (rank == 0) said[0] = error_of([&] { list->finish({}); });
+        if (rank == 1) list.reset();
+      },
+      {}, false);
+  CHECK_THAT(said[0], Catch::Contains("step 1 of \"sgd\" failed: rank 1 let go of \"sgd\""));
+}
+
+TEST_CASE("bucket list: outlives its engine and says so") {
+  std::string said;
+  run_ranks(1, [&](int, Engine& engine) {
+    const auto list = engine.make_bucket_list(spec_of("sgd"));
+    all_ready(*list);
+    list->finish({});
+    engine.shutdown();
+    said = error_of([&] { list->finish({}); });
+    list->ready(0, Home::kHome);  // a hook may still fire
+  });
+  CHECK_THAT(said, Catch::Contains("shutdown() was called"));
+}

@@ -1,0 +1,104 @@
+// The token: one holder, no kick lost, no sleeper forgotten.
+#include "runtime/engine/progress_token.h"
+
+#include <thread>
+#include <vector>
+
+#include "tests/support/catch.h"
+
+using namespace hvd;
+
+namespace {
+
+// Takes and leaves as Progress does: serves kicks before it lets go.
+template <typename Serve>
+void release(ProgressToken& token, Serve&& serve) {
+  while (!token.try_release()) serve();
+}
+
+}  // namespace
+
+TEST_CASE("progress token: one holder at a time, and no kick goes unserved") {
+  ProgressToken token;
+  int served = 0;  // guarded by the token
+  std::atomic<int> left{0};
+  constexpr int kThreads = 4, kKicks = 20'000;
+  auto serve = [&] { served += left.exchange(0); };
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < kThreads; ++i)
+      threads.emplace_back([&] {
+        for (int k = 0; k < kKicks; ++k) {
+          ++left;
+          if (!token.take_or_kick()) continue;
+          serve();
+          release(token, serve);
+        }
+      });
+  }
+  REQUIRE(token.try_take());
+  CHECK(served == kThreads * kKicks);
+  CHECK_FALSE(token.try_take());
+}
+
+TEST_CASE("progress token: who wants it urgently gets it from a holder that passes it on") {
+  ProgressToken token;
+  std::atomic<bool> stop{false}, never{false};
+  int turns = 0;  // guarded by the token
+  std::jthread holder([&] {
+    REQUIRE(token.try_take());
+    while (!stop) {
+      if (!token.wanted()) continue;
+      release(token, [] {});
+      if (!token.take_unless(never)) return;
+    }
+    release(token, [] {});
+  });
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 3; ++i)
+      threads.emplace_back([&] {
+        for (int k = 0; k < 300; ++k) {
+          token.take_urgently();
+          ++turns;
+          release(token, [] {});
+        }
+      });
+  }
+  stop = true;
+  holder.join();
+  CHECK(turns == 900);
+}
+
+TEST_CASE("progress token: a waiter wakes when its work is done by another") {
+  ProgressToken token;
+  for (int i = 0; i < 500; ++i) {
+    std::atomic<bool> done{false};
+    bool taken = true;
+    REQUIRE(token.try_take());
+    std::jthread waiter([&] { taken = token.take_unless(done); });
+    if (i % 2 == 0)
+      while (!token.has_waiters()) std::this_thread::yield();
+    done = true;
+    token.completed();
+    waiter.join();
+    CHECK_FALSE(taken);
+    release(token, [] {});
+  }
+}
+
+TEST_CASE("progress token: while somebody watches, waiters leave it alone until they are done") {
+  ProgressToken token;
+  REQUIRE(token.try_take());
+  REQUIRE(token.try_release(true));
+  std::atomic<bool> done{false};
+  std::atomic<int> taken{-1};
+  std::jthread waiter([&] { taken = token.take_unless(done) ? 1 : 0; });
+  while (!token.has_waiters()) std::this_thread::yield();
+  REQUIRE(token.try_take());  // anybody may take it, the waiter does not
+  CHECK(taken == -1);
+  token.stop_watching();
+  release(token, [] {});  // nobody watches any more: the waiter takes over
+  waiter.join();
+  CHECK(taken == 1);
+}

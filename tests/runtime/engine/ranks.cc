@@ -1,0 +1,65 @@
+// Threads as ranks.
+#include "tests/runtime/engine/ranks.h"
+
+#include <exception>
+#include <mutex>
+#include <thread>
+
+namespace hvd::test {
+
+void run_ranks(int ranks, const std::function<void(int, Engine&)>& body, EngineOptions options,
+               bool shut_down) {
+  InProcessHost host(ranks);
+  run_ranks(host, body, std::move(options), shut_down);
+}
+
+void run_ranks(InProcessHost& host, const std::function<void(int, Engine&)>& body,
+               EngineOptions options, bool shut_down) {
+  std::vector<std::exception_ptr> errors(static_cast<size_t>(host.ranks()));
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < host.ranks(); ++rank)
+      threads.emplace_back([&, rank] {
+        try {
+          Engine engine(host.peers(rank), options);
+          body(rank, engine);
+          if (shut_down) engine.shutdown();
+        } catch (...) {
+          errors[static_cast<size_t>(rank)] = std::current_exception();
+        }
+      });
+  }
+  for (const std::exception_ptr& error : errors)
+    if (error) std::rethrow_exception(error);
+}
+
+namespace {
+
+void describe_sum(Operation& operation, std::span<float> data) {
+  operation.kind = OperationKind::kAllreduce;
+  operation.result = {data.data(), data.size(), DataType::kFloat32};
+  operation.reduction.op = ReduceOp::kSum;
+}
+
+}  // namespace
+
+void sum(Engine& engine, std::span<float> data, const std::string& name) {
+  Operation operation;
+  describe_sum(operation, data);
+  operation.name = name;
+  engine.run(operation);
+}
+
+std::shared_ptr<Work> sum_async(Engine& engine, std::span<float> data, const std::string& name) {
+  auto submission = std::make_unique<Submission>();
+  describe_sum(submission->operation, data);
+  submission->name = name;
+  return engine.submit(std::move(submission));
+}
+
+void barrier(Engine& engine) {
+  Operation operation;
+  engine.run(operation);
+}
+
+}  // namespace hvd::test
