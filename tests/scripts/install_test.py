@@ -1,0 +1,95 @@
+"""An installed copy is whole: examples built outside the tree against it run under the installed hvdrun.
+
+usage: install_test.py BUILD CMAKE WITH_TORCH(0 or 1)
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD, CMAKE, WITH_TORCH = sys.argv[1], sys.argv[2], sys.argv[3] == "1"
+SECONDS = 240
+
+
+def run(*command, **options):
+    """The command's output; fails with all of it when the command fails."""
+    done = subprocess.run(
+        [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+        text=True, timeout=SECONDS, check=False, **options,
+    )
+    if done.returncode != 0:
+        raise AssertionError(f"{command} ended with {done.returncode}:\n{done.stdout}")
+    return done.stdout
+
+
+class Installed(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="hvd-install-"))
+        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        cls.prefix = cls.folder / "a prefix"
+        run(CMAKE, "--install", BUILD, "--prefix", cls.prefix)
+        cls.lib = next(cls.prefix.glob("lib*/**/libhvd.so")).parent
+
+    def test_what_is_installed_is_the_product_and_nothing_internal(self):
+        files = {path.relative_to(self.prefix).as_posix() for path in self.prefix.rglob("*") if not path.is_dir()}
+        files = {re.sub(r"^lib/[^/]+-linux-gnu/", "lib/", name) for name in files}
+        wanted = {"bin/hvdrun", "include/hvd/hvd.h", "lib/libhvd.so", "lib/cmake/hvd/hvdConfig.cmake", "lib/pkgconfig/hvd.pc"}
+        if WITH_TORCH:
+            wanted |= {"include/hvd/torch.h", "lib/libhvd_torch.so"}
+        self.assertLessEqual(wanted, files)
+        allowed = r"bin/hvdrun|include/hvd/\w+\.h|lib/libhvd(_torch)?\.so[.\d]*|lib/cmake/hvd/hvdConfig\w*\.cmake|lib/pkgconfig/hvd\.pc|share/man/man1/hvdrun\.1"
+        self.assertEqual([name for name in sorted(files) if not re.fullmatch(allowed, name)], [])
+        self.assertEqual("include/hvd/torch.h" in files, WITH_TORCH)
+
+    def test_installed_headers_include_none_of_the_tree(self):
+        for header in self.prefix.glob("include/hvd/*.h"):
+            for path in re.findall(r'#\s*include\s*[<"]([^>"]+)', header.read_text()):
+                self.assertNotRegex(path, r"^(runtime|collectives|rendezvous|cli)/", header.name)
+
+    def test_the_library_needs_the_c_and_cxx_libraries_only(self):
+        dynamic = run("readelf", "-d", self.lib / "libhvd.so")
+        needed = set(re.findall(r"\(NEEDED\).*\[(.*?)\]", dynamic))
+        self.assertLessEqual(needed, {"libstdc++.so.6", "libgcc_s.so.1", "libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2"})
+        self.assertNotIn(str(ROOT), dynamic)
+
+    def test_the_library_exports_the_public_api_only(self):
+        symbols = run("nm", "-D", "-C", "--defined-only", self.lib / "libhvd.so").splitlines()
+        names = [line.split(" ", 2)[2] for line in symbols]
+        self.assertTrue(any(name.startswith("hvd::init(") for name in names), names[:20])
+        foreign = [n for n in names if not re.match(r"(typeinfo (name )?for |vtable for |VTT for |guard variable for )?(hvd::|std::|.*\bhvd::)", n)]
+        self.assertEqual(foreign, [])
+
+    def test_examples_build_outside_the_tree_and_run(self):
+        build = self.folder / "build"
+        run(CMAKE, "-S", ROOT / "tests/scripts/installed", "-B", build, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={self.prefix}",
+            f"-DHVD_EXAMPLES={ROOT / 'examples'}", f"-DWITH_TORCH={int(WITH_TORCH)}", "-DCMAKE_BUILD_TYPE=Release")
+        run(CMAKE, "--build", build)
+        self.assert_runs(build / "allreduce")
+        if WITH_TORCH:
+            self.assert_runs(build / "average")
+
+    def test_pkg_config_finds_the_part_without_torch(self):
+        environment = {**os.environ, "PKG_CONFIG_PATH": str(self.lib / "pkgconfig")}
+        flags = run("pkg-config", "--cflags", "--libs", "hvd", env=environment)
+        program = self.folder / "by_pkg_config"
+        words = re.sub(r"(?<!\\) ", "\n", flags.strip()).replace("\\ ", " ").split("\n")
+        run("c++", ROOT / "examples/allreduce.cc", "-o", program, *words)
+        self.assert_runs(program)
+
+    def assert_runs(self, program):
+        alone = run(program)
+        both = run(self.prefix / "bin/hvdrun", "-np", "2", program)
+        self.assertNotEqual(alone.strip(), "")
+        self.assertIn("<stdout>:", both)
+        self.assertNotEqual(both.splitlines()[-1].split(":", 1)[1], alone.splitlines()[-1])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)
