@@ -111,15 +111,16 @@ void find_hosts(CommandLine& line) {
   if (line.host_list) given = parse_host_list(*line.host_list);
   if (line.host_file) {
     const std::string& path = *line.host_file;
+    const std::string shown = shell_word(path);
     const FileText text = read_file(path, kHostTextBytesMax);
     if (text.error == EFBIG) {
-      throw Error(ErrorCode::kInvalidArgument, path + ": a host file has at most 1 MiB");
+      throw Error(ErrorCode::kInvalidArgument, shown + ": a host file has at most 1 MiB");
     }
     if (text.error != 0) {
       throw Error(ErrorCode::kInvalidArgument, "the host file " + quoted(path) +
                                                    " cannot be read: " + std::strerror(text.error));
     }
-    given = parse_host_file(text.bytes, path);
+    given = parse_host_file(text.bytes, shown);
   }
   // The usual job names no hosts, or localhost with its slots: then there is nothing to look up.
   const bool is_plain = std::all_of(given.begin(), given.end(), [](const GivenHost& host) {
