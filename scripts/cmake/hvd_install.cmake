@@ -5,6 +5,7 @@ include(CMakePackageConfigHelpers)
 
 if(TARGET hvdrun)
   install(TARGETS hvdrun RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(FILES ${CMAKE_BINARY_DIR}/share/man/man1/hvdrun.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 OPTIONAL)
 endif()
 
 # libhvd_torch finds libhvd beside it, and LibTorch where it was when this was built.
