@@ -4,15 +4,19 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <exception>
 
 #include "cli/agent/agent.h"
+#include "cli/agent/worker_environment.h"
 #include "cli/command_line.h"
 #include "cli/exit_code.h"
 #include "cli/host_choice.h"
+#include "cli/job_check.h"
 #include "cli/local_carrier.h"
+#include "cli/plan.h"
 #include "cli/signals.h"
 #include "cli/supervisor.h"
 #include "rendezvous/slots.h"
@@ -62,12 +66,37 @@ StartState take_start_state() {
   return start;
 }
 
+void print(const std::string& text) {
+  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) {
+    throw Error(ErrorCode::kUnavailable,
+                std::string("cannot write to standard output: ") + std::strerror(errno));
+  }
+}
+
+// What a rank would find in its environment beside what hvdrun has itself.
+std::vector<std::string> variables_of_ranks(const JobSpec& spec, const StartState& start,
+                                            const World& world) {
+  std::vector<std::string> users = start.environment, chosen;
+  for (const EnvironmentSetting& setting : spec.environment) {
+    chosen.push_back(setting.name);
+    if (setting.value) users.push_back(setting.name + "=" + *setting.value);
+  }
+  // Only names are wanted, so any place will do.
+  const WorkerPlace place{.world = world,
+                          .job = "job",
+                          .agent_address = "address",
+                          .master_address = "address",
+                          .master_port = 1,
+                          .threads_each = 1};
+  return changed_names(start.environment, worker_environment(users, chosen, place));
+}
+
 // Returns the exit status, or does not return when hvdrun has to end by a signal.
 int run(int argc, char** argv, const StartState& start) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   CommandLine line = parse_command_line(words, env::get);
   if (line.request == Request::kShow) {
-    std::fputs(line.text.c_str(), stdout);
+    print(line.text);
     return 0;
   }
   find_hosts(line);
@@ -75,6 +104,14 @@ int run(int argc, char** argv, const StartState& start) {
     std::fprintf(stderr, "hvdrun: %s\n", warning.c_str());
   const JobSpec& spec = line.spec;
   const std::vector<Slot> slots = assign_slots(spec.hosts, spec.size);
+  if (const auto refusal = check_job(spec, env::get("PATH").value_or(""))) {
+    std::fprintf(stderr, "hvdrun: %s\n", refusal->message.c_str());
+    return refusal->exit_code;
+  }
+  if (line.request == Request::kDryRun) {
+    print(plan_text(spec, slots, variables_of_ranks(spec, start, slots[0].world)));
+    return 0;
+  }
   LocalCarrier carrier;
   const ExitStatus status = supervise(spec, slots, start, carrier);
   if (status.raise_signal != 0) die_by(status.raise_signal);

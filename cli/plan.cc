@@ -1,6 +1,8 @@
 #include "cli/plan.h"
 
 #include <algorithm>
+#include <string_view>
+#include <unordered_set>
 
 #include "cli/quoted.h"
 
@@ -15,6 +17,18 @@ std::string padded(std::string text, size_t width) {
 }
 
 }  // namespace
+
+std::vector<std::string> changed_names(std::span<const std::string> before,
+                                       std::span<const std::string> after) {
+  const std::unordered_set<std::string_view> unchanged(before.begin(), before.end());
+  std::vector<std::string> names;
+  for (const std::string& entry : after) {
+    if (!unchanged.contains(entry)) names.push_back(entry.substr(0, entry.find('=')));
+  }
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names;
+}
 
 std::string plan_text(const JobSpec& spec, std::span<const Slot> slots,
                       std::span<const std::string> variables) {

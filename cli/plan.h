@@ -3,11 +3,17 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "cli/job_spec.h"
 #include "rendezvous/slots.h"
 
 namespace hvd {
+
+// Names of the variables among `after` that are not in `before` with the same value, sorted; both
+// hold "NAME=value" entries.
+std::vector<std::string> changed_names(std::span<const std::string> before,
+                                       std::span<const std::string> after);
 
 // `variables`: names of what a rank gets beside hvdrun's own environment. Values are not shown:
 // they may be secrets.

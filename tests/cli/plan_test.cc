@@ -20,3 +20,9 @@ TEST_CASE("plan: a line a rank, the command as it would be typed, and names with
         "directory: '/data/run 1'\n"
         "variables: HVD_RANK TOKEN\n");
 }
+
+TEST_CASE("plan: only variables that a rank would not have anyway are named") {
+  const std::vector<std::string> before = {"HOME=/root", "RANK=7", "A=1", "B=1"};
+  const std::vector<std::string> after = {"HOME=/root", "RANK=0", "A=1", "B=2", "X=", "B=3"};
+  CHECK(changed_names(before, after) == std::vector<std::string>{"B", "RANK", "X"});
+}
