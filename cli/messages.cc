@@ -1,6 +1,40 @@
 #include "cli/messages.h"
 
+#include <limits.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "cli/agent/worker_environment.h"
+
 namespace hvd {
+namespace {
+
+std::string working_directory() {
+  char here[PATH_MAX];
+  return getcwd(here, sizeof here) != nullptr ? here : "/";
+}
+
+mode_t current_umask() {
+  const mode_t mask = umask(0);
+  umask(mask);
+  return mask;
+}
+
+proto::Stdin to_proto(StdinMode mode) {
+  switch (mode) {
+    case StdinMode::kRank0:
+      return proto::RANK_0;
+    case StdinMode::kNone:
+      return proto::NONE;
+    case StdinMode::kAll:
+      break;
+  }
+  return proto::ALL;
+}
+
+}  // namespace
 
 World from_proto(const proto::World& message) {
   World world;
@@ -24,6 +58,78 @@ void to_proto(const World& world, proto::World& message) {
   message.set_cross_rank(world.cross_rank);
   message.set_cross_size(world.cross_size);
   message.set_host(world.host);
+}
+
+RankEnd from_proto(const proto::RankEnd& message) {
+  RankEnd end;
+  end.rank = message.rank();
+  end.pid = message.pid();
+  end.killed = message.killed();
+  end.status = message.status();
+  end.run_ns = message.run_ns();
+  end.at_ns = message.at_ns();
+  end.order = message.order();
+  end.batch = message.batch();
+  end.sent_signal = message.sent_signal();
+  end.claimed = message.last().claimed();
+  end.stranded_others = message.last().stranded_others();
+  end.given_up = message.last().given_up();
+  end.doing = message.last().doing();
+  end.resident_bytes_max = message.resident_bytes_max();
+  return end;
+}
+
+std::string describe(const proto::RankStatus& status) {
+  std::string text = "rank " + std::to_string(status.rank()) + " ";
+  text += status.claimed() ? status.doing() : "runs and has not called hvd::init()";
+  if (status.state() == "T") text += ", stopped by a signal";
+  if (status.state() == "t") text += ", held by a debugger";
+  if (status.state() == "D") text += ", in an uninterruptible wait";
+  return text;
+}
+
+proto::StartWorkers start_message(const JobSpec& spec, const StartState& start,
+                                  const std::vector<World>& worlds) {
+  proto::StartWorkers message;
+  for (const World& world : worlds) to_proto(world, *message.add_worlds());
+  for (const std::string& word : spec.command) message.add_argv(word);
+  for (const std::string& entry : with_settings(start.environment, spec.environment))
+    message.add_environment(entry);
+  for (const EnvironmentSetting& one : spec.environment) message.add_chosen(one.name);
+  message.set_directory(spec.directory.empty() ? working_directory() : spec.directory);
+  message.set_file_mask(current_umask());
+  for (const RlimitValue& limit : start.limits) {
+    proto::ResourceLimit& one = *message.add_limits();
+    one.set_resource(limit.resource);
+    one.set_soft(limit.value.rlim_cur);
+    one.set_hard(limit.value.rlim_max);
+  }
+  message.set_ignored_signals(start.ignored_signals);
+  message.set_stdin(to_proto(spec.stdin_mode));
+  return message;
+}
+
+proto::ToAgent to_message(const action::StartEpoch& start) {
+  proto::ToAgent message;
+  message.mutable_start_epoch()->set_epoch(start.epoch);
+  for (const action::Member& member : start.members) {
+    message.mutable_start_epoch()->add_ranks(member.rank);
+    to_proto(member.world, *message.mutable_start_epoch()->add_worlds());
+  }
+  return message;
+}
+
+proto::ToAgent to_message(const action::RefuseEpoch& refuse) {
+  proto::ToAgent message;
+  message.mutable_refuse_epoch()->set_reason(refuse.reason);
+  return message;
+}
+
+proto::ToAgent to_message(const action::EndJob& end) {
+  proto::ToAgent message;
+  message.mutable_stop()->set_first_signal(end.first_signal);
+  message.mutable_stop()->set_after_ms(int(end.after.count()));
+  return message;
 }
 
 }  // namespace hvd

@@ -62,6 +62,17 @@ std::string rank_folder(const std::string& directory, int rank, int ranks) {
 
 }  // namespace
 
+OutputOptions OutputOptions::of(const JobSpec& spec) {
+  OutputOptions options;
+  options.ranks = spec.size;
+  options.tags = spec.tags;
+  options.timestamps = spec.timestamps;
+  options.color = spec.color;
+  options.shown = spec.output_ranks;
+  options.directory = spec.output_directory;
+  return options;
+}
+
 Output::Output(OutputOptions options)
     : options_(std::move(options)), tails_(size_t(options_.ranks)) {
   open_console();

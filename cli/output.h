@@ -30,6 +30,8 @@ struct OutputOptions {
   std::vector<int> shown;  // whose output goes to our own, sorted; empty: everybody's
   std::string directory;   // each rank's output also goes to files below it; empty: it does not
   size_t queue_bytes_max = 1u << 20;
+
+  static OutputOptions of(const JobSpec& spec);
 };
 
 class Output {

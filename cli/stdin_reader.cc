@@ -2,6 +2,8 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +24,11 @@ bool in_foreground() {
 }
 
 }  // namespace
+
+bool stdin_is_empty() {
+  struct stat in{};
+  return fstat(0, &in) == 0 && S_ISCHR(in.st_mode) && in.st_rdev == makedev(1, 3);
+}
 
 StdinReader::StdinReader() : thread_([this](std::stop_token stop) { run(stop); }) {}
 

@@ -17,6 +17,9 @@ namespace hvd {
 
 inline constexpr size_t kStdinCredit = 64u << 10;
 
+// Descriptor 0 is /dev/null: that needs no thread to find out.
+bool stdin_is_empty();
+
 class StdinReader {
  public:
   StdinReader();  // starts to read descriptor 0

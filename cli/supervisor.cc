@@ -1,23 +1,23 @@
 #include "cli/supervisor.h"
 
-#include <limits.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
+#include <utility>
 
 #include "cli/agent/descendants.h"
-#include "cli/agent_link.h"
+#include "cli/agent_pipes.h"
+#include "cli/agent_watch.h"
 #include "cli/failure_report.h"
+#include "cli/job_record.h"
 #include "cli/loop.h"
 #include "cli/messages.h"
 #include "cli/output.h"
+#include "cli/result_file.h"
 #include "cli/signals.h"
 #include "cli/stdin_reader.h"
 #include "rendezvous/membership.h"
@@ -28,10 +28,6 @@ namespace hvd {
 namespace {
 
 using std::chrono::milliseconds;
-constexpr milliseconds kTick{1000};
-constexpr int kAgentSilentTicks = 3;  // then it is said
-constexpr milliseconds kKeeperPatience{
-    3000};  // from the agent's last word, or the end of its lease
 constexpr milliseconds kLastWords{
     1000};  // after the keeper's death, for what is still in the channels
 constexpr milliseconds kSweepLimit{10'000};
@@ -50,19 +46,21 @@ class Supervisor {
   void on_interrupt();
   void on_control();
   void on_message(const proto::FromAgent& message);
-  void on_ends(const proto::RankEnds& ends);
-  void on_spawn_failed(const proto::SpawnFailed& failure);
   void on_ended(const proto::Ended& ended);
+  void say_threads(int threads_each);
   void on_states(const proto::RankStates& states);
   void on_output(std::string_view bytes);
   void on_sink();
   void on_stdin();
-  void on_tick(TimePoint now);
+  void on_watch(AgentWatch::Due due);
   void on_keeper_gone(int status);
   void on_deadlines(TimePoint now);
 
   // what follows from them
   void tell(const Event& event) { perform(membership_.apply(event, Clock::now())); }
+  void tell(const std::vector<Event>& events) {
+    for (const Event& event : events) tell(event);
+  }
   void perform(const std::vector<Action>& actions);
   void perform(const action::StartWorkers& start);
   void perform(const action::StartEpoch& start);
@@ -72,15 +70,12 @@ class Supervisor {
   void begin_stdin();
   void begin_time_limit_end();
   void suspend();
-  void lose_agent(const std::string& reason);
-  void close_lease();
 
   // the end
   bool over() const;
   void sweep();
   void write_out();
   ExitStatus finish();
-  RankEnd& end_of(int rank);
   void say(const std::string& words) { output_.say("hvdrun: " + words + "\n", Clock::now()); }
   std::optional<TimePoint> next_deadline() const;
 
@@ -90,35 +85,23 @@ class Supervisor {
   Loop loop_;
   SignalReader signals_;
   Output output_;
-  AgentLink agent_;
+  AgentPipes agent_;
   RendezvousServer server_;
   Membership membership_;
+  JobRecord record_;
+  AgentWatch watch_;
   std::optional<StdinReader> stdin_;
   proto::Bootstrap bootstrap_;
   bool bootstrap_sent_ = false;
   std::optional<int> session_;  // the agent's, once it has attached
   std::vector<proto::ToAgent> early_orders_;
   bool control_open_ = true;
-  JobFacts facts_;
   bool agent_ended_ = false;  // it said so itself
   int interrupts_ = 0;
-  bool output_lost_said_ = false;
-  int silent_ticks_ = 0;
-  TimePoint next_tick_ = Clock::now() + kTick;
+  bool output_lost_said_ = false, threads_said_ = false;
   std::optional<TimePoint> time_limit_, states_deadline_, suspend_deadline_;
-  std::optional<TimePoint> keeper_deadline_, keeper_gone_at_;
+  std::optional<TimePoint> keeper_gone_at_;
 };
-
-OutputOptions output_options(const JobSpec& spec) {
-  OutputOptions options;
-  options.ranks = spec.size;
-  options.tags = spec.tags;
-  options.timestamps = spec.timestamps;
-  options.color = spec.color;
-  options.shown = spec.output_ranks;
-  options.directory = spec.output_directory;
-  return options;
-}
 
 Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, const StartState& start,
                        Carrier& carrier)
@@ -126,7 +109,7 @@ Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, cons
       start_(start),
       slots_(slots),
       signals_({SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGCONT}, start.ignored_signals),
-      output_(output_options(spec)),
+      output_(OutputOptions::of(spec)),
       agent_(loop_, carrier.start_agent(spec.hosts.front()),
              {[this](std::string_view bytes) { on_output(bytes); },
               [this](std::string_view words) {
@@ -135,15 +118,16 @@ Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, cons
               }}),
       server_(agent_.take_control()),
       membership_(spec.hosts, slots, {.size_min = 0, .start_timeout = spec.start_timeout},
-                  Clock::now()) {
+                  Clock::now()),
+      record_(spec, slots, Clock::now()),
+      watch_(spec.agent_timeout, Clock::now()) {
   fault_point("hvdrun_agent_started");
-  facts_.size = spec.size;
   loop_.watch(signals_.fd(), EPOLLIN, [this](uint32_t) { on_signals(); });
   loop_.watch(server_.wake_fd(), EPOLLIN, [this](uint32_t) { on_control(); });
   for (const auto& sink : output_.sinks())
     loop_.watch(sink->wake_fd(), EPOLLIN, [this](uint32_t) { on_sink(); });
   bootstrap_.set_host(0);
-  bootstrap_.set_job(std::to_string(getpid()) + "-" + std::to_string(std::time(nullptr)));
+  bootstrap_.set_job(record_.job());
   bootstrap_.set_stop_grace_ms(int(spec.stop_grace.count()));
   perform(membership_.begin(Clock::now()));
   agent_.send_frame(FrameKind::kBootstrap, bootstrap_.SerializeAsString());
@@ -156,10 +140,7 @@ Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, cons
 
 void Supervisor::begin_stdin() {
   if (spec_.stdin_mode == StdinMode::kNone) return;
-  struct stat in{};
-  if (fstat(0, &in) == 0 && S_ISCHR(in.st_mode) && in.st_rdev == makedev(1, 3))
-    return agent_.send_frame(FrameKind::kStdinEof,
-                             {});  // /dev/null needs no thread to find that out
+  if (stdin_is_empty()) return agent_.send_frame(FrameKind::kStdinEof, {});
   stdin_.emplace();
   loop_.watch(stdin_->wake_fd(), EPOLLIN, [this](uint32_t) { on_stdin(); });
 }
@@ -170,31 +151,7 @@ void Supervisor::perform(const std::vector<Action>& actions) {
 }
 
 void Supervisor::perform(const action::StartWorkers& start) {
-  proto::StartWorkers message;
-  for (const World& world : start.worlds) to_proto(world, *message.add_worlds());
-  for (const std::string& word : spec_.command) message.add_argv(word);
-  for (const std::string& entry : start_.environment) message.add_environment(entry);
-  for (const EnvironmentSetting& one : spec_.environment) {
-    message.add_chosen(one.name);
-    if (one.value) message.add_environment(one.name + "=" + *one.value);
-  }
-  char here[PATH_MAX];
-  message.set_directory(!spec_.directory.empty()    ? spec_.directory
-                        : getcwd(here, sizeof here) ? here
-                                                    : "/");
-  const mode_t mask = umask(0);
-  umask(mask);
-  message.set_file_mask(mask);
-  for (const RlimitValue& limit : start_.limits) {
-    proto::ResourceLimit& one = *message.add_limits();
-    one.set_resource(limit.resource);
-    one.set_soft(limit.value.rlim_cur);
-    one.set_hard(limit.value.rlim_max);
-  }
-  message.set_ignored_signals(start_.ignored_signals);
-  message.set_stdin(spec_.stdin_mode == StdinMode::kAll    ? proto::ALL
-                    : spec_.stdin_mode == StdinMode::kNone ? proto::NONE
-                                                           : proto::RANK_0);
+  proto::StartWorkers message = start_message(spec_, start_, start.worlds);
   if (!bootstrap_sent_) {  // no round trip: workers start while the control stream is set up
     *bootstrap_.mutable_start() = std::move(message);
     return;
@@ -204,34 +161,18 @@ void Supervisor::perform(const action::StartWorkers& start) {
   order(to_agent);
 }
 
-void Supervisor::perform(const action::StartEpoch& start) {
-  proto::ToAgent message;
-  message.mutable_start_epoch()->set_epoch(start.epoch);
-  for (const action::Member& member : start.members) {
-    message.mutable_start_epoch()->add_ranks(member.rank);
-    to_proto(member.world, *message.mutable_start_epoch()->add_worlds());
-  }
-  order(message);
-}
+void Supervisor::perform(const action::StartEpoch& start) { order(to_message(start)); }
 
 void Supervisor::perform(const action::RefuseEpoch& refuse) {
-  if (facts_.init_refused.empty()) facts_.init_refused = refuse.reason;
-  proto::ToAgent message;
-  message.mutable_refuse_epoch()->set_reason(refuse.reason);
-  order(message);
+  record_.note_init_refused(refuse.reason);
+  order(to_message(refuse));
 }
 
 void Supervisor::perform(const action::EndJob& end) {
-  if (facts_.cause == EndCause::kNone) {
-    facts_.cause = end.cause;
-    facts_.cause_text = end.reason;
-    if (end.cause == EndCause::kRankFailed && spec_.size > 1)
-      say(end.reason + "; ending the others");
-  }
-  proto::ToAgent message;
-  message.mutable_stop()->set_first_signal(end.first_signal);
-  message.mutable_stop()->set_after_ms(int(end.after.count()));
-  order(message);
+  const bool first = record_.note_cause(end.cause, end.reason);
+  if (first && end.cause == EndCause::kRankFailed && record_.anyone_runs())
+    say(end.reason + "; ending the others");
+  order(to_message(end));
 }
 
 void Supervisor::order(const proto::ToAgent& order) {
@@ -267,7 +208,7 @@ void Supervisor::on_signals() {
         break;
       }
       case SIGCONT:
-        silent_ticks_ = 0;
+        watch_.heard();
         if (stdin_) stdin_->continued();
         break;
     }
@@ -289,7 +230,7 @@ void Supervisor::on_control() {
       for (const proto::ToAgent& early : early_orders_) order(early);
       early_orders_.clear();
     }
-    if (!news.messages.empty()) silent_ticks_ = 0;
+    if (!news.messages.empty()) watch_.heard();
     for (const proto::FromAgent& message : news.messages) on_message(message);
     if (news.closed) control_open_ = false;
   }
@@ -300,16 +241,15 @@ void Supervisor::on_message(const proto::FromAgent& message) {
     case proto::FromAgent::kAttached:
       tell(event::AgentJoined{message.attached().host()});
       break;
-    case proto::FromAgent::kStarted: {
-      const proto::Started& started = message.started();
-      tell(event::WorkersStarted{{started.ranks().begin(), started.ranks().end()}});
+    case proto::FromAgent::kStarted:
+      say_threads(message.started().threads_each());
+      tell(record_.note(message.started()));
       break;
-    }
     case proto::FromAgent::kSpawnFailed:
-      on_spawn_failed(message.spawn_failed());
+      tell(record_.note(message.spawn_failed()));
       break;
     case proto::FromAgent::kEnds:
-      on_ends(message.ends());
+      tell(record_.note(message.ends()));
       break;
     case proto::FromAgent::kClaimed:
       tell(event::RankClaimed{message.claimed().rank()});
@@ -340,66 +280,24 @@ void Supervisor::on_message(const proto::FromAgent& message) {
   }
 }
 
-RankEnd& Supervisor::end_of(int rank) {
-  RankEnd& end = facts_.ends.emplace_back();
-  end.rank = rank;
-  if (rank >= 0 && rank < spec_.size) end.host = slots_[size_t(rank)].world.host;
-  return end;
-}
-
-void Supervisor::on_ends(const proto::RankEnds& ends) {
-  const size_t before = facts_.ends.size();
-  for (const proto::RankEnd& one : ends.ends()) {
-    if (one.rank() < 0 || one.rank() >= spec_.size) continue;
-    RankEnd& end = end_of(one.rank());
-    end.pid = one.pid();
-    end.killed = one.killed();
-    end.status = one.status();
-    end.run_ns = one.run_ns();
-    end.at_ns = one.at_ns();
-    end.order = one.order();
-    end.batch = one.batch();
-    end.sent_signal = one.sent_signal();
-    end.claimed = one.last().claimed();
-    end.stranded_others = one.last().stranded_others();
-    end.given_up = one.last().given_up();
-    end.doing = one.last().doing();
-    end.resident_bytes_max = one.resident_bytes_max();
-  }
-  // The likeliest of those that ended together is told first: it is the one that the user reads
-  // about.
-  const JobFacts together{
-      spec_.size, {facts_.ends.begin() + long(before), facts_.ends.end()}, EndCause::kNone, {}, {},
-      false};
-  const Verdict verdict = attribute(together);
-  const auto told = [this](const RankEnd& end) {
-    tell(event::RankEnded{end.rank, end.killed || end.status != 0, describe(end)});
-  };
-  if (verdict.first) told(*verdict.first);
-  for (const RankEnd& end : verdict.fallout) told(end);
-  for (const RankEnd& end : verdict.finished) told(end);
-}
-
-void Supervisor::on_spawn_failed(const proto::SpawnFailed& failure) {
-  if (failure.rank() < 0 || failure.rank() >= spec_.size) return;
-  RankEnd& end = end_of(failure.rank());
-  end.spawn_error = failure.error();
-  end.spawn_step = failure.step() + " of " + spec_.command.front();
-  tell(event::RankEnded{failure.rank(), true, describe(end)});
+// Said once: programs that would use all CPUs in every rank get their share, and the user should
+// know.
+void Supervisor::say_threads(int threads_each) {
+  if (threads_each == 0 || spec_.size == 1 || std::exchange(threads_said_, true)) return;
+  say("OMP_NUM_THREADS=" + std::to_string(threads_each) +
+      " for each rank, its share of this machine's CPUs; set it to choose otherwise");
 }
 
 void Supervisor::on_ended(const proto::Ended& ended) {
   fault_point("hvdrun_agent_ended");
   agent_ended_ = true;
-  keeper_deadline_ = Clock::now() + kKeeperPatience;
+  watch_.expect_end(Clock::now());
   const bool by_itself =
       ended.why() == proto::Ended::KEEPER_LOST || ended.why() == proto::Ended::LEASE_LOST ||
       ended.why() == proto::Ended::SIGNALLED || ended.why() == proto::Ended::FAILED;
-  if (by_itself && facts_.cause == EndCause::kNone) {
-    facts_.cause = EndCause::kOwnFailure;
-    facts_.cause_text =
-        "the agent on " + spec_.hosts.front().name + " ended the job: " + ended.reason();
-  }
+  if (by_itself)
+    record_.note_cause(EndCause::kOwnFailure, "the agent on " + spec_.hosts.front().name +
+                                                  " ended the job: " + ended.reason());
   const auto processes = [](int count) {
     return std::to_string(count) + (count == 1 ? " process" : " processes");
   };
@@ -410,8 +308,7 @@ void Supervisor::on_ended(const proto::Ended& ended) {
 
 void Supervisor::on_states(const proto::RankStates& states) {
   if (!states_deadline_) return;
-  for (const proto::RankStatus& one : states.ranks())
-    say("rank " + std::to_string(one.rank()) + " " + one.doing());
+  for (const proto::RankStatus& one : states.ranks()) say(describe(one));
   begin_time_limit_end();
 }
 
@@ -434,7 +331,7 @@ void Supervisor::suspend() {
   proto::ToAgent message;
   message.mutable_resume();
   order(message);
-  silent_ticks_ = 0;
+  watch_.heard();
   if (stdin_) stdin_->continued();
 }
 
@@ -464,32 +361,32 @@ void Supervisor::on_stdin() {
   loop_.unwatch(stdin_->wake_fd());
 }
 
-// Silence is counted in ticks that this process was awake for: a debugger that holds hvdrun must
-// not cost the job its agent.
-void Supervisor::on_tick(TimePoint now) {
-  next_tick_ = now + kTick;
-  if (keeper_gone_at_ || agent_ended_ || !agent_.leased()) return;
-  ++silent_ticks_;
+void Supervisor::on_watch(AgentWatch::Due due) {
   const std::string who = "the agent on " + spec_.hosts.front().name;
-  if (silent_ticks_ == kAgentSilentTicks)
-    say(who + " has not answered for " + std::to_string(kAgentSilentTicks) + " s");
-  if (silent_ticks_ >= std::max<int64_t>(1, spec_.agent_timeout / kTick))
-    lose_agent(who + " did not answer for " + std::to_string(silent_ticks_) +
-               " s (--agent-timeout)");
-}
-
-void Supervisor::lose_agent(const std::string& reason) {
-  tell(event::AgentLost{0, reason});
-  close_lease();
-}
-
-void Supervisor::close_lease() {
-  agent_.close_lease();
-  if (!keeper_deadline_) keeper_deadline_ = Clock::now() + kKeeperPatience;
+  const std::string silence = std::to_string(watch_.silent_ticks()) + " s";
+  switch (due) {
+    case AgentWatch::Due::kNothing:
+      break;
+    case AgentWatch::Due::kSaySilent:
+      say(who + " has not answered for " + silence);
+      break;
+    case AgentWatch::Due::kCloseLease:
+      tell(event::AgentLost{0, who + " did not answer for " + silence + " (--agent-timeout)"});
+      agent_.close_lease();
+      watch_.expect_end(Clock::now());
+      break;
+    case AgentWatch::Due::kKillKeeper:
+      say(agent_ended_ ? "the keeper does not end; killing it"
+                       : "the agent and its keeper do not answer; killing them");
+      kill(agent_.pid(),
+           SIGKILL);  // not reaped yet, so the pid is its own; what it leaves comes to us
+      break;
+  }
 }
 
 void Supervisor::on_keeper_gone(int status) {
   keeper_gone_at_ = Clock::now();
+  watch_.keeper_gone();
   if (WIFSIGNALED(status))
     say("the keeper was killed by " + signal_name(WTERMSIG(status)) + "; the job is ended");
 }
@@ -508,13 +405,7 @@ void Supervisor::on_deadlines(TimePoint now) {
   }
   if (due(states_deadline_)) begin_time_limit_end();
   if (due(suspend_deadline_)) suspend();
-  if (due(keeper_deadline_) && !keeper_gone_at_) {
-    say(agent_ended_ ? "the keeper does not end; killing it"
-                     : "the agent and its keeper do not answer; killing them");
-    kill(agent_.pid(),
-         SIGKILL);  // not reaped yet, so the pid is its own; what it leaves comes to us
-  }
-  if (now >= next_tick_) on_tick(now);
+  on_watch(watch_.tick(now));
   const auto member_deadline = membership_.next_deadline();
   if (member_deadline && now >= *member_deadline) tell(event::TimePassed{});
 }
@@ -538,18 +429,17 @@ void Supervisor::sweep() {
 void Supervisor::write_out() {
   for (output_.flush(); !output_.idle();
        output_.flush()) {  // a turn may add words, about a failed sink for one
-    loop_.turn(Clock::now() + kTick);
+    loop_.turn(Clock::now() + AgentWatch::kTick);
     if (interrupts_ > 1) return;
   }
 }
 
 std::optional<TimePoint> Supervisor::next_deadline() const {
-  TimePoint soonest = next_tick_;
+  TimePoint soonest = watch_.deadline();
   const auto consider = [&](const std::optional<TimePoint>& at) {
     if (at) soonest = std::min(soonest, *at);
   };
-  for (const auto& at : {time_limit_, states_deadline_, suspend_deadline_, keeper_deadline_})
-    consider(at);
+  for (const auto& at : {time_limit_, states_deadline_, suspend_deadline_}) consider(at);
   consider(output_.next_deadline());
   consider(membership_.next_deadline());
   if (keeper_gone_at_ && !agent_.output_paused()) consider(*keeper_gone_at_ + kLastWords);
@@ -571,21 +461,28 @@ ExitStatus Supervisor::finish() {
   fault_point("hvdrun_finish");
   sweep();
   output_.finish();
-  if (!agent_ended_ && (facts_.cause == EndCause::kNone || facts_.cause == EndCause::kRankFailed)) {
-    facts_.cause = EndCause::kAgentLost;
-    facts_.cause_text =
-        "the agent on " + spec_.hosts.front().name + " was lost; its ranks were ended";
+  if (!agent_ended_) {
+    record_.note_agent_lost("the agent on " + spec_.hosts.front().name +
+                            " was lost; its ranks were ended");
     if (!output_.noise().empty()) say("before the agent spoke: " + output_.noise());
   }
   write_out();
   on_sink();
-  facts_.output_lost = output_.lost();
-  const Verdict verdict = attribute(facts_);
-  std::vector<std::string> tail;
-  if (verdict.first) tail = output_.stderr_tail(verdict.first->rank);
-  output_.say(report(verdict, facts_, tail), Clock::now());
+  if (output_.lost()) record_.note_output_lost();
+  JobResult result = record_.result(Clock::now());
+  result.verdict = attribute(result.facts);
+  if (result.verdict.first) result.stderr_tail = output_.stderr_tail(result.verdict.first->rank);
+  result.lost_output_bytes = output_.lost_bytes();
+  result.split_lines = output_.split_lines();
+  ExitStatus status = result.verdict.status;
+  std::string trouble;
+  if (!spec_.result_file.empty())
+    trouble = write_result_file(spec_.result_file, result_json(result));
+  if (!trouble.empty()) say(trouble);
+  if (!trouble.empty() && status.code == 0) status.code = kExitOwnFailure;
+  output_.say(report(result.verdict, result.facts, result.stderr_tail), Clock::now());
   write_out();
-  return verdict.status;
+  return status;
 }
 
 }  // namespace

@@ -5,23 +5,15 @@
 // things into queues.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "cli/carrier.h"
 #include "cli/exit_code.h"
 #include "cli/job_spec.h"
-#include "cli/subprocess.h"
+#include "cli/start_state.h"
 #include "rendezvous/slots.h"
 
 namespace hvd {
-
-// How hvdrun was started: workers get it back unchanged.
-struct StartState {
-  unsigned long long ignored_signals = 0;  // bit n-1: signal n
-  std::vector<std::string> environment;
-  std::vector<RlimitValue> limits;
-};
 
 // Runs the job to its end. The process must end by _exit or a signal after it: threads may be stuck
 // in a write. Throws kInvalidArgument when an output file cannot be made, kUnavailable when the

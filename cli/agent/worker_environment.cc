@@ -56,6 +56,17 @@ bool is_set_in(std::span<const std::string> entries, std::string_view name) {
                      [&](const std::string& entry) { return name_of(entry) == name; });
 }
 
+std::vector<std::string> with_settings(std::span<const std::string> users,
+                                       std::span<const EnvironmentSetting> settings) {
+  std::vector<std::string> all(users.begin(), users.end());
+  for (const EnvironmentSetting& one : settings) {
+    if (!one.value) continue;
+    std::erase_if(all, [&](const std::string& entry) { return name_of(entry) == one.name; });
+    all.push_back(one.name + "=" + *one.value);
+  }
+  return all;
+}
+
 std::vector<std::string> worker_environment(std::span<const std::string> users,
                                             std::span<const std::string> chosen,
                                             const WorkerPlace& place) {

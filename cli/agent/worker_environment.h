@@ -6,11 +6,16 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "cli/job_spec.h"
 #include "rendezvous/world.h"
 
 namespace hvd {
+
+// Where a command is looked for when the environment has no PATH.
+inline constexpr std::string_view kDefaultPath = "/usr/local/bin:/usr/bin:/bin";
 
 struct WorkerPlace {
   World world;
@@ -26,6 +31,10 @@ struct WorkerPlace {
 std::vector<std::string> worker_environment(std::span<const std::string> users,
                                             std::span<const std::string> chosen,
                                             const WorkerPlace& place);
+
+// The user's environment with what -x says: NAME=V replaces, NAME alone changes nothing.
+std::vector<std::string> with_settings(std::span<const std::string> users,
+                                       std::span<const EnvironmentSetting> settings);
 
 // The value of NAME among "NAME=value" entries; the last one counts.
 std::string value_in(std::span<const std::string> entries, std::string_view name,

@@ -1,7 +1,6 @@
 #include "cli/agent/workers.h"
 
 #include <fcntl.h>
-#include <sched.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,17 +12,12 @@
 #include "cli/messages.h"
 #include "cli/pipe.h"
 #include "runtime/base/fault_point.h"
+#include "runtime/base/usable_cpus.h"
 
 namespace hvd {
 namespace {
 
 constexpr int kWorkerOomScore = 500;  // the kernel takes a worker before hvdrun or the agent
-
-int usable_cpus() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-  return int(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
-}
 
 int threads_for_each(const std::vector<std::string>& users, int workers) {
   if (is_set_in(users, "OMP_NUM_THREADS")) return 0;
@@ -50,7 +44,7 @@ Workers::Workers(Loop& loop, proto::StartWorkers start, std::string job,
       users_environment_(start_.environment().begin(), start_.environment().end()),
       chosen_(start_.chosen().begin(), start_.chosen().end()),
       master_port_(holds_rank_0(start_) ? hold_port() : HeldPort{}),
-      path_(value_in(users_environment_, "PATH", "/usr/local/bin:/usr/bin:/bin")),
+      path_(value_in(users_environment_, "PATH", kDefaultPath)),
       threads_each_(threads_for_each(users_environment_, start_.worlds_size())),
       null_(open("/dev/null", O_RDONLY | O_CLOEXEC)),
       workers_(size_t(start_.worlds_size())) {

@@ -1,4 +1,4 @@
-#include "cli/agent_link.h"
+#include "cli/agent_pipes.h"
 
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@ constexpr size_t kReadBytes = 256u << 10;
 
 }  // namespace
 
-AgentLink::AgentLink(Loop& loop, AgentChannels channels, Callbacks callbacks)
+AgentPipes::AgentPipes(Loop& loop, AgentChannels channels, Callbacks callbacks)
     : loop_(loop),
       channels_(std::move(channels)),
       callbacks_(std::move(callbacks)),
@@ -22,14 +22,14 @@ AgentLink::AgentLink(Loop& loop, AgentChannels channels, Callbacks callbacks)
   loop_.watch(channels_.words.get(), EPOLLIN, [this](uint32_t) { on_words(); });
 }
 
-void AgentLink::send_frame(FrameKind kind, std::string_view bytes) {
+void AgentPipes::send_frame(FrameKind kind, std::string_view bytes) {
   if (!channels_.lease) return;
   append_header(lease_pending_, {uint32_t(bytes.size()), kind, Stream::kStdout, 0, 0});
   lease_pending_.append(bytes);
   flush_lease();
 }
 
-void AgentLink::flush_lease() {
+void AgentPipes::flush_lease() {
   size_t done = 0;
   while (done < lease_pending_.size()) {
     const ssize_t n =
@@ -51,14 +51,14 @@ void AgentLink::flush_lease() {
     loop_.unwatch(channels_.lease.get());
 }
 
-void AgentLink::close_lease() {
+void AgentPipes::close_lease() {
   if (lease_watched_) loop_.unwatch(channels_.lease.get());
   lease_watched_ = false;
   lease_pending_.clear();
   channels_.lease.reset();
 }
 
-void AgentLink::on_output() {
+void AgentPipes::on_output() {
   const ssize_t n = read(channels_.output.get(), buffer_.data(), buffer_.size());
   if (n == 0) {
     output_open_ = false;
@@ -69,7 +69,7 @@ void AgentLink::on_output() {
   if (!output_paused_) loop_.rearm(channels_.output.get(), EPOLLIN | EPOLLONESHOT);
 }
 
-void AgentLink::on_words() {
+void AgentPipes::on_words() {
   char words[4096];
   const ssize_t n = read(channels_.words.get(), words, sizeof words);
   if (n > 0) callbacks_.words({words, size_t(n)});
@@ -78,14 +78,14 @@ void AgentLink::on_words() {
   loop_.unwatch(channels_.words.get());
 }
 
-void AgentLink::pause_output() { output_paused_ = true; }
+void AgentPipes::pause_output() { output_paused_ = true; }
 
-void AgentLink::resume_output() {
+void AgentPipes::resume_output() {
   if (!std::exchange(output_paused_, false) || !output_open_) return;
   loop_.rearm(channels_.output.get(), EPOLLIN | EPOLLONESHOT);
 }
 
-int AgentLink::unread_bytes() const {
+int AgentPipes::unread_bytes() const {
   int bytes = 0;
   ioctl(channels_.output.get(), FIONREAD, &bytes);
   return bytes;

@@ -14,13 +14,13 @@
 
 namespace hvd {
 
-class AgentLink {
+class AgentPipes {
  public:
   struct Callbacks {
     std::function<void(std::string_view)> output;  // what its stdout holds; magic and frames
     std::function<void(std::string_view)> words;   // what its stderr holds
   };
-  AgentLink(Loop& loop, AgentChannels channels, Callbacks callbacks);
+  AgentPipes(Loop& loop, AgentChannels channels, Callbacks callbacks);
 
   UniqueFd take_control() { return std::move(channels_.control); }
   pid_t pid() const { return channels_.pid; }

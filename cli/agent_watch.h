@@ -1,0 +1,46 @@
+// Whether an agent and its keeper still answer, and what is due when they do not.
+//
+// Pure. An agent says something at least once a second. Its silence is counted in ticks that hvdrun
+// was awake for, not by the clock: a debugger that holds hvdrun must not cost the job its agent.
+// Who waits for the keeper has a deadline too, though it is a watchdog itself.
+#pragma once
+
+#include <chrono>
+#include <optional>
+
+#include "runtime/base/deadline.h"
+
+namespace hvd {
+
+class AgentWatch {
+ public:
+  enum class Due {
+    kNothing,
+    kSaySilent,   // it has not answered for kSilentTicks
+    kCloseLease,  // nor for the whole time-out: its right to run ends
+    kKillKeeper,  // the keeper did not end in time
+  };
+  static constexpr std::chrono::milliseconds kTick{1000};
+  static constexpr int kSilentTicks = 3;
+  // From the agent's last word, or the end of its lease, to the keeper's end.
+  static constexpr std::chrono::milliseconds kKeeperPatience{3000};
+
+  AgentWatch(std::chrono::milliseconds agent_timeout, TimePoint now);
+
+  void heard() { silent_ticks_ = 0; }
+  void expect_end(TimePoint now);  // it said its last word, or its lease was closed
+  void keeper_gone() { keeper_gone_ = true; }
+
+  Due tick(TimePoint now);  // at deadline()
+  TimePoint deadline() const;
+  int silent_ticks() const { return silent_ticks_; }
+
+ private:
+  const int ticks_max_;
+  int silent_ticks_ = 0;
+  TimePoint next_tick_;
+  std::optional<TimePoint> end_by_;
+  bool keeper_gone_ = false;
+};
+
+}  // namespace hvd

@@ -1,0 +1,96 @@
+#include "cli/job_record.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "cli/messages.h"
+
+namespace hvd {
+namespace {
+
+std::vector<std::string> host_names(const std::vector<Slot>& slots) {
+  std::vector<std::string> names;
+  for (const Slot& slot : slots) names.push_back(slot.world.host);
+  return names;
+}
+
+}  // namespace
+
+JobRecord::JobRecord(const JobSpec& spec, const std::vector<Slot>& slots, TimePoint now)
+    : hosts_(host_names(slots)),
+      command_(spec.command),
+      began_(now),
+      started_at_s_(std::time(nullptr)),
+      job_(std::to_string(started_at_s_) + "-" + std::to_string(getpid())) {
+  facts_.size = int(slots.size());
+}
+
+std::vector<Event> JobRecord::note(const proto::Started& started) {
+  event::WorkersStarted event;
+  for (int rank : started.ranks())
+    if (is_rank(rank)) event.ranks.push_back(rank);
+  running_.insert(event.ranks.begin(), event.ranks.end());
+  return {event};
+}
+
+std::vector<Event> JobRecord::note(const proto::SpawnFailed& failure) {
+  if (!is_rank(failure.rank())) return {};
+  RankEnd& end = facts_.ends.emplace_back();
+  end.rank = failure.rank();
+  end.host = hosts_[size_t(end.rank)];
+  end.spawn_error = failure.error();
+  end.spawn_step = failure.step() + " of " + command_.front();
+  return {event::RankEnded{end.rank, true, describe(end)}};
+}
+
+std::vector<Event> JobRecord::note(const proto::RankEnds& ends) {
+  JobFacts together;
+  for (const proto::RankEnd& one : ends.ends()) {
+    if (!is_rank(one.rank())) continue;
+    RankEnd& end = together.ends.emplace_back(from_proto(one));
+    end.host = hosts_[size_t(end.rank)];
+    running_.erase(end.rank);
+  }
+  facts_.ends.insert(facts_.ends.end(), together.ends.begin(), together.ends.end());
+  const Verdict verdict = attribute(together);
+  std::vector<Event> events;
+  const auto tell = [&](const RankEnd& end) {
+    events.emplace_back(event::RankEnded{end.rank, end.killed || end.status != 0, describe(end)});
+  };
+  if (verdict.first) tell(*verdict.first);
+  for (const RankEnd& end : verdict.fallout) tell(end);
+  for (const RankEnd& end : verdict.finished) tell(end);
+  return events;
+}
+
+bool JobRecord::note_cause(EndCause cause, const std::string& text) {
+  if (facts_.cause != EndCause::kNone) return false;
+  facts_.cause = cause;
+  facts_.cause_text = text;
+  return true;
+}
+
+void JobRecord::note_agent_lost(const std::string& text) {
+  if (facts_.cause != EndCause::kNone && facts_.cause != EndCause::kRankFailed) return;
+  facts_.cause = EndCause::kAgentLost;
+  facts_.cause_text = text;
+}
+
+void JobRecord::note_init_refused(const std::string& reason) {
+  if (facts_.init_refused.empty()) facts_.init_refused = reason;
+}
+
+JobResult JobRecord::result(TimePoint now) const {
+  JobResult result;
+  result.job = job_;
+  result.command = command_;
+  result.started_at_s = started_at_s_;
+  result.seconds = std::chrono::duration<double>(now - began_).count();
+  result.facts = facts_;
+  return result;
+}
+
+bool JobRecord::anyone_runs() const { return !running_.empty(); }
+
+}  // namespace hvd

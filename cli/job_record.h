@@ -1,0 +1,57 @@
+// What has become of a job's ranks so far: the facts that events and the report at the end are made
+// from.
+//
+// Lives on the supervisor's loop.
+#pragma once
+
+#include <ctime>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cli/failure_report.h"
+#include "cli/job_spec.h"
+#include "cli/result_file.h"
+#include "proto/rendezvous.pb.h"
+#include "rendezvous/membership.h"
+#include "rendezvous/slots.h"
+#include "runtime/base/deadline.h"
+
+namespace hvd {
+
+class JobRecord {
+ public:
+  JobRecord(const JobSpec& spec, const std::vector<Slot>& slots, TimePoint now);
+
+  const std::string& job() const { return job_; }  // a name for this run, unique on this machine
+
+  // Each returns what the Membership is to be told. Of ranks that ended together the likeliest
+  // cause comes first: it is the one that the user reads about while the job ends.
+  std::vector<Event> note(const proto::Started& started);
+  std::vector<Event> note(const proto::SpawnFailed& failure);
+  std::vector<Event> note(const proto::RankEnds& ends);
+
+  // The first cause stays; false if there was one.
+  bool note_cause(EndCause cause, const std::string& text);
+  // The agent ended without a last word: that outweighs what ranks did.
+  void note_agent_lost(const std::string& text);
+  void note_init_refused(const std::string& reason);
+  void note_output_lost() { facts_.output_lost = true; }
+
+  bool anyone_runs() const;
+  const JobFacts& facts() const { return facts_; }
+  JobResult result(TimePoint now) const;  // without verdict and output
+
+ private:
+  bool is_rank(int rank) const { return rank >= 0 && rank < int(hosts_.size()); }
+
+  const std::vector<std::string> hosts_;  // by rank
+  const std::vector<std::string> command_;
+  const TimePoint began_;
+  const std::time_t started_at_s_;
+  const std::string job_;
+  std::set<int> running_;
+  JobFacts facts_;
+};
+
+}  // namespace hvd

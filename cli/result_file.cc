@@ -1,0 +1,129 @@
+#include "cli/result_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <nlohmann/json.hpp>
+
+#include "cli/signals.h"
+#include "runtime/base/unique_fd.h"
+
+namespace hvd {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const char* name_of(EndCause cause) {
+  switch (cause) {
+    case EndCause::kNone:
+      return "finished";
+    case EndCause::kRankFailed:
+      return "rank_failed";
+    case EndCause::kInterrupted:
+      return "interrupted";
+    case EndCause::kTerminated:
+      return "terminated";
+    case EndCause::kHangup:
+      return "hangup";
+    case EndCause::kReaderGone:
+      return "output_closed";
+    case EndCause::kTimeLimit:
+      return "time_limit";
+    case EndCause::kStartTimeout:
+      return "start_timeout";
+    case EndCause::kAgentLost:
+      return "agent_lost";
+    case EndCause::kOwnFailure:
+      break;
+  }
+  return "own_failure";
+}
+
+std::string utc(int64_t seconds) {
+  const std::time_t time = seconds;
+  std::tm parts{};
+  gmtime_r(&time, &parts);
+  char text[64];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+Json to_json(const RankEnd& end, const char* part) {
+  Json json = {{"rank", end.rank}, {"host", end.host}, {"outcome", part}};
+  if (end.spawn_error != 0) {
+    json["spawn_error"] = std::strerror(end.spawn_error);
+    json["spawn_step"] = end.spawn_step;
+    return json;
+  }
+  json["pid"] = end.pid;
+  json["exit_code"] = end.killed ? Json(nullptr) : Json(end.status);
+  json["signal"] = end.killed ? Json(signal_name(end.status)) : Json(nullptr);
+  json["seconds"] = double(end.run_ns) / 1e9;
+  if (end.sent_signal != 0) json["sent_by_hvdrun"] = signal_name(end.sent_signal);
+  json["doing"] = end.doing.empty() ? Json(nullptr) : Json(end.doing);
+  json["max_resident_bytes"] = end.resident_bytes_max;
+  return json;
+}
+
+}  // namespace
+
+std::string result_json(const JobResult& result) {
+  const Verdict& verdict = result.verdict;
+  Json json;
+  json["version"] = 1;
+  json["job"] = result.job;
+  json["command"] = result.command;
+  json["size"] = result.facts.size;
+  json["started_at"] = utc(result.started_at_s);
+  json["seconds"] = result.seconds;
+  json["exit_code"] = verdict.status.code;
+  json["signal"] = verdict.status.raise_signal == 0
+                       ? Json(nullptr)
+                       : Json(signal_name(verdict.status.raise_signal));
+  json["cause"] = name_of(result.facts.cause);
+  json["cause_text"] = result.facts.cause_text;
+  if (verdict.first) {
+    json["first_failure"] = to_json(*verdict.first, "failed");
+    json["first_failure"]["why"] = verdict.why;
+    json["first_failure"]["stderr_tail"] = result.stderr_tail;
+  } else {
+    json["first_failure"] = nullptr;
+  }
+  Json ranks = Json::array();
+  if (verdict.first) ranks.push_back(to_json(*verdict.first, "failed"));
+  for (const RankEnd& end : verdict.fallout) ranks.push_back(to_json(end, "fallout"));
+  for (const RankEnd& end : verdict.finished) ranks.push_back(to_json(end, "finished"));
+  for (int rank : verdict.missing) ranks.push_back({{"rank", rank}, {"outcome", "unknown"}});
+  std::sort(ranks.begin(), ranks.end(),
+            [](const Json& a, const Json& b) { return a["rank"] < b["rank"]; });
+  json["ranks"] = std::move(ranks);
+  json["output"] = {{"lost_bytes", result.lost_output_bytes}, {"split_lines", result.split_lines}};
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string write_result_file(const std::string& path, const std::string& text) {
+  const std::string draft = path + "." + std::to_string(getpid());
+  const auto failure = [&](const char* step) {
+    const std::string why = std::strerror(errno);
+    unlink(draft.c_str());
+    return "cannot write the result file " + path + " (" + step + "): " + why;
+  };
+  UniqueFd file(open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!file) return failure("open");
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t n = write(file.get(), text.data() + done, text.size() - done);
+    if (n > 0)
+      done += size_t(n);
+    else if (errno != EINTR)
+      return failure("write");
+  }
+  file.reset();
+  return std::rename(draft.c_str(), path.c_str()) == 0 ? "" : failure("rename");
+}
+
+}  // namespace hvd

@@ -1,0 +1,53 @@
+#include "cli/start_state.h"
+
+#include <fcntl.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "runtime/base/env.h"
+
+namespace hvd {
+namespace {
+
+// So that no socket of ours lands on 0, 1 or 2.
+void fill_standard_fds() {
+  for (int fd = 0; fd < 3; ++fd)
+    if (fcntl(fd, F_GETFD) < 0)
+      open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY);  // lowest free = fd
+}
+
+// Core dumps would hold the job's secrets. Returns what workers get back.
+std::vector<RlimitValue> adjust_limits() {
+  std::vector<RlimitValue> before;
+  for (int resource : {int(RLIMIT_CORE), int(RLIMIT_NOFILE)}) {
+    rlimit limit{};
+    getrlimit(__rlimit_resource_t(resource), &limit);
+    before.push_back({resource, limit});
+    limit.rlim_cur = resource == int(RLIMIT_CORE) ? 0 : limit.rlim_max;
+    setrlimit(__rlimit_resource_t(resource), &limit);
+  }
+  return before;
+}
+
+// A proxy that captures even loopback, switches of gRPC's own: meant for the user's program.
+void forget_grpc_environment(const std::vector<std::string>& environment) {
+  for (const std::string& entry : environment) {
+    const std::string name = entry.substr(0, entry.find('='));
+    const bool proxy = name.size() > 6 && strcasecmp(name.c_str() + name.size() - 6, "_proxy") == 0;
+    if (proxy || name.rfind("GRPC_", 0) == 0) env::unset(name.c_str());
+  }
+}
+
+}  // namespace
+
+StartState take_start_state() {
+  StartState start;
+  start.ignored_signals = ignored_signals();
+  fill_standard_fds();
+  start.limits = adjust_limits();
+  for (char** entry = environ; *entry != nullptr; ++entry) start.environment.emplace_back(*entry);
+  forget_grpc_environment(start.environment);
+  return start;
+}
+
+}  // namespace hvd

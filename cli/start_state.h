@@ -1,0 +1,22 @@
+// How hvdrun was started: workers get it back unchanged.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/subprocess.h"
+
+namespace hvd {
+
+struct StartState {
+  unsigned long long ignored_signals = 0;  // bit n-1: signal n
+  std::vector<std::string> environment;    // "NAME=value"
+  std::vector<RlimitValue> limits;
+};
+
+// Looks, then makes the process hvdrun's own: closed standard descriptors become /dev/null, core
+// dumps are off, as many descriptors as allowed, and nothing in the environment that gRPC would
+// follow. Call before anything else.
+StartState take_start_state();
+
+}  // namespace hvd
