@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import pathlib
-import re
 import subprocess
 import sys
 
@@ -33,20 +32,22 @@ def digest(*parts):
 
 def surroundings():
     """What the result for every source depends on."""
-    headers = sorted(h for top in ROOT.iterdir() if top.is_dir() and top.name not in ("build", ".git") for h in top.rglob("*.h"))
+    folders = (top for top in ROOT.iterdir() if top.is_dir() and top.name not in ("build", ".git"))
+    headers = sorted(header for folder in folders for header in folder.rglob("*.h"))
     return digest((ROOT / ".clang-tidy").read_bytes(), *(h.read_bytes() for h in headers))
 
 
 def tidy(build, source):
     """What clang-tidy says of a source, "" when it is clean."""
-    command = [TIDY, "--quiet", "-p", str(build), "--extra-arg=-Wthread-safety", "--extra-arg=-Wno-unknown-warning-option", str(source)]
+    flags = [f"--extra-arg={flag}" for flag in ("-Wthread-safety", "-Wno-unknown-warning-option")]
+    command = [TIDY, "--quiet", "-p", str(build), *flags, str(source)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_A_FILE, check=False)
     except subprocess.TimeoutExpired:
         return f"{source}: {TIDY} did not end within {SECONDS_A_FILE} s"
     if done.returncode == 0:
         return ""
-    return done.stdout.strip() or re.sub(r"^\d+ warnings.*\n", "", done.stderr, flags=re.MULTILINE).strip() or f"{source}: {TIDY} failed"
+    return done.stdout.strip() or f"{source}: {TIDY} failed\n{done.stderr.strip()}"
 
 
 def main():
