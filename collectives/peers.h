@@ -49,6 +49,10 @@ class Peers {
   virtual void report_broken() noexcept = 0;
 };
 
+// Between a store and a load of another word that must not pass it: who publishes stores and then
+// looks for sleepers; who goes to sleep says so and then looks once more.
+void full_fence();
+
 // After a store that a peer may be asleep for: a full fence, then rings whoever sleeps. Nearly
 // always a few loads of words that nobody writes.
 void ring_sleepers(Peers& peers);
