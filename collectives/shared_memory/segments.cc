@@ -35,6 +35,7 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::prepare_segment(Operati
       if (populated_ < wanted) return Step::kMoved;
     }
   } catch (const Error& error) {
+    if (error.code() == ErrorCode::kInternal) throw;  // our own fault is nobody's refusal
     new_segment_.reset();
     unable_ = error.what();
     return Step::kDone;
@@ -53,7 +54,8 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::meet_segment(Operation&
     const uint64_t part = std::min(kPopulateBytes, wanted - cursor_.at);
     try {
       arena_.segment(operation.segment)->populate(cursor_.rank, cursor_.at, part);
-    } catch (const Error&) {
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kInternal) throw;
       // Only slower: the first access will fault the page in.
     }
     cursor_.at += part;

@@ -8,7 +8,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <string>
+#include <thread>
 
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
@@ -22,32 +24,13 @@ namespace {
 constexpr const char* kFaultPoints[] = {
     "*",
     // runtime/engine/
-    "engine_submit",
-    "engine_announce",
-    "engine_log",
-    "engine_start",
-    "engine_sleep",
-    "engine_seen",
-    "engine_close",
-    "engine_quiet",
-    "engine_shutdown",
-    "engine_left",
-    "bucket_issue",
+    "engine_submit", "engine_announce", "engine_log", "engine_start", "engine_sleep", "engine_seen",
+    "engine_close", "engine_quiet", "engine_shutdown", "engine_left", "bucket_issue",
     "bucket_finish",
     // collectives/
-    "segment_map",
-    "segment_populate",
-    "segment_request",
-    "collective_entry",
-    "collective_line",
-    "collective_payload",
-    "collective_entered",
-    "collective_slice",
-    "collective_sum",
-    "collective_stage",
-    "collective_copy",
-    "collective_done",
-    "collective_told",
+    "segment_map", "segment_populate", "segment_request", "collective_entry", "collective_line",
+    "collective_payload", "collective_entered", "collective_slice", "collective_sum",
+    "collective_stage", "collective_copy", "collective_done", "collective_told",
     "collective_closed",
     "segment_map",            // collectives/arena
     "segment_populate",       // collectives/arena
@@ -77,6 +60,7 @@ struct State {
   std::string count_file GUARDED_BY(mutex);
   long remaining GUARDED_BY(mutex) = 0;
   std::map<std::string, long> counts GUARDED_BY(mutex);
+  std::optional<std::thread::id> only GUARDED_BY(mutex);
 };
 
 State& state() {
@@ -118,6 +102,7 @@ void arm(const char* specification) {
   if (specification == nullptr) return;
   const std::string text = specification;
   s.count_file.clear();
+  s.only.reset();
   if (text.rfind("count:", 0) == 0) {
     s.count_file = text.substr(6);
     std::atexit(write_counts);
@@ -128,6 +113,12 @@ void arm(const char* specification) {
   s.name = text.substr(0, first);
   s.remaining = std::atol(text.substr(first + 1, second - first - 1).c_str());
   s.action = text.substr(second + 1);
+}
+
+void arm_here(const char* specification) {
+  arm(specification);
+  MutexLock lock(state().mutex);
+  state().only = std::this_thread::get_id();
 }
 
 void pass(const char* name) {
@@ -142,6 +133,7 @@ void pass(const char* name) {
       ++s.counts[name];
       return;
     }
+    if (s.only && *s.only != std::this_thread::get_id()) return;
     if (s.name != "*" && s.name != name) return;
     if (--s.remaining != 0) return;
     action = s.action;

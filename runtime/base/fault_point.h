@@ -18,6 +18,7 @@ void pass(const char* name);          // does what was asked for when the count 
                                       // hvd::Error for `throw`
 void arm(const char* specification);  // as the environment variable; nullptr disarms. For tests
                                       // with ranks as threads
+void arm_here(const char* specification);  // the same, counting what this thread passes only
 std::span<const char* const> names();
 }  // namespace fault
 

@@ -1,0 +1,252 @@
+// A rank dies at the k-th fault point, for all k: its survivors agree on everything.
+//
+// Ranks are threads here. The one that is to die throws out of progress(), touches nothing any more
+// and is declared dead, or is found out: somebody gives up and the agent asks.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+#include "hvd/error.h"
+#include "runtime/base/fault_point.h"
+#include "tests/collectives/reference.h"
+#include "tests/support/catch.h"
+#include "tests/support/ranks.h"
+
+using namespace hvd;
+
+namespace {
+
+constexpr size_t kArenaBytes = 1 << 20;
+
+[[noreturn]] void fail(size_t step, const char* what) {
+  throw std::runtime_error("step " + std::to_string(step) + ": " + what);
+}
+
+// What every rank does, in order; a group is started at once and waited for together.
+struct Step {
+  OperationKind kind;
+  size_t count;
+  bool arena;
+  int root = 0;
+  bool last_of_group = false;
+};
+constexpr Step kSteps[] = {
+    {OperationKind::kBarrier, 0, false, 0, true},
+    {OperationKind::kAllreduce, 3, false, 0, true},
+    {OperationKind::kAllreduce, 9000, true, 0, true},
+    {OperationKind::kAllreduce, 40000, false, 0, true},
+    {OperationKind::kBroadcast, 100, false, 1, true},
+    {OperationKind::kBroadcast, 40000, true, 1, true},
+    {OperationKind::kBroadcast, 40000, false, 0, true},
+    {OperationKind::kAllgather, 20000, true, 0, true},
+    {OperationKind::kAllgather, 20000, false, 0, true},
+    // Under way together, more than there are slots.
+    {OperationKind::kAllreduce, 9000, true},
+    {OperationKind::kAllreduce, 300, false},
+    {OperationKind::kAllreduce, 20000, true},
+    {OperationKind::kAllreduce, 20000, true},
+    {OperationKind::kAllgather, 50, false},
+    {OperationKind::kAllreduce, 5, false},
+    {OperationKind::kAllreduce, 30000, false},
+    {OperationKind::kAllreduce, 6, false},
+    {OperationKind::kBarrier, 0, false},
+    {OperationKind::kBroadcast, 9000, true, 1},
+    {OperationKind::kAllreduce, 7, false, 0, true},
+};
+constexpr size_t kCount = std::size(kSteps);
+
+// One rank's side of one step.
+struct Item {
+  Operation operation;
+  std::vector<float> own, gathered;
+  float* data = nullptr;
+  std::vector<float> before;
+};
+
+float value(int rank, size_t step, size_t i) {
+  return static_cast<float>((static_cast<size_t>(rank) * 131 + step * 17 + i) % 1009) * 0.37f;
+}
+
+void prepare(Rank& rank, std::byte* arena, size_t step, Item& item) {
+  const Step& s = kSteps[step];
+  item.own.resize(s.count);
+  item.data = s.arena ? reinterpret_cast<float*>(arena) + step % 5 * 45000 : item.own.data();
+  for (size_t i = 0; i < s.count; ++i) item.data[i] = value(rank.rank, step, i);
+  item.before.assign(item.data, item.data + s.count);
+  Operation& operation = item.operation;
+  operation.kind = s.kind;
+  operation.reduction = {.op = ReduceOp::kAverage};
+  operation.root = s.root;
+  operation.result = {item.data, s.count, DataType::kFloat32};
+  operation.input = {item.data, s.count, DataType::kFloat32};
+  operation.allocate = [&item](std::span<const uint64_t> counts) {
+    size_t sum = 0;
+    for (uint64_t count : counts) sum += count;
+    item.gathered.resize(sum);
+    return item.gathered.data();
+  };
+}
+
+// Right results when complete, whole inputs when untouched.
+void verify(const Rank& rank, size_t step, const Item& item, Outcome outcome) {
+  const Step& s = kSteps[step];
+  if (outcome == Outcome::kFailedUntouched &&
+      !std::equal(item.before.begin(), item.before.end(), item.data))
+    fail(step, "touched");
+  if (outcome != Outcome::kComplete) return;
+  for (size_t i = 0; i < s.count; ++i) {
+    float expected = value(rank.rank, step, i);
+    if (s.kind == OperationKind::kBroadcast) expected = value(s.root, step, i);
+    if (s.kind == OperationKind::kAllreduce) {
+      expected = value(0, step, i);
+      for (int k = 1; k < rank.size; ++k) expected += value(k, step, i);
+      expected *= static_cast<float>(1.0 / rank.size);
+    }
+    if (item.data[i] != expected) fail(step, "wrong result");
+    for (int k = 0; s.kind == OperationKind::kAllgather && k < rank.size; ++k)
+      if (item.gathered[static_cast<size_t>(k) * s.count + i] != value(k, step, i))
+        fail(step, "wrong part");
+  }
+}
+
+enum class End {
+  kDeclared,  // the agent sees the death
+  kFoundOut,  // nobody does: a survivor gives up waiting, the agent asks, and declares it then
+};
+
+// One world in which a rank dies at its k-th fault point.
+class Drama {
+ public:
+  Drama(int size, int victim, long k, End end) : ranks_(size), victim_(victim), k_(k), end_(end) {
+    outcomes_.resize(static_cast<size_t>(size));
+  }
+
+  // False when there was no k-th point any more.
+  bool play() {
+    ranks_.run([this](Rank& rank) { live(rank); });
+    fault::arm(nullptr);
+    for (int k = 0; k < ranks_.size(); ++k) {
+      if (died_ && k == victim_) continue;
+      const std::vector<Outcome>& mine = outcomes_[static_cast<size_t>(k)];
+      const std::vector<Outcome>& first = outcomes_[victim_ == 0 && died_ ? 1 : 0];
+      for (size_t step = 0; step < kCount; ++step)
+        if (mine[step] != first[step]) fail(step, "survivors disagree");
+      if (!died_ && mine.back() != Outcome::kComplete) fail(kCount - 1, "failed, and nobody died");
+      check_pattern(ranks_.rank(k));
+    }
+    return died_;
+  }
+
+ private:
+  void live(Rank& rank) {
+    std::vector<std::unique_ptr<Item>> items;
+    const bool dies = rank.rank == victim_;
+    try {
+      if (dies) fault::arm_here(("*:" + std::to_string(k_) + ":throw").c_str());
+      act(rank, items);
+      leave(rank);
+    } catch (const Error&) {
+      if (!dies) throw;
+      // This thread touches nothing any more.
+      died_ = true;
+      if (end_ == End::kDeclared) return ranks_.host().declare_dead(rank.rank);
+      ranks_.host().stop(rank.rank);
+      silent_ = true;
+      return;
+    }
+    std::vector<Outcome>& mine = outcomes_[static_cast<size_t>(rank.rank)];
+    for (size_t step = 0; step < kCount; ++step) {
+      mine.push_back(step < items.size() ? items[step]->operation.outcome.load()
+                                         : Outcome::kFailedUntouched);
+      if (step < items.size() && mine.back() != Outcome::kComplete)
+        verify(rank, step, *items[step], mine.back());
+    }
+    write_pattern(rank);
+  }
+
+  // As shutdown(), or as after a failure.
+  static void leave(Rank& rank) {
+    if (!rank.communicator->idle()) return rank.leave_broken_epoch();
+    rank.communicator->close();
+    rank.peers->block().rank(rank.rank).quiet.store(1, std::memory_order_release);
+    ring_sleepers(*rank.peers);
+  }
+
+  // Until the end, or until the epoch is broken.
+  void act(Rank& rank, std::vector<std::unique_ptr<Item>>& items) {
+    std::byte* arena = nullptr;
+    Operation grow{.kind = OperationKind::kSegment,
+                   .segment = 1,
+                   .segment_bytes = kArenaBytes,
+                   .populate_bytes = kArenaBytes / 4};
+    rank.communicator->start(grow);
+    if (!wait(rank)) return leave(rank);
+    arena = rank.arena.segment(1)->own();
+    for (size_t step = 0, group = 0; step < kCount; ++step) {
+      items.push_back(std::make_unique<Item>());
+      prepare(rank, arena, step, *items.back());
+      rank.communicator->start(items.back()->operation);
+      if (!kSteps[step].last_of_group) continue;
+      if (!wait(rank)) return;
+      for (; group <= step; ++group) verify(rank, group, *items[group], Outcome::kComplete);
+    }
+  }
+
+  // True when everything started is complete, false when the epoch is broken.
+  bool wait(Rank& rank) {
+    ControlBlock& block = rank.peers->block();
+    rank.advance_until([&] {
+      if (silent_ && block.trouble.load(std::memory_order_acquire) == 0) rank.communicator->abort();
+      return rank.communicator->idle() || block.trouble.load(std::memory_order_acquire) != 0;
+    });
+    return rank.communicator->idle();
+  }
+
+  // Whatever is left of the epoch, nobody writes this rank's memory any more.
+  static constexpr std::byte kPattern{0x5a};
+  static void write_pattern(Rank& rank) {
+    if (rank.arena.has(1)) std::memset(rank.arena.segment(1)->own(), 0x5a, kArenaBytes);
+  }
+  static void check_pattern(const Rank& rank) {
+    if (!rank.arena.has(1)) return;
+    const std::byte* own = rank.arena.segment(1)->own();
+    if (std::any_of(own, own + kArenaBytes, [](std::byte b) { return b != kPattern; }))
+      fail(kCount, "written after the end of the epoch");
+  }
+
+  RankThreads ranks_;
+  const int victim_;
+  const long k_;
+  const End end_;
+  std::atomic<bool> died_{false}, silent_{false};
+  std::vector<std::vector<Outcome>> outcomes_;  // by rank, written by its thread
+};
+
+// Every k-th point, `stride` apart, until there are none left.
+long die_everywhere(int size, int victim, long stride, End end) {
+  for (long k = 1;; k += stride) {
+    INFO(size << " ranks, rank " << victim << " at point " << k);
+    Drama drama(size, victim, k, end);
+    bool died = true;
+    REQUIRE_NOTHROW(died = drama.play());
+    if (!died) return k;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("death: at every point of every operation, survivors agree") {
+  const int size = GENERATE(2, 3);
+  for (int victim = 0; victim < size; ++victim)
+    CHECK(die_everywhere(size, victim, 1, End::kDeclared) > 100);
+}
+
+TEST_CASE("death: with four ranks, at every fifth point") {
+  for (int victim : {0, 3}) CHECK(die_everywhere(4, victim, 5, End::kDeclared) > 100);
+}
+
+TEST_CASE("death: a rank that falls silent is given up on, and survivors agree") {
+  for (int victim : {0, 1}) CHECK(die_everywhere(3, victim, 11, End::kFoundOut) > 100);
+}
