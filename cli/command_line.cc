@@ -69,6 +69,7 @@ void apply_options(const Arguments& arguments, Draft& draft) {
   app.set_help_flag();
   for (const Setting& setting : all_settings()) {
     const Option& option = *find_option(setting.option);
+    if (!is_given(arguments, option.name)) continue;  // an option costs CLI11 microseconds
     const std::string name(option.name), shown(shown_name(option));
     if (value_count(option) == 0) {
       app.add_flag_callback(name, [&draft, &setting, shown] { setting.apply(draft, shown, ""); });
@@ -97,6 +98,22 @@ void apply_options(const Arguments& arguments, Draft& draft) {
   } catch (const CLI::Error& error) {
     refuse(ErrorCode::kInvalidArgument, error.what());
   }
+}
+
+// Ranks read the variables that hold the defaults here; what the command line sets goes there too.
+std::vector<EnvironmentSetting> settings_for_ranks(const Arguments& arguments) {
+  std::vector<EnvironmentSetting> settings;
+  for (const GivenOption& given : arguments.options) {
+    std::string value = given.values.empty() ? "1" : given.values[0];
+    std::transform(value.begin(), value.end(), value.begin(),
+                   [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+    if (given.option->name == "--stall-check") {
+      settings.push_back({"HOROVOD_STALL_CHECK_DISABLE", "0"});
+    } else if (!given.option->environment.empty()) {
+      settings.push_back({std::string(given.option->environment), std::move(value)});
+    }
+  }
+  return settings;
 }
 
 // Rules between options.
@@ -146,9 +163,13 @@ CommandLine parse_command_line(std::span<const std::string> words,
   } else {
     line.spec.stall_warning.reset();
   }
+  // First, so that -x of the same name wins.
+  std::vector<EnvironmentSetting>& environment = line.spec.environment;
+  const std::vector<EnvironmentSetting> ours = settings_for_ranks(arguments);
+  environment.insert(environment.begin(), ours.begin(), ours.end());
   line.spec.command = std::move(arguments.command);
   check_together(arguments, line);
-  for (const EnvironmentSetting& setting : line.spec.environment) {
+  for (const EnvironmentSetting& setting : environment) {
     if (!setting.value && !read_environment(setting.name.c_str())) {
       line.warnings.push_back("-x " + setting.name + " passes nothing on: it is not set here; -x " +
                               setting.name + "=VALUE sets it");

@@ -10,14 +10,13 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/exit_code.h"
 #include "cli/quoted.h"
 #include "runtime/base/unique_fd.h"
 
 namespace hvd {
 namespace {
 
-constexpr int kUsage = 2, kNotExecutable = 126, kNotFound = 127;
-constexpr std::string_view kDefaultPath = "/usr/local/bin:/usr/bin:/bin";
 constexpr size_t kExampleBytesMax = 200;  // of a command in a message
 
 // What stat() and access() say of a path, as exec would see it.
@@ -46,7 +45,7 @@ std::string seen_from(const std::string& directory, const std::string& path) {
 }
 
 std::vector<std::string> path_entries(const JobSpec& spec, const std::string& path) {
-  std::string_view rest = path.empty() ? kDefaultPath : std::string_view(path);
+  std::string_view rest = path;
   for (const EnvironmentSetting& setting : spec.environment) {
     if (setting.name == "PATH" && setting.value) rest = *setting.value;
   }
@@ -103,15 +102,15 @@ std::optional<Refusal> check_first_bytes(const JobSpec& spec, const std::string&
   const std::string& name = spec.command[0];
   if (!start.starts_with("#!")) {
     if (start.find('\0') != start.npos) return std::nullopt;  // some kind of program
-    return Refusal{kNotExecutable, quoted(name) +
-                                       " is neither a program nor a script with a #! line; try: " +
-                                       example(spec, {"sh", name})};
+    return Refusal{kExitNotExecutable,
+                   quoted(name) + " is neither a program nor a script with a #! line; try: " +
+                       example(spec, {"sh", name})};
   }
   std::string_view line = start.substr(2, start.find('\n') - 2);
   line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
   const std::string interpreter(line.substr(0, line.find_first_of(" \t")));
   if (!interpreter.starts_with('/') || look_at(interpreter).error != ENOENT) return std::nullopt;
-  return Refusal{kNotExecutable,
+  return Refusal{kExitNotExecutable,
                  quoted(name) + " asks to be run by " + quoted(interpreter) +
                      ", which is not there; correct its first line or put an interpreter before "
                      "it"};
@@ -123,17 +122,18 @@ std::optional<Refusal> check_path_command(const JobSpec& spec,
   const std::string path = seen_from(spec.directory, name);
   const Look look = look_at(path);
   if (look.error != 0) {
-    const int code = look.error == EACCES ? kNotExecutable : kNotFound;
+    const int code = look.error == EACCES ? kExitNotExecutable : kExitNotFound;
     return Refusal{code, "command " + quoted(name) +
                              (spec.directory.empty() ? "" : " in " + quoted(spec.directory)) +
                              " cannot be started: " + std::strerror(look.error)};
   }
   if (look.is_directory) {
-    return Refusal{kNotExecutable, quoted(name) + " is a directory; name the program in it to run"};
+    return Refusal{kExitNotExecutable,
+                   quoted(name) + " is a directory; name the program in it to run"};
   }
   if (!look.may_execute) {
-    return Refusal{kNotExecutable, quoted(name) + " has no permission to be executed; " +
-                                       how_to_run(spec, entries)};
+    return Refusal{kExitNotExecutable, quoted(name) + " has no permission to be executed; " +
+                                           how_to_run(spec, entries)};
   }
   return check_first_bytes(spec, path);
 }
@@ -146,26 +146,27 @@ std::optional<Refusal> check_command(const JobSpec& spec, const std::string& pat
   const std::string program = find_program(entries, name, not_executable);
   if (!program.empty()) return check_first_bytes(spec, program);
   if (!not_executable.empty()) {
-    return Refusal{kNotExecutable, quoted(not_executable) + " has no permission to be executed"};
+    return Refusal{kExitNotExecutable,
+                   quoted(not_executable) + " has no permission to be executed"};
   }
   const std::string missing = "command " + quoted(name) + " is not found on the PATH; ";
   const Look here = look_at(seen_from(spec.directory, name));
   if (here.is_program()) {
-    return Refusal{kNotFound, missing + "try: " + example(spec, {"./" + name})};
+    return Refusal{kExitNotFound, missing + "try: " + example(spec, {"./" + name})};
   }
   if (here.error == 0 && !here.is_directory) {
-    return Refusal{kNotExecutable, quoted(name) + " has no permission to be executed; " +
-                                       how_to_run(spec, entries)};
+    return Refusal{kExitNotExecutable, quoted(name) + " has no permission to be executed; " +
+                                           how_to_run(spec, entries)};
   }
-  return Refusal{kNotFound, missing + "check its spelling or give its path"};
+  return Refusal{kExitNotFound, missing + "check its spelling or give its path"};
 }
 
 std::optional<Refusal> check_directory(const std::string& path) {
   const Look look = look_at(path);
   const std::string start = "--wdir " + quoted(path) + " cannot be used: ";
-  if (look.error != 0) return Refusal{kUsage, start + std::strerror(look.error)};
-  if (!look.is_directory) return Refusal{kUsage, start + std::strerror(ENOTDIR)};
-  if (!look.may_execute) return Refusal{kUsage, start + std::strerror(EACCES)};
+  if (look.error != 0) return Refusal{kExitUsage, start + std::strerror(look.error)};
+  if (!look.is_directory) return Refusal{kExitUsage, start + std::strerror(ENOTDIR)};
+  if (!look.may_execute) return Refusal{kExitUsage, start + std::strerror(EACCES)};
   return std::nullopt;
 }
 
@@ -190,9 +191,9 @@ std::optional<Refusal> check_output_directory(const std::string& path) {
                     : !may(nearest, W_OK | X_OK) ? errno
                                                  : 0;
   if (error == 0) return std::nullopt;
-  return Refusal{kUsage, "--output-filename " + quoted(path) +
-                             " cannot be written to: " + quoted(nearest) + ": " +
-                             std::strerror(error) + "; name another directory"};
+  return Refusal{kExitUsage, "--output-filename " + quoted(path) +
+                                 " cannot be written to: " + quoted(nearest) + ": " +
+                                 std::strerror(error) + "; name another directory"};
 }
 
 std::optional<Refusal> check_result_file(const std::string& path) {
@@ -205,8 +206,8 @@ std::optional<Refusal> check_result_file(const std::string& path) {
     error = may(parent, W_OK | X_OK) ? 0 : errno;
   }
   if (error == 0) return std::nullopt;
-  return Refusal{kUsage, "--result-file " + quoted(path) +
-                             " cannot be written: " + std::strerror(error) + "; name another file"};
+  return Refusal{kExitUsage, "--result-file " + quoted(path) + " cannot be written: " +
+                                 std::strerror(error) + "; name another file"};
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ struct JobSpec {
   int size = 0;             // ranks; 0 until slots are known when the user gave none
   std::vector<Host> hosts;  // in the order given
   std::vector<std::string> command;
-  std::vector<EnvironmentSetting> environment;  // -x
+  std::vector<EnvironmentSetting> environment;  // -x, and the options that ranks read; last wins
   std::string directory;                        // --wdir; empty: where hvdrun was started
 
   std::chrono::milliseconds timeout{0};         // of the whole job; 0: none

@@ -37,7 +37,7 @@ constexpr Option kOptions[] = {
     {"--collective-timeout", "", "S", kTime, kWorks,
      "fail a collective that waits for so long although all ranks live; 0, the default, for no "
      "limit",
-     ""},
+     "HVD_COLLECTIVE_TIMEOUT"},
     {"--agent-timeout", "", "S", kTime, kWorks,
      "give a host up when its agent has been silent for so long; 60", ""},
 

@@ -27,7 +27,8 @@ struct Option {
   OptionGroup group;
   OptionFate fate;
   std::string_view text;         // what it does; for ignored and refused ones what to use instead
-  std::string_view environment;  // the variable that holds its default, if any
+  std::string_view environment;  // the variable, if any, that holds its default, and by which
+                                 // ranks get to know what the command line says
 };
 
 std::span<const Option> all_options();

@@ -105,6 +105,15 @@ constexpr const char* kHorovodFlags[] = {"-v",
                                          "--mpi",
                                          "--jsrun"};
 
+// "A=1 B" of what ranks get.
+std::string environment_of(const CommandLine& line) {
+  std::string out;
+  for (const EnvironmentSetting& setting : line.spec.environment) {
+    out += (out.empty() ? "" : " ") + setting.name + (setting.value ? "=" + *setting.value : "");
+  }
+  return out;
+}
+
 // The text of the error, or "" when there is none.
 template <typename Input>
 std::string error_of(const Input& input, const Environment& environment = {}) {
@@ -136,10 +145,9 @@ TEST_CASE("command line: every option lands in its field") {
   CHECK(spec.size == 4);
   CHECK(spec.hosts.empty());
   CHECK(spec.command == Words{"./train", "--epochs", "3"});
-  REQUIRE(spec.environment.size() == 2);
-  CHECK(spec.environment[0].name == "A");
-  CHECK(spec.environment[0].value == "1");
-  CHECK(spec.environment[1].value == "");
+  CHECK(environment_of(line) ==
+        "HOROVOD_START_TIMEOUT=10 HVD_COLLECTIVE_TIMEOUT=0.25 HOROVOD_STALL_CHECK_TIME_SECONDS=9 "
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=90 HOROVOD_LOG_LEVEL=debug A=1 B=");
   CHECK(spec.directory == "/tmp");
   CHECK(spec.stdin_mode == StdinMode::kAll);
   CHECK(spec.timeout == 1500ms);
@@ -238,6 +246,15 @@ TEST_CASE("command line: the stall check is on unless somebody switches it off")
   CHECK(parse("ls", {{"HOROVOD_STALL_CHECK_DISABLE", ""}}).spec.stall_warning == 60s);
   CHECK(parse("--stall-check ls", {{"HOROVOD_STALL_CHECK_DISABLE", "1"}}).spec.stall_warning ==
         60s);
+}
+
+TEST_CASE("command line: ranks are told what it sets, and keep what it does not") {
+  CHECK(environment_of(parse("ls", {{"HOROVOD_LOG_LEVEL", "info"}})) == "");
+  CHECK(environment_of(parse("--log-level INFO ls")) == "HOROVOD_LOG_LEVEL=info");
+  CHECK(environment_of(parse("--no-stall-check ls")) == "HOROVOD_STALL_CHECK_DISABLE=1");
+  CHECK(environment_of(parse("--stall-check ls")) == "HOROVOD_STALL_CHECK_DISABLE=0");
+  CHECK(environment_of(parse("-x HOROVOD_LOG_LEVEL=error --log-level info ls")) ==
+        "HOROVOD_LOG_LEVEL=info HOROVOD_LOG_LEVEL=error");
 }
 
 TEST_CASE("command line: a bad default in the environment is named, and only when it is used") {
