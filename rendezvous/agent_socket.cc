@@ -138,10 +138,10 @@ World decode_world(const AgentMessage& message) {
   return world;
 }
 
-AgentSocket::Sent AgentSocket::send_packet(std::span<const std::byte> bytes,
-                                           std::span<const int> fds) {
+AgentSocket::Sent AgentSocket::send_packet(const Packet& packet) {
+  const std::span<const int> fds(packet.fds);
   HVD_CHECK(fds.size() <= kAgentMessageFdsMax, "descriptors of an agent message");
-  iovec data{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  iovec data{const_cast<std::byte*>(packet.bytes.data()), packet.bytes.size()};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kAgentMessageFdsMax)> control{};
   msghdr header{};
   header.msg_iov = &data;
@@ -165,32 +165,35 @@ AgentSocket::Sent AgentSocket::send_packet(std::span<const std::byte> bytes,
   }
 }
 
-void AgentSocket::send(const AgentMessage& message, std::span<const int> fds) {
+void AgentSocket::send(const AgentMessage& message, std::span<const int> fds,
+                       std::shared_ptr<const void> owner) {
   if (ended_ || !fd_) return;
-  Packet packet{pack(message), {}};
-  if (flush()) {
-    const Sent sent = send_packet(packet.bytes, fds);
-    if (sent != Sent::kLater) return;  // what is gone says so when it is read
-  }
+  Packet packet{pack(message), {fds.begin(), fds.end()}, std::move(owner)};
+  if (flush() && send_packet(packet) != Sent::kLater) return;
   if (queue_.size() >= kQueueMax) {
     throw Error(ErrorCode::kUnavailable, "the other end of the agent's socket has left " +
                                              std::to_string(kQueueMax) + " messages unread");
   }
-  for (int fd : fds) {
-    packet.fds.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
-    if (!packet.fds.back())
-      throw Error(ErrorCode::kUnavailable, "no room for a descriptor; raise ulimit -n");
-  }
+  if (!packet.owner && !packet.fds.empty()) duplicate_fds(packet);
   queue_.push_back(std::move(packet));
+}
+
+void AgentSocket::duplicate_fds(Packet& packet) {
+  auto owned = std::make_shared<std::vector<UniqueFd>>();
+  for (int& fd : packet.fds) {
+    owned->emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    if (!owned->back())
+      throw Error(ErrorCode::kUnavailable, "no room for a descriptor; raise ulimit -n");
+    fd = owned->back().get();
+  }
+  packet.owner = std::move(owned);
 }
 
 bool AgentSocket::flush() {
   while (!queue_.empty()) {
-    const Packet& packet = queue_.front();
-    std::vector<int> fds;
-    for (const UniqueFd& fd : packet.fds) fds.push_back(fd.get());
-    const Sent sent = send_packet(packet.bytes, fds);
+    const Sent sent = send_packet(queue_.front());
     if (sent == Sent::kLater) return false;
+    // What is gone says so when it is read.
     if (sent == Sent::kGone)
       queue_.clear();
     else

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -40,7 +41,7 @@ struct AgentMessage {
     kSegment,         // id, value: bytes per rank; descriptors by local rank, likewise
     kSegmentRefused,  // id, body: why
     kStoreAnswer,     // id, value: the sum, body: the value
-    kStoreRefused,    // id, value: ErrorCode, body: the text
+    kStoreRefused,    // id, value: ErrorCode, or kCommFailureCode; body: the text
     kKinds
   };
 
@@ -55,6 +56,7 @@ struct AgentMessage {
   std::string text() const;  // the body as words
 };
 
+inline constexpr int64_t kCommFailureCode = -1;  // the epoch is broken: CommFailure
 inline constexpr size_t kAgentMessageKeyMax = 256;
 inline constexpr size_t kAgentMessageBodyMax = 64 << 10;
 inline constexpr size_t kAgentMessageFdsMax = 250;  // the kernel takes 253
@@ -71,10 +73,11 @@ class AgentSocket {
   int fd() const { return fd_.get(); }
   explicit operator bool() const { return bool(fd_); }
 
-  // Sends, or queues behind what waits. The descriptors in `fds` are the caller's; those of a
-  // queued message are duplicated. Does nothing when the other end is gone (ended() says so
-  // later). Throws kUnavailable when 4,096 messages wait already, and HVD_CHECKs the limits.
-  void send(const AgentMessage& message, std::span<const int> fds = {});
+  // Sends, or queues behind what waits. The descriptors in `fds` are the caller's: a queued message
+  // keeps their `owner`, or duplicates of them when there is none. Does nothing when the other end
+  // is gone (ended() says so later). Throws kUnavailable when 4,096 messages wait already.
+  void send(const AgentMessage& message, std::span<const int> fds = {},
+            std::shared_ptr<const void> owner = nullptr);
   // Tries again to send what waits. True when nothing is left.
   bool flush();
   bool waiting() const { return !queue_.empty(); }
@@ -89,10 +92,12 @@ class AgentSocket {
  private:
   struct Packet {
     std::vector<std::byte> bytes;
-    std::vector<UniqueFd> fds;
+    std::vector<int> fds;
+    std::shared_ptr<const void> owner;  // keeps them open
   };
   enum class Sent { kYes, kLater, kGone };
-  Sent send_packet(std::span<const std::byte> bytes, std::span<const int> fds);
+  Sent send_packet(const Packet& packet);
+  static void duplicate_fds(Packet& packet);
 
   UniqueFd fd_;
   bool ended_ = false;

@@ -34,6 +34,12 @@ void make_life(pthread_mutex_t* life) {
   pthread_mutexattr_destroy(&attributes);
 }
 
+Descriptors borrow(const std::shared_ptr<std::vector<UniqueFd>>& owner) {
+  Descriptors borrowed{{}, owner};
+  for (const UniqueFd& fd : *owner) borrowed.fds.push_back(fd.get());
+  return borrowed;
+}
+
 }  // namespace
 
 UniqueFd make_memory(const char* name, uint64_t bytes) {
@@ -66,19 +72,16 @@ EpochMemory::EpochMemory(uint32_t epoch, int local_size, uint64_t segment_bytes_
   words.epoch = epoch;
   words.local_size = static_cast<uint32_t>(local_size);
   for (int rank = 0; rank < local_size; ++rank) make_life(&words.rank(rank).life);
+  doorbells_ = std::make_shared<std::vector<UniqueFd>>();
   for (int i = 0; i < local_size * kSleepers; ++i) {
-    doorbells_.emplace_back(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!doorbells_.back()) throw std::system_error(errno, std::generic_category(), "eventfd");
+    doorbells_->emplace_back(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!doorbells_->back()) throw std::system_error(errno, std::generic_category(), "eventfd");
   }
 }
 
-std::vector<int> EpochMemory::doorbell_fds() const {
-  std::vector<int> fds;
-  for (const UniqueFd& doorbell : doorbells_) fds.push_back(doorbell.get());
-  return fds;
-}
+Descriptors EpochMemory::doorbells() const { return borrow(doorbells_); }
 
-std::vector<int> EpochMemory::segment(uint32_t id, uint64_t bytes) {
+Descriptors EpochMemory::segment(uint32_t id, uint64_t bytes) {
   const std::string what =
       "segment " + std::to_string(id) + " of " + std::to_string(bytes) + " bytes per rank";
   if (id > segments_.size() || id >= kSegmentsMax)
@@ -90,25 +93,23 @@ std::vector<int> EpochMemory::segment(uint32_t id, uint64_t bytes) {
                                                  std::to_string(segment.bytes) + " bytes");
   }
   if (!segment.refusal.empty()) throw Error(ErrorCode::kUnavailable, segment.refusal);
-  if (segment.pieces.empty())
-    throw Error(ErrorCode::kInvalidArgument, what + " was asked for twice");
-  std::vector<int> fds;
-  for (const UniqueFd& piece : segment.pieces) fds.push_back(piece.get());
-  return fds;
+  if (!segment.pieces) throw Error(ErrorCode::kInvalidArgument, what + " was asked for twice");
+  return borrow(segment.pieces);
 }
 
 EpochMemory::Segment EpochMemory::make_segment(uint64_t bytes, const std::string& what) const {
-  Segment made{bytes, {}, std::vector<bool>(static_cast<size_t>(local_size())), ""};
+  Segment made{bytes, nullptr, std::vector<bool>(static_cast<size_t>(local_size())), ""};
   if (bytes == 0 || bytes > segment_bytes_max_) {
     made.refusal = what + " is outside the limit of " + std::to_string(segment_bytes_max_) +
                    " (twice this machine's memory)";
     return made;
   }
+  made.pieces = std::make_shared<std::vector<UniqueFd>>();
   try {
     for (int rank = 0; rank < local_size(); ++rank)
-      made.pieces.push_back(make_memory("hvd-segment", bytes));
+      made.pieces->push_back(make_memory("hvd-segment", bytes));
   } catch (const std::system_error& error) {
-    made.pieces.clear();
+    made.pieces.reset();
     made.refusal = what + " cannot be made: " + error.what();
   }
   return made;
@@ -118,12 +119,12 @@ void EpochMemory::given(uint32_t id, int local_rank) {
   Segment& segment = segments_[id];
   segment.given[static_cast<size_t>(local_rank)] = true;
   if (std::all_of(segment.given.begin(), segment.given.end(), [](bool has) { return has; }))
-    segment.pieces.clear();
+    segment.pieces.reset();
 }
 
 void EpochMemory::ring_all() const {
   const uint64_t one = 1;
-  for (const UniqueFd& doorbell : doorbells_) {
+  for (const UniqueFd& doorbell : *doorbells_) {
     // A full counter is a doorbell that rings already.
     if (write(doorbell.get(), &one, sizeof one) < 0) continue;
   }

@@ -25,6 +25,12 @@ struct SharedMemory {
 UniqueFd make_memory(const char* name, uint64_t bytes);
 SharedMemory make_mapped_memory(const char* name, uint64_t bytes);
 
+// Descriptors, and who keeps them open.
+struct Descriptors {
+  std::vector<int> fds;
+  std::shared_ptr<const void> owner;
+};
+
 class EpochMemory {
  public:
   static constexpr uint32_t kSegmentsMax = 65'536;
@@ -37,13 +43,13 @@ class EpochMemory {
   ControlBlock& block() const { return *static_cast<ControlBlock*>(block_.mapping.get()); }
   int block_fd() const { return block_.fd.get(); }
   const std::shared_ptr<void>& mapping() const { return block_.mapping; }
-  std::vector<int> doorbell_fds() const;  // by local rank and sleeper
+  Descriptors doorbells() const;  // by local rank and sleeper
 
   // The descriptors of a segment by local rank; the first request makes them. Throws
   // kInvalidArgument when this request differs from the first one or comes out of order,
   // kUnavailable when it is too large or the kernel refuses, and then for every rank alike; the
   // text names bytes and limit.
-  std::vector<int> segment(uint32_t id, uint64_t bytes);
+  Descriptors segment(uint32_t id, uint64_t bytes);
   // The local rank has its descriptors. When all have, the agent's own are closed.
   void given(uint32_t id, int local_rank);
 
@@ -52,7 +58,7 @@ class EpochMemory {
  private:
   struct Segment {
     uint64_t bytes = 0;
-    std::vector<UniqueFd> pieces;
+    std::shared_ptr<std::vector<UniqueFd>> pieces;  // null: refused, or all ranks have theirs
     std::vector<bool> given;
     std::string refusal;
   };
@@ -60,7 +66,7 @@ class EpochMemory {
 
   const uint64_t segment_bytes_max_;
   SharedMemory block_;
-  std::vector<UniqueFd> doorbells_;
+  std::shared_ptr<std::vector<UniqueFd>> doorbells_;
   std::vector<Segment> segments_;
 };
 

@@ -15,7 +15,7 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kUnclaimedMax = 64;  // a program that connects and says nothing must not fill us
+constexpr size_t kStrangersMax = 64;  // programs that connect and say nothing must not fill us
 constexpr int kMessagesPerTurn = 64;  // of one worker, before the others have theirs
 
 UniqueFd open_pidfd(pid_t pid) {
@@ -33,7 +33,8 @@ void HostMemory::Impl::accept_workers() {
     UniqueFd fd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd) return;
     const auto unclaimed = [](const Connection& one) { return one.slot < 0; };
-    if (size_t(std::count_if(connections.begin(), connections.end(), unclaimed)) >= kUnclaimedMax)
+    if (size_t(std::count_if(connections.begin(), connections.end(), unclaimed)) >=
+        slots.size() + kStrangersMax)
       drop(*std::find_if(connections.begin(), connections.end(), unclaimed));
     Connection& connection = connections.emplace_back();
     connection.socket = AgentSocket(std::move(fd));
@@ -168,9 +169,9 @@ void HostMemory::Impl::claim(Connection& connection, const AgentMessage& message
 }
 
 void HostMemory::Impl::send(Connection& connection, const AgentMessage& message,
-                            std::span<const int> fds) {
+                            std::span<const int> fds, const std::shared_ptr<const void>& owner) {
   try {
-    connection.socket.send(message, fds);
+    connection.socket.send(message, fds, owner);
   } catch (const Error& error) {
     // Not here, where any loop may hold a reference to it: its end is read on the next turn.
     warn(std::string("a worker's socket is closed: ") + error.what());
@@ -184,10 +185,11 @@ void HostMemory::Impl::send(Connection& connection, const AgentMessage& message,
 }
 
 void HostMemory::Impl::send_descriptors(Connection& connection, const AgentMessage& message,
-                                        const std::vector<int>& fds) {
+                                        const Descriptors& descriptors) {
+  const std::span<const int> fds(descriptors.fds);
   for (size_t at = 0; at < fds.size(); at += kAgentMessageFdsMax) {
     const size_t count = std::min(kAgentMessageFdsMax, fds.size() - at);
-    send(connection, message, std::span(fds).subspan(at, count));
+    send(connection, message, fds.subspan(at, count), descriptors.owner);
   }
 }
 

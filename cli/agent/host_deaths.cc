@@ -4,6 +4,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cstring>
+
 #include "cli/agent/host_memory_impl.h"
 #include "cli/agent/process_state.h"
 
@@ -53,23 +55,27 @@ void HostMemory::Impl::socket_ended(Slot& slot) {
   watch.suspect(static_cast<int>(&slot - slots.data()), slot.pid);
 }
 
-// The order matters: the word, then the trouble that makes ranks look at the words, then the bells.
-// A rank that has left owes nobody anything: its end breaks nothing.
 void HostMemory::Impl::declare_dead(Slot& slot) {
   if (slot.dead) return;
   slot.dead = true;
   slot.asked = false;
-  const TimePoint now = Clock::now();
-  if (slot.page.mapping) slot.doing = describe(read_status(slot.status()), now);
+  if (slot.page.mapping) slot.doing = describe(read_status(slot.status()), Clock::now());
   if (in_epoch(slot)) {
-    RankWords& mine = words(slot);
-    slot.left = mine.left.load(std::memory_order_acquire) != 0;
-    store->ended(slot.local_rank);
+    slot.left = words(slot).left.load(std::memory_order_acquire) != 0;
     slot.stranded_others = !slot.left && others_live(slot.local_rank);
-    mine.dead.store(1, std::memory_order_release);
-    if (!slot.left) raise_trouble(TroubleReason::kDeath, slot.local_rank);
+    freeze(slot.local_rank);
   }
   if (events.dead) events.dead(static_cast<int>(&slot - slots.data()));
+}
+
+// The order matters: the word, then the trouble that makes ranks look at the words, then the bells.
+// A rank that has left owes nobody anything: its end breaks nothing.
+void HostMemory::Impl::freeze(int local_rank) {
+  RankWords& mine = epoch->block().rank(local_rank);
+  store->ended(local_rank);
+  mine.dead.store(1, std::memory_order_release);
+  if (mine.left.load(std::memory_order_acquire) == 0)
+    raise_trouble(TroubleReason::kDeath, local_rank);
 }
 
 bool HostMemory::Impl::others_live(int local_rank) const {
@@ -91,8 +97,23 @@ void HostMemory::Impl::raise_trouble(TroubleReason reason, int local_rank) {
   ask();
 }
 
+// Why the epoch is broken, in words that all survivors get alike.
+std::string HostMemory::Impl::trouble_text() const {
+  const uint32_t word = epoch->block().reason.load(std::memory_order_acquire);
+  const auto reason = static_cast<TroubleReason>(word & 0xff);
+  const int local_rank = static_cast<int>(word >> 8);
+  if (local_rank >= epoch->local_size()) return "the epoch is broken";
+  const std::string who = "rank " + std::to_string(ranks[static_cast<size_t>(local_rank)]);
+  if (reason == TroubleReason::kNone) return "the epoch is broken";
+  if (reason == TroubleReason::kDeath) return who + " has died";
+  if (reason == TroubleReason::kLostSocket) return who + " has closed its socket to the agent";
+  const char* text = epoch->block().rank(local_rank).reason;
+  return who + " gave up: " + std::string(text, strnlen(text, sizeof RankWords::reason));
+}
+
 // Everybody is rung, asleep by the book or not: the publisher they wait for may be the dead one.
 void HostMemory::Impl::ask() {
+  store->broken(trouble_text());
   epoch->ring_all();
   questions->ask(Clock::now(), epoch->block().trouble.load(std::memory_order_acquire), answers());
 }

@@ -48,24 +48,21 @@ void HostMemory::Impl::tell_who_wants() {
 }
 
 void HostMemory::Impl::start_epoch(std::span<const EpochMember> wanted) {
-  HVD_CHECK(!wanted.empty(), "an epoch without members");
+  check_epoch(wanted);
   const uint32_t number = wanted.front().world.epoch;
-  HVD_CHECK(!epoch || number > epoch->epoch(), "an epoch's number grows");
-  const int local_size = static_cast<int>(wanted.size());
-  HVD_CHECK(local_size <= kLocalRanksMax, "ranks on one host");
   for (Slot& slot : slots) slot.local_rank = -1;
   members.clear();
-  std::vector<int> ranks;
+  ranks.clear();
   for (const EpochMember& one : wanted) {
-    Slot& slot = slots.at(static_cast<size_t>(one.slot));
-    slot.local_rank = static_cast<int>(members.size());
+    Slot& slot = slots[static_cast<size_t>(one.slot)];
+    slot.local_rank = one.world.local_rank;
     slot.epoch = number;
-    HVD_CHECK(one.world.local_rank == slot.local_rank, "members come by local rank");
     members.push_back(one.slot);
     ranks.push_back(one.world.rank);
   }
+  const int local_size = static_cast<int>(wanted.size());
   epoch = std::make_unique<EpochMemory>(number, local_size, options.segment_bytes_max);
-  store = std::make_unique<StoreService>(number, std::move(ranks),
+  store = std::make_unique<StoreService>(number, ranks,
                                          [this](int local_rank, const AgentMessage& answer) {
                                            const Slot* slot = member(local_rank);
                                            if (slot != nullptr && slot->connection != nullptr)
@@ -75,8 +72,28 @@ void HostMemory::Impl::start_epoch(std::span<const EpochMember> wanted) {
   for (const EpochMember& one : wanted) greet(one);
   // Who died between its wish and the start is dead in this epoch from its beginning.
   for (const EpochMember& one : wanted) {
-    Slot& slot = slots[static_cast<size_t>(one.slot)];
-    if (!slot.speaks()) declare_dead(slot);
+    const Slot& slot = slots[static_cast<size_t>(one.slot)];
+    if (slot.dead || !slot.speaks()) freeze(slot.local_rank);
+  }
+}
+
+// What comes from the launcher is believed only as far as this host can follow it.
+void HostMemory::Impl::check_epoch(std::span<const EpochMember> wanted) const {
+  const auto refuse_it = [](const std::string& why) {
+    throw Error(ErrorCode::kInternal, "an epoch cannot start on this host: " + why);
+  };
+  if (wanted.empty() || wanted.size() > static_cast<size_t>(kLocalRanksMax))
+    refuse_it(std::to_string(wanted.size()) + " members");
+  const uint32_t number = wanted.front().world.epoch;
+  if (number == 0 || (epoch && number <= epoch->epoch()))
+    refuse_it("its number " + std::to_string(number) + " is not new");
+  std::vector<bool> taken(slots.size());
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const auto at = static_cast<size_t>(wanted[i].slot);
+    if (at >= slots.size() || taken[at] || wanted[i].world.local_rank != static_cast<int>(i) ||
+        wanted[i].world.epoch != number)
+      refuse_it("member " + std::to_string(i) + " does not fit");
+    taken[at] = true;
   }
 }
 
@@ -88,8 +105,7 @@ HostMemory::Impl::Slot* HostMemory::Impl::member(int local_rank) {
 void HostMemory::Impl::greet(const EpochMember& one) {
   Slot& slot = slots[static_cast<size_t>(one.slot)];
   slot.asked = slot.given_up = slot.left = slot.stranded_others = false;
-  if (!slot.speaks()) return;
-  slot.dead = false;
+  if (slot.dead || !slot.speaks()) return;
   watch.watch(one.slot, slot.pid, epoch->mapping(), &words(slot).life);
   if (slot.connection == nullptr) return;  // its end is being looked at
   AgentMessage message;
@@ -102,7 +118,7 @@ void HostMemory::Impl::greet(const EpochMember& one) {
   AgentMessage doorbells;
   doorbells.kind = AgentMessage::kDoorbells;
   doorbells.epoch = one.world.epoch;
-  send_descriptors(*slot.connection, doorbells, epoch->doorbell_fds());
+  send_descriptors(*slot.connection, doorbells, epoch->doorbells());
 }
 
 void HostMemory::Impl::refuse_init(const std::string& text) {

@@ -34,7 +34,7 @@ struct EpochMember {
 
 struct HostMemoryOptions {
   int slots = 1;
-  std::vector<int> ranks;  // by slot: the rank it was started as, for texts; empty: the slot
+  std::vector<int> ranks{};  // by slot: the rank it was started as, for texts; empty: the slot
   std::chrono::milliseconds stopped_grace{150};  // for an answer of a rank that /proc shows stopped
   std::chrono::milliseconds grace{2'000};        // of any other one
   uint64_t segment_bytes_max = 0;                // per rank; 0: twice the machine's memory
@@ -43,16 +43,16 @@ struct HostMemoryOptions {
 // Called on the loop's thread, from inside the loop or a call of HostMemory. Any may be empty.
 struct HostMemoryEvents {
   // A process that speaks for the slot: the worker itself or something that it started.
-  std::function<void(int slot, pid_t pid)> claimed;
+  std::function<void(int slot, pid_t pid)> claimed{};
   // The slots that wait in init() for the next epoch, each time one more does; `all`: nobody else
   // lives on this host. The answer is start_epoch() or refuse_init().
-  std::function<void(const std::vector<int>& slots, bool all)> epoch_wanted;
+  std::function<void(const std::vector<int>& slots, bool all)> epoch_wanted{};
   // The death word is written: no task of the rank runs any more. Up to a second before it can be
   // reaped.
-  std::function<void(int slot)> dead;
+  std::function<void(int slot)> dead{};
   // The rank did not answer and is killed now; why is for the report.
-  std::function<void(int slot, const std::string& why)> given_up;
-  std::function<void(const std::string& text)> warn;
+  std::function<void(int slot, const std::string& why)> given_up{};
+  std::function<void(const std::string& text)> warn{};
 };
 
 class HostMemory {

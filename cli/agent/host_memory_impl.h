@@ -64,9 +64,10 @@ struct HostMemory::Impl {
   void claim(Connection& connection, const AgentMessage& message);
   std::string objection(const Connection& connection, const AgentMessage& message,
                         pid_t* pid) const;
-  void send(Connection& connection, const AgentMessage& message, std::span<const int> fds = {});
+  void send(Connection& connection, const AgentMessage& message, std::span<const int> fds = {},
+            const std::shared_ptr<const void>& owner = nullptr);
   void send_descriptors(Connection& connection, const AgentMessage& message,
-                        const std::vector<int>& fds);
+                        const Descriptors& descriptors);
   void drop(Connection& connection);
   void warn(const std::string& text) const;
 
@@ -74,6 +75,7 @@ struct HostMemory::Impl {
   void want_epoch(Slot& slot);
   void tell_who_wants();
   void start_epoch(std::span<const EpochMember> members);
+  void check_epoch(std::span<const EpochMember> members) const;
   void greet(const EpochMember& member);
   void refuse_init(const std::string& text);
   void give_segment(Slot& slot, const AgentMessage& message);
@@ -86,10 +88,12 @@ struct HostMemory::Impl {
   void ended(int slot);
   void process_ended(int slot);
   void declare_dead(Slot& slot);
+  void freeze(int local_rank);
   bool others_live(int local_rank) const;
   void socket_ended(Slot& slot);
   void found(int slot, pid_t pid, DeathWatch::Finding finding);
   void raise_trouble(TroubleReason reason, int local_rank);
+  std::string trouble_text() const;
   void ask();
   std::vector<Questions::Answer> answers();
   void look(TimePoint now);
@@ -106,6 +110,7 @@ struct HostMemory::Impl {
   std::unique_ptr<StoreService> store;
   std::optional<Questions> questions;
   std::vector<int> members;            // slots by local rank
+  std::vector<int> ranks;              // in the job, by local rank
   std::optional<TimePoint> suspended;  // since when the clocks stand
   DeathWatch watch;                    // last: its thread looks at what is above
 };

@@ -18,7 +18,11 @@ void StoreService::handle(int local_rank, const AgentMessage& question, TimePoin
   if (question.epoch != epoch_) return;
   members_[static_cast<size_t>(local_rank)].reached = now;
   try {
-    if (question.kind == AgentMessage::kStoreSet) {
+    const bool changes =
+        question.kind == AgentMessage::kStoreSet || question.kind == AgentMessage::kStoreAdd;
+    if (changes && !broken_.empty()) {
+      refuse_broken(local_rank, question.id, question.key);
+    } else if (question.kind == AgentMessage::kStoreSet) {
       table_.set(question.key, question.body);
       answer(local_rank, question.id, 0, {});
       answer_waiting(question.key);
@@ -29,7 +33,7 @@ void StoreService::handle(int local_rank, const AgentMessage& question, TimePoin
       wait(local_rank, question, now);
     }
   } catch (const Error& error) {
-    refuse(local_rank, question.id, error.code(), error.what());
+    refuse(local_rank, question.id, static_cast<int64_t>(error.code()), error.what());
   }
 }
 
@@ -39,9 +43,13 @@ void StoreService::wait(int local_rank, const AgentMessage& question, TimePoint 
     answer(local_rank, question.id, 0, wants_value ? *value : Bytes{});
     return;
   }
+  if (!broken_.empty()) {
+    refuse_broken(local_rank, question.id, question.key);
+    return;
+  }
   const auto own = [&](const Waiting& one) { return one.local_rank == local_rank; };
   if (std::count_if(waiting_.begin(), waiting_.end(), own) >= kWaitsMax) {
-    refuse(local_rank, question.id, ErrorCode::kInvalidArgument,
+    refuse(local_rank, question.id, static_cast<int64_t>(ErrorCode::kInvalidArgument),
            "1024 calls of this rank wait in the store already");
     return;
   }
@@ -63,14 +71,26 @@ void StoreService::answer(int local_rank, uint32_t id, int64_t sum, Bytes value)
   reply_(local_rank, message);
 }
 
-void StoreService::refuse(int local_rank, uint32_t id, ErrorCode code, const std::string& text) {
+void StoreService::refuse(int local_rank, uint32_t id, int64_t code, const std::string& text) {
   AgentMessage message;
   message.kind = AgentMessage::kStoreRefused;
   message.epoch = epoch_;
   message.id = id;
-  message.value = static_cast<int64_t>(code);
+  message.value = code;
   message.body = to_bytes(text);
   reply_(local_rank, message);
+}
+
+void StoreService::refuse_broken(int local_rank, uint32_t id, const std::string& key) {
+  refuse(local_rank, id, kCommFailureCode, broken_ + "; \"" + key + "\" is not in the store");
+}
+
+void StoreService::broken(const std::string& why) {
+  if (!broken_.empty()) return;
+  broken_ = why;
+  std::vector<Waiting> stranded;
+  stranded.swap(waiting_);
+  for (const Waiting& one : stranded) refuse_broken(one.local_rank, one.id, one.key);
 }
 
 void StoreService::answer_waiting(const std::string& key) {
@@ -107,7 +127,8 @@ void StoreService::tick(TimePoint now) {
     return true;
   });
   for (const Waiting& one : late)
-    refuse(one.local_rank, one.id, ErrorCode::kTimeout, timeout_text(one, now));
+    refuse(one.local_rank, one.id, static_cast<int64_t>(ErrorCode::kTimeout),
+           timeout_text(one, now));
 }
 
 void StoreService::postpone(Clock::duration duration) {

@@ -1,7 +1,8 @@
 // The agent's end of the Store: one table per epoch, and the ranks that wait for keys.
 //
-// Called from the agent's loop only. Answers go through `reply`, at once or when the key is set or
-// the deadline passes.
+// Called from the agent's loop only. Answers go through `reply`, at once or when the key is set,
+// the deadline passes, or the epoch breaks. A broken epoch's table does not change any more: what
+// is in it is still read, everything else fails, so all survivors see the same.
 #pragma once
 
 #include <functional>
@@ -26,6 +27,8 @@ class StoreService {
   void handle(int local_rank, const AgentMessage& question, TimePoint now);
   // It asks no more; texts call it ended.
   void ended(int local_rank);
+  // The epoch is broken, and why: who waits gets CommFailure with this text. Once.
+  void broken(const std::string& why);
   std::optional<TimePoint> deadline() const;
   void tick(TimePoint now);
   // The clocks have stood for so long.
@@ -47,7 +50,8 @@ class StoreService {
   };
 
   void answer(int local_rank, uint32_t id, int64_t sum, Bytes value);
-  void refuse(int local_rank, uint32_t id, ErrorCode code, const std::string& text);
+  void refuse(int local_rank, uint32_t id, int64_t code, const std::string& text);
+  void refuse_broken(int local_rank, uint32_t id, const std::string& key);
   void wait(int local_rank, const AgentMessage& question, TimePoint now);
   void answer_waiting(const std::string& key);
   std::string timeout_text(const Waiting& waiting, TimePoint now) const;
@@ -57,6 +61,7 @@ class StoreService {
   StoreTable table_;
   std::vector<Member> members_;
   std::vector<Waiting> waiting_;
+  std::string broken_;  // why; empty: it is not
 };
 
 }  // namespace hvd

@@ -32,8 +32,6 @@ constexpr const char* kFaultPoints[] = {
     "collective_payload", "collective_entered", "collective_slice", "collective_sum",
     "collective_stage", "collective_copy", "collective_done", "collective_told",
     "collective_closed",
-    "segment_map",            // collectives/arena
-    "segment_populate",       // collectives/arena
     "keeper_before_fork",     // cli/agent/keeper
     "keeper_started",         // cli/agent/keeper
     "keeper_lease_lost",      // cli/agent/keeper
@@ -50,6 +48,15 @@ constexpr const char* kFaultPoints[] = {
     "hvdrun_bootstrap_sent",  // cli/supervisor
     "hvdrun_agent_ended",     // cli/supervisor
     "hvdrun_finish",          // cli/supervisor
+    // runtime/
+    "agent_connect",
+    "agent_claim",
+    "epoch_want",
+    "epoch_wait",
+    "block_map",
+    "store_ask",
+    "store_wait",
+    "segment_ask",
 };
 // clang-format on
 

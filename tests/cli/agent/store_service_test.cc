@@ -119,3 +119,19 @@ TEST_CASE("store service: another epoch's question is dropped, limits are refuse
   CHECK_FALSE(store.answered(0, 1'000));
   CHECK_THAT(store.text(0, 1'500), Catch::Contains("1024 calls"));
 }
+
+TEST_CASE("store service: a broken epoch fails who waits, and its table stands still") {
+  Service store({0, 1, 2});
+  store.ask(0, 1, AgentMessage::kStoreSet, "there", 0, kStart, "value");
+  store.ask(0, 2, AgentMessage::kStoreGet, "missing", -1, kStart);
+  store.service.broken("rank 2 has died");
+  store.service.broken("a later reason");
+  CHECK(store.answers[{0, 2}].value == kCommFailureCode);
+  CHECK(store.text(0, 2) == "rank 2 has died; \"missing\" is not in the store");
+  store.ask(1, 1, AgentMessage::kStoreSet, "missing", 0, kStart);
+  store.ask(1, 2, AgentMessage::kStoreAdd, "n", 1, kStart);
+  store.ask(1, 3, AgentMessage::kStoreGet, "missing", -1, kStart);
+  for (uint32_t id : {1u, 2u, 3u}) CHECK(store.answers[{1, id}].value == kCommFailureCode);
+  store.ask(1, 4, AgentMessage::kStoreGet, "there", -1, kStart);
+  CHECK(store.text(1, 4) == "value");
+}

@@ -1,0 +1,242 @@
+#include "runtime/agent_connection.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+
+#include "runtime/base/control_block.h"
+#include "runtime/base/error.h"
+#include "runtime/base/fault_point.h"
+
+namespace hvd {
+namespace {
+
+constexpr const char* kAgentEnded = "the agent of this host has ended; the job is over";
+
+[[noreturn]] void throw_refusal(const AgentMessage& refusal) {
+  if (refusal.value == kCommFailureCode) throw CommFailure(refusal.text(), true);
+  const auto last = static_cast<int64_t>(ErrorCode::kInternal);
+  const bool known = refusal.value >= 0 && refusal.value <= last;
+  throw Error(known ? static_cast<ErrorCode>(refusal.value) : ErrorCode::kInternal, refusal.text());
+}
+
+StatusPage* map_status_page(const AgentMessage& message) {
+  if (message.fds.size() != 1)
+    throw Error(ErrorCode::kInvalidArgument, "the agent's welcome holds no status page");
+  void* at = mmap(nullptr, sizeof(StatusPage), PROT_READ | PROT_WRITE, MAP_SHARED,
+                  message.fds[0].get(), 0);
+  if (at == MAP_FAILED) throw Error(ErrorCode::kUnavailable, "the status page cannot be mapped");
+  madvise(at, sizeof(StatusPage), MADV_DONTFORK);
+  return static_cast<StatusPage*>(at);
+}
+
+}  // namespace
+
+AgentConnection::AgentConnection(const AgentAddress& address) {
+  fault_point("agent_connect");
+  UniqueFd connection = connect_to(address.name);
+  fd_ = connection.get();
+  AgentMessage claim;
+  claim.kind = AgentMessage::kClaim;
+  claim.id = static_cast<uint32_t>(address.slot);
+  {
+    MutexLock lock(mutex_);
+    socket_ = AgentSocket(std::move(connection));
+    fault_point("agent_claim");
+    socket_.send(claim);
+  }
+  for (;;) {
+    {
+      MutexLock lock(mutex_);
+      take_in();
+      if (refusal_) throw_refusal(*refusal_);
+      if (claimed_) return;
+      check_alive();
+    }
+    wait_readable(-1);
+  }
+}
+
+AgentConnection::~AgentConnection() {
+  if (page_ != nullptr) munmap(page_, sizeof(StatusPage));
+}
+
+AgentConnection::Epoch AgentConnection::join() {
+  AgentMessage wish;
+  wish.kind = AgentMessage::kWantEpoch;
+  fault_point("epoch_want");
+  {
+    MutexLock lock(mutex_);
+    refusal_.reset();
+    socket_.send(wish);
+  }
+  fault_point("epoch_wait");
+  for (;;) {
+    {
+      MutexLock lock(mutex_);
+      take_in();
+      if (refusal_) {
+        const AgentMessage refusal = std::move(*refusal_);
+        refusal_.reset();
+        throw_refusal(refusal);
+      }
+      const size_t doorbells = static_cast<size_t>(local_size_) * kSleepers;
+      if (next_ && next_->doorbells.size() == doorbells) {
+        Epoch epoch = std::move(*next_);
+        next_.reset();
+        return epoch;
+      }
+      check_alive();
+    }
+    wait_readable(-1);
+  }
+}
+
+void AgentConnection::post(const AgentMessage& message) {
+  MutexLock lock(mutex_);
+  socket_.send(message);
+}
+
+AgentMessage AgentConnection::ask(AgentMessage question) {
+  UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  const int wake_fd = wake.get();
+  {
+    MutexLock lock(mutex_);
+    question.id = ++last_question_;
+    pending_[question.id].wake = std::move(wake);
+    fault_point("store_ask");
+    socket_.send(question);
+  }
+  for (;;) {
+    fault_point("store_wait");
+    {
+      MutexLock lock(mutex_);
+      take_in();
+      Pending& mine = pending_.at(question.id);
+      if (mine.answer) {
+        AgentMessage answer = std::move(*mine.answer);
+        pending_.erase(question.id);
+        if (answer.kind == AgentMessage::kStoreRefused) throw_refusal(answer);
+        return answer;
+      }
+      if (socket_.ended() || !failure_.empty()) pending_.erase(question.id);
+      check_alive();
+    }
+    wait_readable(wake_fd);
+  }
+}
+
+std::optional<std::vector<UniqueFd>> AgentConnection::take_segment(uint32_t id) {
+  MutexLock lock(mutex_);
+  take_in();
+  const auto found = segments_.find(id);
+  if (found == segments_.end()) return std::nullopt;
+  SegmentParts& parts = found->second;
+  if (!parts.refusal.empty()) throw Error(ErrorCode::kUnavailable, parts.refusal);
+  if (parts.pieces.size() < static_cast<size_t>(local_size_)) return std::nullopt;
+  std::vector<UniqueFd> pieces = std::move(parts.pieces);
+  segments_.erase(found);
+  return pieces;
+}
+
+void AgentConnection::on_segment(std::function<void()> arrived) {
+  MutexLock lock(mutex_);
+  arrived_ = std::move(arrived);
+}
+
+bool AgentConnection::alive() {
+  MutexLock lock(mutex_);
+  take_in();
+  return !socket_.ended() && failure_.empty();
+}
+
+void AgentConnection::close_in_child() noexcept { ::close(fd_); }
+
+void AgentConnection::check_alive() {
+  if (!failure_.empty()) throw Error(ErrorCode::kUnavailable, failure_);
+  if (socket_.ended()) throw Error(ErrorCode::kUnavailable, kAgentEnded);
+}
+
+void AgentConnection::wait_readable(int also) {
+  bool unsent;
+  {
+    MutexLock lock(mutex_);
+    unsent = socket_.waiting();
+  }
+  std::array<pollfd, 2> polled{};
+  polled[0] = {fd_, static_cast<short>(POLLIN | (unsent ? POLLOUT : 0)), 0};
+  polled[1] = {also, POLLIN, 0};
+  // No time-out: the agent keeps the clock, and when it ends the socket becomes readable.
+  if (poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR)
+    throw Error(ErrorCode::kInternal, "poll() on the agent's socket failed");
+}
+
+void AgentConnection::take_in() {
+  socket_.flush();
+  try {
+    while (failure_.empty()) {
+      std::optional<AgentMessage> message = socket_.receive();
+      if (!message) return;
+      take_in(std::move(*message));
+    }
+  } catch (const Error& error) {
+    failure_ = error.what();
+  }
+}
+
+void AgentConnection::take_in(AgentMessage message) {
+  switch (message.kind) {
+    case AgentMessage::kClaimed:
+      page_ = map_status_page(message);
+      claimed_ = true;
+      return;
+    case AgentMessage::kRefused:
+      refusal_ = std::move(message);
+      return;
+    case AgentMessage::kWorld: {
+      Epoch epoch{decode_world(message), {}, {}};
+      if (message.fds.size() != 1)
+        throw Error(ErrorCode::kInvalidArgument, "the agent's world holds no control block");
+      epoch.block = std::move(message.fds[0]);
+      epoch_ = epoch.world.epoch;
+      local_size_ = epoch.world.local_size;
+      segments_.clear();
+      next_ = std::move(epoch);
+      return;
+    }
+    case AgentMessage::kDoorbells:
+      if (next_ && message.epoch == epoch_)
+        for (UniqueFd& fd : message.fds) next_->doorbells.push_back(std::move(fd));
+      return;
+    case AgentMessage::kSegment:
+    case AgentMessage::kSegmentRefused:
+      if (message.epoch == epoch_) take_in_segment(std::move(message));
+      return;
+    case AgentMessage::kStoreAnswer:
+    case AgentMessage::kStoreRefused: {
+      const auto found = pending_.find(message.id);
+      if (found == pending_.end()) return;
+      const uint64_t one = 1;
+      const bool woken = write(found->second.wake.get(), &one, sizeof one) == sizeof one;
+      HVD_CHECK(woken, "a fresh eventfd takes one");
+      found->second.answer = std::move(message);
+      return;
+    }
+    default:
+      throw Error(ErrorCode::kInvalidArgument, "the agent sent what only workers send");
+  }
+}
+
+void AgentConnection::take_in_segment(AgentMessage message) {
+  SegmentParts& parts = segments_[message.id];
+  if (message.kind == AgentMessage::kSegmentRefused) parts.refusal = message.text();
+  for (UniqueFd& fd : message.fds) parts.pieces.push_back(std::move(fd));
+  const bool whole = parts.pieces.size() == static_cast<size_t>(local_size_);
+  if (arrived_ && (whole || !parts.refusal.empty())) arrived_();
+}
+
+}  // namespace hvd

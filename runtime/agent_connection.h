@@ -1,0 +1,95 @@
+// This process's connection to its host's agent: claims the rank once, then joins one epoch after
+// another.
+//
+// Any thread may call; the socket and what came from it are guarded by one mutex. A thread that
+// waits here polls the socket and takes in whatever comes, also for others, and wakes them.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rendezvous/agent_socket.h"
+#include "rendezvous/world.h"
+#include "runtime/base/mutex.h"
+#include "runtime/base/status_page.h"
+#include "runtime/base/unique_fd.h"
+
+namespace hvd {
+
+class AgentConnection {
+ public:
+  // Connects and claims. Throws kUnavailable when nobody answers or the claim is refused.
+  explicit AgentConnection(const AgentAddress& address);
+  ~AgentConnection();
+  AgentConnection(const AgentConnection&) = delete;
+  AgentConnection& operator=(const AgentConnection&) = delete;
+
+  StatusPage& status_page() { return *page_; }
+  int fd() const { return fd_; }
+
+  struct Epoch {
+    World world;
+    UniqueFd block;
+    std::vector<UniqueFd> doorbells;  // by local rank and sleeper
+  };
+  // Asks for the next epoch and waits until it starts; the agent decides how long (it says who is
+  // missing). Throws what the agent says, kUnavailable when it ends.
+  Epoch join();
+
+  // Never blocks. Throws kUnavailable when the agent leaves thousands of messages unread.
+  void post(const AgentMessage& message);
+  // A question to the Store; waits for its answer, which the agent gives at the latest when the
+  // question's deadline passes. Throws what it says.
+  AgentMessage ask(AgentMessage question);
+  // The descriptors of a segment of the epoch once all have come, given out once. Never blocks;
+  // throws kUnavailable with the agent's reason when it was refused.
+  std::optional<std::vector<UniqueFd>> take_segment(uint32_t id);
+  // Called when a segment is complete or refused, from whichever thread took it in; must not call
+  // back. Nothing: nobody is interested any more.
+  void on_segment(std::function<void()> arrived);
+
+  bool alive();
+
+  // In a forked child, which must not speak for the rank: closes the socket, takes no lock.
+  void close_in_child() noexcept;
+
+ private:
+  struct SegmentParts {
+    std::vector<UniqueFd> pieces;
+    std::string refusal;
+  };
+  struct Pending {
+    UniqueFd wake;  // an eventfd, rung by another thread that took in the answer
+    std::optional<AgentMessage> answer;
+  };
+
+  void take_in() REQUIRES(mutex_);
+  void take_in(AgentMessage message) REQUIRES(mutex_);
+  void take_in_segment(AgentMessage message) REQUIRES(mutex_);
+  void check_alive() REQUIRES(mutex_);
+  void wait_readable(int also) EXCLUDES(mutex_);
+
+  int fd_ = -1;
+  StatusPage* page_ = nullptr;
+
+  Mutex mutex_;
+  AgentSocket socket_ GUARDED_BY(mutex_);
+  std::string failure_ GUARDED_BY(mutex_);  // why nothing can be read any more
+  uint32_t epoch_ GUARDED_BY(mutex_) = 0;
+  int local_size_ GUARDED_BY(mutex_) = 0;
+  bool claimed_ GUARDED_BY(mutex_) = false;
+  std::optional<AgentMessage> refusal_ GUARDED_BY(mutex_);
+  std::optional<Epoch> next_ GUARDED_BY(mutex_);  // complete with its last doorbell
+  std::map<uint32_t, SegmentParts> segments_ GUARDED_BY(mutex_);
+  std::function<void()> arrived_ GUARDED_BY(mutex_);
+  std::map<uint32_t, Pending> pending_ GUARDED_BY(mutex_);
+  uint32_t last_question_ GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace hvd

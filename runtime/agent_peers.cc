@@ -1,0 +1,135 @@
+#include "runtime/agent_peers.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "runtime/base/error.h"
+#include "runtime/base/fault_point.h"
+
+namespace hvd {
+namespace {
+
+// The worker's end of the Store; the agent keeps the table and the deadlines.
+class AgentStore final : public Store {
+ public:
+  AgentStore(AgentConnection& link, uint32_t epoch) : link_(link), epoch_(epoch) {}
+
+  void set(const std::string& key, Bytes value) override {
+    // Not even sent: the wire has the same limits as the table.
+    if (value.size() > kAgentMessageBodyMax) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "the value of \"" + key + "\" has " + std::to_string(value.size()) +
+                      " bytes; the store takes 65536, use broadcast() for more");
+    }
+    AgentMessage question = about(AgentMessage::kStoreSet, key);
+    question.body = std::move(value);
+    link_.ask(std::move(question));
+  }
+
+  Bytes get(const std::string& key, Deadline deadline) override {
+    AgentMessage question = about(AgentMessage::kStoreGet, key);
+    question.value = milliseconds_left(deadline);
+    return link_.ask(std::move(question)).body;
+  }
+
+  void wait(std::span<const std::string> keys, Deadline deadline) override {
+    for (const std::string& key : keys) {
+      AgentMessage question = about(AgentMessage::kStoreWait, key);
+      question.value = milliseconds_left(deadline);
+      link_.ask(std::move(question));
+    }
+  }
+
+  int64_t add(const std::string& key, int64_t amount) override {
+    AgentMessage question = about(AgentMessage::kStoreAdd, key);
+    question.value = amount;
+    return link_.ask(std::move(question)).value;
+  }
+
+ private:
+  AgentMessage about(AgentMessage::Kind kind, const std::string& key) const {
+    if (key.size() > kAgentMessageKeyMax) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "a key of the store has " + std::to_string(key.size()) + " bytes; use 1 to 256");
+    }
+    AgentMessage question;
+    question.kind = kind;
+    question.epoch = epoch_;
+    question.key = key;
+    return question;
+  }
+
+  static int64_t milliseconds_left(Deadline deadline) {
+    if (deadline.is_never()) return -1;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.when() - Clock::now());
+    return std::max<int64_t>(left.count(), 0);
+  }
+
+  AgentConnection& link_;
+  const uint32_t epoch_;
+};
+
+}  // namespace
+
+AgentPeers::AgentPeers(std::shared_ptr<AgentConnection> link) : link_(std::move(link)) {
+  AgentConnection::Epoch epoch = link_->join();
+  world_ = std::move(epoch.world);
+  doorbells_ = std::move(epoch.doorbells);
+  fault_point("block_map");
+  const size_t bytes = ControlBlock::bytes(world_.local_size);
+  void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, epoch.block.get(), 0);
+  if (at == MAP_FAILED) throw Error(ErrorCode::kUnavailable, "the control block cannot be mapped");
+  madvise(at, bytes, MADV_DONTFORK);
+  block_ = static_cast<ControlBlock*>(at);
+  if (block_->magic != ControlBlock::kMagic || block_->version != ControlBlock::kVersion ||
+      block_->epoch != world_.epoch || static_cast<int>(block_->local_size) != world_.local_size) {
+    munmap(at, bytes);
+    throw Error(ErrorCode::kInternal, "the control block is not that of this epoch");
+  }
+  store_ = std::make_unique<AgentStore>(*link_, world_.epoch);
+  // Whoever waits for a segment sleeps on its doorbell; another thread may have read the answer.
+  link_->on_segment([this] {
+    for (int sleeper = 0; sleeper < kSleepers; ++sleeper)
+      ring(world_.local_rank, static_cast<Sleeper>(sleeper));
+  });
+}
+
+AgentPeers::~AgentPeers() {
+  link_->on_segment(nullptr);
+  munmap(block_, ControlBlock::bytes(world_.local_size));
+}
+
+void AgentPeers::request_segment(uint32_t id, uint64_t bytes) {
+  AgentMessage request;
+  request.kind = AgentMessage::kRequestSegment;
+  request.epoch = world_.epoch;
+  request.id = id;
+  request.value = static_cast<int64_t>(bytes);
+  fault_point("segment_ask");
+  link_->post(request);
+}
+
+void AgentPeers::ring(int local_rank, Sleeper sleeper) {
+  const uint64_t one = 1;
+  // A full counter is a doorbell that rings already.
+  [[maybe_unused]] const ssize_t rung = write(doorbell(local_rank, sleeper), &one, sizeof one);
+}
+
+void AgentPeers::report_broken() noexcept {
+  if (reported_.exchange(true)) return;
+  AgentMessage report;
+  report.kind = AgentMessage::kBroken;
+  report.epoch = world_.epoch;
+  try {
+    link_->post(report);
+  } catch (const Error&) {
+    // The agent reads nothing any more; whoever waits finds that out by agent_alive().
+  }
+}
+
+void AgentPeers::close_in_child() noexcept {
+  link_->close_in_child();
+  for (const UniqueFd& fd : doorbells_) close(fd.get());
+}
+
+}  // namespace hvd

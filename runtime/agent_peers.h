@@ -1,0 +1,47 @@
+// Peers of one epoch of a job: the agent's memory and doorbells, and its Store.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "collectives/peers.h"
+#include "runtime/agent_connection.h"
+
+namespace hvd {
+
+class AgentPeers : public Peers {
+ public:
+  // Joins the next epoch through the link, which outlives this object, and waits until it starts.
+  // Throws as AgentConnection::join().
+  explicit AgentPeers(std::shared_ptr<AgentConnection> link);
+  ~AgentPeers() override;
+
+  const World& world() const override { return world_; }
+  ControlBlock& block() override { return *block_; }
+  StatusPage& status_page() override { return link_->status_page(); }
+  Store& store() override { return *store_; }
+  void request_segment(uint32_t id, uint64_t bytes) override;
+  std::optional<std::vector<UniqueFd>> take_segment(uint32_t id) override {
+    return link_->take_segment(id);
+  }
+  void ring(int local_rank, Sleeper sleeper) override;
+  int doorbell(Sleeper sleeper) const override { return doorbell(world_.local_rank, sleeper); }
+  int agent_fd() const override { return link_->fd(); }
+  bool agent_alive() override { return link_->alive(); }
+  void report_broken() noexcept override;
+  void close_in_child() noexcept override;
+
+ private:
+  int doorbell(int local_rank, Sleeper sleeper) const {
+    return doorbells_[static_cast<size_t>(local_rank * kSleepers) + sleeper].get();
+  }
+
+  const std::shared_ptr<AgentConnection> link_;
+  World world_;
+  ControlBlock* block_ = nullptr;
+  std::vector<UniqueFd> doorbells_;
+  std::unique_ptr<Store> store_;
+  std::atomic<bool> reported_{false};
+};
+
+}  // namespace hvd
