@@ -56,7 +56,9 @@ std::vector<Event> JobRecord::note(const proto::RankEnds& ends) {
   const Verdict verdict = attribute(together);
   std::vector<Event> events;
   const auto tell = [&](const RankEnd& end) {
-    events.emplace_back(event::RankEnded{end.rank, end.killed || end.status != 0, describe(end)});
+    const bool by_itself = end.sent_signal == 0;  // else somebody is ending the job already
+    events.emplace_back(
+        event::RankEnded{end.rank, by_itself && (end.killed || end.status != 0), describe(end)});
   };
   if (verdict.first) tell(*verdict.first);
   for (const RankEnd& end : verdict.fallout) tell(end);

@@ -1,0 +1,69 @@
+"""hvdrun ends with the first failing rank's status, or with one of its own."""
+import os
+import subprocess
+import tempfile
+
+import support
+from support import expect, run, sh
+
+
+def the_ranks_code_passes_unchanged():
+    codes = range(256) if support.options.long else [0, 1, 2, 3, 42, 124, 125, 126, 127, 128, 130, 137, 143, 200, 255]
+    for code in codes:
+        expect(sh(f"exit {code}", np=1).returncode, code)
+
+
+def a_signal_is_128_and_its_number():
+    for name, number in (("SEGV", 11), ("KILL", 9), ("ABRT", 6), ("TERM", 15), ("USR1", 10)):
+        expect(sh(f"kill -{name} $$").returncode, 128 + number, name)
+
+
+def the_first_to_fail_decides():
+    expect(sh("if [ $HVD_RANK = 2 ]; then exit 7; fi; sleep 60", np=4).returncode, 7)
+    expect(sh("exit $((HVD_RANK * 7))").returncode, 7)
+
+
+def the_order_of_deaths_is_the_true_one():
+    # Ranks die 2, 0, 1, within less time than hvdrun needs for anything.
+    for _ in range(10):
+        with tempfile.TemporaryDirectory() as folder:
+            script = (f"cd {folder}; case $HVD_RANK in 2) touch 2; exit 12;; 0) until [ -e 2 ]; do :; done; sleep 0.02; exit 10;; "
+                      "*) sleep 60;; esac")
+            expect(sh(script, np=3).returncode, 12)
+
+
+def a_command_that_is_not_there():
+    expect(run("--", "/nowhere/at/all").returncode, 127)
+    expect(run("--", "no-such-command-anywhere").returncode, 127)
+
+
+def a_command_that_cannot_run():
+    expect(run("--", "/etc/passwd").returncode, 126)
+    with tempfile.NamedTemporaryFile(suffix=".py") as file:
+        seen = run("--", file.name)
+        expect(seen.returncode, 126)
+        assert b"python" in seen.stderr, seen.stderr
+
+
+def an_interpreter_that_is_gone():
+    with tempfile.NamedTemporaryFile("w", suffix=".sh", delete=False) as file:
+        file.write("#!/nowhere/sh\n")
+    os.chmod(file.name, 0o755)
+    try:
+        seen = run("--", file.name)
+    finally:
+        os.unlink(file.name)
+    expect(seen.returncode, 126)
+    assert b"/nowhere/sh" in seen.stderr, seen.stderr
+
+
+def wrong_usage():
+    for words in (["-np", "x", "true"], ["-np", "0", "true"], ["-np", "2"], ["--no-such-flag", "-np", "2", "true"]):
+        seen = subprocess.run([support.options.hvdrun, *words], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=20)
+        expect(seen.returncode, 2, words)
+        expect(seen.stderr.count(b"\n"), 1, seen.stderr)
+
+
+support.main(the_ranks_code_passes_unchanged, a_signal_is_128_and_its_number, the_first_to_fail_decides,
+             the_order_of_deaths_is_the_true_one, a_command_that_is_not_there, a_command_that_cannot_run,
+             an_interpreter_that_is_gone, wrong_usage)

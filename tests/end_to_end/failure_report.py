@@ -1,0 +1,113 @@
+"""What the last lines on stderr and the result file say about a job that failed."""
+import json
+import os
+import signal
+import tempfile
+
+import support
+from support import expect, run, sh, start, wait_for, wait_for_ranks
+
+
+def result_of(script, *flags, np=2):
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "result.json")
+        seen = sh(script, "--result-file", path, *flags, np=np)
+        with open(path) as file:
+            return seen, json.load(file)
+
+
+def the_first_failure_is_named_with_its_stderr():
+    seen = sh("if [ $HVD_RANK = 1 ]; then for i in $(seq 30); do echo line $i >&2; done; exit 5; fi; sleep 60", np=4)
+    text = seen.stderr.decode()
+    expect(seen.returncode, 5)
+    last = text.splitlines()[-1]
+    assert last.startswith("hvdrun: first failure: rank 1 (pid ") and " on localhost exited with code 5 after " in last, text
+    assert "  | line 30" in text and "  | line 11\n" in text and "  | line 10\n" not in text, text
+    assert "only fallout: rank" in text and "was killed by SIGTERM" in text, text
+
+
+def a_crash_is_named_by_its_signal():
+    seen = sh("if [ $HVD_RANK = 1 ]; then kill -SEGV $$; fi; sleep 60", np=3)
+    expect(seen.returncode, 139)
+    assert b"rank 1" in seen.stderr.splitlines()[-1] and b"was killed by SIGSEGV" in seen.stderr.splitlines()[-1], seen.stderr
+
+
+def a_job_that_went_well_says_nothing():
+    expect(sh("true", np=1).stderr, b"")
+
+
+def the_result_file_says_it_to_scripts():
+    seen, result = result_of("if [ $HVD_RANK = 1 ]; then echo oops >&2; exit 5; fi; sleep 60", np=3)
+    expect(seen.returncode, 5)
+    expect((result["version"], result["size"], result["exit_code"], result["signal"], result["cause"]),
+           (1, 3, 5, None, "rank_failed"))
+    first = result["first_failure"]
+    expect((first["rank"], first["host"], first["exit_code"], first["signal"], first["stderr_tail"]),
+           (1, "localhost", 5, None, ["oops"]))
+    expect([(one["rank"], one["outcome"]) for one in result["ranks"]], [(0, "fallout"), (1, "failed"), (2, "fallout")])
+    expect({one.get("sent_by_hvdrun") for one in result["ranks"]}, {None, "SIGTERM"})
+
+
+def the_result_file_of_a_good_end():
+    seen, result = result_of("echo fine")
+    expect((seen.returncode, result["exit_code"], result["cause"], result["first_failure"]), (0, 0, "finished", None))
+    expect([one["outcome"] for one in result["ranks"]], ["finished", "finished"])
+
+
+def the_result_file_of_a_time_limit():
+    seen, result = result_of("sleep 60", "--timeout", "0.3")
+    expect((seen.returncode, result["exit_code"], result["cause"]), (124, 124, "time_limit"))
+
+
+def the_result_file_takes_any_bytes():
+    seen, result = result_of(r"printf '\xff\x00\x1b[31m\n' >&2; exit 1", np=1)
+    expect(seen.returncode, 1)
+    expect(len(result["first_failure"]["stderr_tail"]), 1)
+
+
+def the_result_file_of_an_interrupt():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "result.json")
+        job = start("--result-file", path, "--", "sleep", "60")
+        wait_for_ranks(job, 2)
+        job.send_signal(signal.SIGINT)
+        job.communicate(timeout=20)
+        expect(job.returncode, -2)
+        with open(path) as file:
+            result = json.load(file)
+        expect((result["signal"], result["exit_code"], result["cause"]), ("SIGINT", 130, "interrupted"))
+        expect(os.listdir(folder), ["result.json"])
+
+
+def a_result_file_that_cannot_be_written_is_no_success():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "gone", "result.json")
+        os.mkdir(os.path.dirname(path))
+        seen = sh(f"rmdir {os.path.dirname(path)}", "--result-file", path, np=1)
+        expect(seen.returncode, 125)
+        assert b"cannot write the result file" in seen.stderr, seen.stderr
+
+
+def a_time_limit_says_what_ranks_do():
+    seen = run("--timeout", "0.5", "--", "sleep", "60")
+    expect(seen.returncode, 124)
+    for rank in (0, 1):
+        assert f"hvdrun: rank {rank} runs".encode() in seen.stderr, seen.stderr
+    assert seen.stderr.splitlines()[-1] == b"hvdrun: time limit of 0.5 s reached (--timeout)", seen.stderr
+
+
+def a_stopped_rank_is_shown_as_stopped():
+    job = start("--timeout", "1.5", "--", "sleep", "60")
+    ranks = wait_for_ranks(job, 2)
+    os.kill(ranks[1], signal.SIGSTOP)
+    wait_for(lambda: support.state(ranks[1]) == "T")
+    _, err = job.communicate(timeout=20)
+    expect(job.returncode, 124)
+    assert b"stopped by a signal" in err, err
+
+
+support.main(the_first_failure_is_named_with_its_stderr, a_crash_is_named_by_its_signal, a_job_that_went_well_says_nothing,
+             the_result_file_says_it_to_scripts, the_result_file_of_a_good_end, the_result_file_of_a_time_limit,
+             the_result_file_takes_any_bytes, the_result_file_of_an_interrupt,
+             a_result_file_that_cannot_be_written_is_no_success, a_time_limit_says_what_ranks_do,
+             a_stopped_rank_is_shown_as_stopped)

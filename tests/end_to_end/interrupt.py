@@ -1,0 +1,91 @@
+"""Ctrl-C and its kin: what ranks get, when they are killed, and how hvdrun itself ends."""
+import signal
+import time
+
+import support
+from support import Terminal, expect, sh, start, wait_for_ranks
+
+STUBBORN = "trap '' TERM INT; echo up; sleep 60; sleep 60"
+
+
+def up(job, np=2):
+    for _ in range(np):
+        job.stdout.readline()
+
+
+def hvdrun_ends_by_the_signal_it_got():
+    for sent in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        job = start("--", "sleep", "60")
+        wait_for_ranks(job, 2)
+        job.send_signal(sent)
+        job.communicate(timeout=20)
+        expect(job.returncode, -sent)
+
+
+def ranks_that_ignore_term_are_killed_after_the_grace():
+    job = start("--stop-grace", "1", "--", "bash", "-c", STUBBORN)
+    up(job)
+    begin = time.monotonic()
+    job.send_signal(signal.SIGTERM)
+    job.communicate(timeout=20)
+    seconds = time.monotonic() - begin
+    expect(job.returncode, -15)
+    assert seconds > 0.95, seconds
+    return f"{seconds:.2f} s at a grace of 1 s"
+
+
+def the_second_interrupt_kills_now():
+    job = start("--stop-grace", "30", "--", "bash", "-c", STUBBORN)
+    up(job)
+    job.send_signal(signal.SIGINT)
+    while b"interrupted" not in job.stderr.readline():
+        pass
+    begin = time.monotonic()
+    job.send_signal(signal.SIGINT)
+    job.communicate(timeout=20)
+    expect(job.returncode, -2)
+    return f"{(time.monotonic() - begin) * 1000:.0f} ms after the second"
+
+
+def ranks_get_int_and_may_end_by_themselves():
+    job = start("--", "bash", "-c", "trap 'echo saved; exit 0' INT; echo up; while :; do sleep 0.05; done")
+    up(job)
+    job.send_signal(signal.SIGINT)
+    out, _ = job.communicate(timeout=20)
+    expect(job.returncode, -2)
+    expect(out.count(b"saved"), 2)
+
+
+def background_children_that_ignore_int_do_not_delay():
+    job = start("--stop-grace", "20", "--", "bash", "-c", "sleep 60 & echo up; wait")
+    up(job)
+    begin = time.monotonic()
+    job.send_signal(signal.SIGINT)
+    job.communicate(timeout=30)
+    expect(job.returncode, -2)
+    assert time.monotonic() - begin < 8, "waited for half the grace"
+
+
+def a_fork_loop_that_ignores_term_is_ended():
+    begin = time.monotonic()
+    seen = sh("trap '' TERM INT; while :; do setsid sleep 60 & done", "--timeout", "0.5", "--stop-grace", "1", np=1)
+    expect(seen.returncode, 124)
+    return f"{time.monotonic() - begin:.1f} s at a limit of 0.5 s and a grace of 1 s"
+
+
+def a_terminals_ctrl_c():
+    terminal = Terminal()
+    terminal.type(f"{support.options.hvdrun} -np 2 --color never -- bash -c "
+                  "'trap \"echo got int; exit 0\" INT; echo up; sleep 60 & wait'; echo not reached\n")
+    terminal.wait("<stdout>:up"), terminal.wait("<stdout>:up")
+    terminal.type("\x03")
+    terminal.wait("$ ")  # hvdrun really died of SIGINT, so bash drops the rest of the line
+    terminal.type("echo rc=$?\n")
+    terminal.wait("rc=130")
+    assert "not reached\r\n" not in terminal.text
+    terminal.close()
+
+
+support.main(hvdrun_ends_by_the_signal_it_got, ranks_that_ignore_term_are_killed_after_the_grace,
+             the_second_interrupt_kills_now, ranks_get_int_and_may_end_by_themselves,
+             background_children_that_ignore_int_do_not_delay, a_fork_loop_that_ignores_term_is_ended, a_terminals_ctrl_c)

@@ -1,0 +1,73 @@
+"""Terminals and background: Ctrl-Z and fg, a job in the background, a terminal that closes, nohup."""
+import os
+import signal
+import time
+
+import support
+from support import Terminal, expect, ranks_of, start, state, wait_for
+
+
+def ctrl_z_stops_ranks_and_fg_goes_on():
+    terminal = Terminal()
+    terminal.type(f"{support.options.hvdrun} -np 2 --color never -- bash -c 'echo up; while [ ! -e /proc/$PPID/gone ]; do sleep 0.05; "
+                  "if read -t 0.01 line; then exit 9; fi; done'; echo rc=$?\n")
+    terminal.wait(":up"), terminal.wait(":up")
+    launcher = terminal.launcher()
+    ranks = ranks_of(launcher)
+    terminal.type("\x1a")
+    terminal.wait("Stopped")
+    expect(state(launcher), "T")
+    expect([state(rank) for rank in ranks], ["T", "T"])
+    time.sleep(4)  # longer than any patience between hvdrun, keeper and agent: there must be none while suspended
+    expect([state(rank) for rank in ranks], ["T", "T"])
+    terminal.type("fg; echo rc=$?\n")
+    wait_for(lambda: all(state(rank) in "SR" for rank in ranks))
+    terminal.type("end\n")
+    terminal.wait("rc=9")
+    terminal.close()
+
+
+def a_background_job_neither_reads_nor_stops():
+    terminal = Terminal()
+    terminal.type(f"{support.options.hvdrun} -np 2 --color never -- bash -c 'sleep 1; echo fine' & wait; echo rc=$?\n")
+    terminal.wait(":fine"), terminal.wait(":fine"), terminal.wait("rc=0")
+    terminal.close()
+
+
+def a_terminal_that_closes_ends_the_job():
+    terminal = Terminal()
+    terminal.type(f"{support.options.hvdrun} -np 2 --color never -- bash -c 'echo up; sleep 60'\n")
+    terminal.wait(":up"), terminal.wait(":up")
+    ranks = ranks_of(terminal.launcher())
+    os.close(terminal.fd)
+    wait_for(lambda: not any(state(rank) for rank in ranks))
+
+
+def what_was_ignored_at_the_start_stays_ignored():
+    def ignore():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    job = start("--", "bash", "-c", "grep SigIgn /proc/self/status; sleep 1; exit 4", preexec_fn=ignore)
+    out = job.stdout.readline() + job.stdout.readline()
+    job.send_signal(signal.SIGHUP)
+    job.send_signal(signal.SIGINT)
+    job.communicate(timeout=20)
+    expect(job.returncode, 4)
+    for line in out.splitlines():
+        mask = int(line.split()[-1], 16)
+        expect(mask & 3, 3, "HUP and INT are not ignored in a worker")
+        expect(mask & 1 << 12, 0, "hvdrun's own SIGPIPE setting reached a worker")
+
+
+def stopping_hvdrun_by_hand_leaves_the_job_running():
+    job = start("--", "bash", "-c", "sleep 2; exit 6", np=1)
+    wait_for(lambda: ranks_of(job.pid))
+    job.send_signal(signal.SIGSTOP)
+    time.sleep(4)
+    job.send_signal(signal.SIGCONT)
+    job.communicate(timeout=20)
+    expect(job.returncode, 6)
+
+
+support.main(ctrl_z_stops_ranks_and_fg_goes_on, a_background_job_neither_reads_nor_stops, a_terminal_that_closes_ends_the_job,
+             what_was_ignored_at_the_start_stays_ignored, stopping_hvdrun_by_hand_leaves_the_job_running)

@@ -1,0 +1,78 @@
+"""Processes of hvdrun's own that are stopped: who notices, who ends what, and that a freeze of all is no failure."""
+import os
+import signal
+import time
+
+import support
+from support import agent_of, expect, keeper_of, start, wait_for_ranks
+
+LONG_LIVED = ["--", "bash", "-c", "setsid sleep 60 & sleep 60"]
+
+
+def a_stopped_agent_is_said_and_then_ended():
+    job = start("--agent-timeout", "4", *LONG_LIVED)
+    wait_for_ranks(job, 2)
+    os.kill(agent_of(job.pid), signal.SIGSTOP)
+    begin = time.monotonic()
+    _, err = job.communicate(timeout=40)
+    expect(job.returncode, 125)
+    assert b"has not answered for 3 s" in err and b"--agent-timeout" in err, err
+    return f"all gone after {time.monotonic() - begin:.1f} s"
+
+
+def a_stopped_agent_that_goes_on_costs_nothing():
+    job = start("--", "sh", "-c", "sleep 5; exit 3", np=1)
+    wait_for_ranks(job, 1)
+    agent = agent_of(job.pid)
+    os.kill(agent, signal.SIGSTOP)
+    while b"has not answered" not in job.stderr.readline():
+        pass
+    os.kill(agent, signal.SIGCONT)
+    job.communicate(timeout=30)
+    expect(job.returncode, 3)
+
+
+def a_stopped_agent_and_keeper_are_ended_by_hvdrun():
+    job = start("--agent-timeout", "2", *LONG_LIVED)
+    wait_for_ranks(job, 2)
+    keeper, agent = keeper_of(job.pid), agent_of(job.pid)
+    os.kill(keeper, signal.SIGSTOP)
+    os.kill(agent, signal.SIGSTOP)
+    begin = time.monotonic()
+    _, err = job.communicate(timeout=40)
+    expect(job.returncode, 125)
+    return f"all gone after {time.monotonic() - begin:.1f} s"
+
+
+def a_stopped_keeper_does_not_hold_the_end():
+    job = start("--", "sleep", "0.5")
+    wait_for_ranks(job, 2)
+    os.kill(keeper_of(job.pid), signal.SIGSTOP)
+    job.communicate(timeout=30)
+    expect(job.returncode, 0)
+
+
+def a_stopped_agent_when_hvdrun_dies_is_ended_by_its_keeper():
+    job = start(*LONG_LIVED)
+    wait_for_ranks(job, 2)
+    os.kill(agent_of(job.pid), signal.SIGSTOP)
+    job.kill()
+    job.communicate(timeout=30)  # and nobody is left after it
+
+
+def a_freeze_of_all_is_no_failure():
+    job = start("--", "bash", "-c", "sleep 6; exit 6", np=1)
+    wait_for_ranks(job, 1)
+    frozen = [job.pid, keeper_of(job.pid), agent_of(job.pid)]
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(5)
+    for pid in reversed(frozen):
+        os.kill(pid, signal.SIGCONT)
+    job.communicate(timeout=30)
+    expect(job.returncode, 6)
+
+
+support.main(a_stopped_agent_is_said_and_then_ended, a_stopped_agent_that_goes_on_costs_nothing,
+             a_stopped_agent_and_keeper_are_ended_by_hvdrun, a_stopped_keeper_does_not_hold_the_end,
+             a_stopped_agent_when_hvdrun_dies_is_ended_by_its_keeper, a_freeze_of_all_is_no_failure)

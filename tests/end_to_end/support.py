@@ -1,0 +1,205 @@
+"""What the end-to-end tests share: a judge that is a subreaper above hvdrun, processes as /proc shows them, and cases.
+
+A script calls main() with its cases; its arguments are HVDRUN [--long] [WORD]: only cases whose name holds WORD are run.
+After each case no process may be left below this one.
+"""
+import argparse
+import ctypes
+import inspect
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+
+PR_SET_CHILD_SUBREAPER = 36
+GONE_LIMIT_S = 8.0  # until nobody may be left after a case
+
+options = None
+
+
+def read(pid, name):
+    try:
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def state(pid):
+    """The letter of /proc/PID/stat, "" when there is no such process."""
+    text = read(pid, "stat")
+    return text[text.rfind(")") + 2:][:1]
+
+
+def children(pid):
+    found = []
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children") as file:
+                found += [int(word) for word in file.read().split()]
+    except OSError:
+        pass
+    return found
+
+
+def descendants(pid):
+    found = children(pid)
+    for one in found:
+        found += children(one)
+    return found
+
+
+def wait_for(condition, limit_s=15):
+    """Until `condition()` holds; returns what it gave, and fails after the limit."""
+    begin = time.monotonic()
+    while True:
+        seen = condition()
+        if seen:
+            return seen
+        assert time.monotonic() - begin < limit_s, f"waited {limit_s} s in vain for {inspect.getsource(condition).strip()}"
+        time.sleep(0.002)
+
+
+def wait_for_nobody(limit_s, statuses=None):
+    """Reaps until this process has no child, hence no descendant. Returns (seconds, survivors)."""
+    begin = time.monotonic()
+    pause = 0.0005
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid and statuses is not None:
+                statuses[pid] = status
+            if pid:
+                continue
+        except ChildProcessError:
+            return time.monotonic() - begin, []
+        if time.monotonic() - begin > limit_s:
+            return time.monotonic() - begin, [(p, state(p), read(p, "cmdline")) for p in descendants(os.getpid())]
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.02)
+
+
+def kill_everything():
+    for _ in range(100):
+        for pid in descendants(os.getpid()):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        if not wait_for_nobody(0.1)[1]:
+            return
+
+
+def command(*words, np=2):
+    return [options.hvdrun, "-np", str(np), *words]
+
+
+def run(*words, np=2, limit=60, **more):
+    """hvdrun with these words, to its end; stdout and stderr as bytes."""
+    more.setdefault("stdout", subprocess.PIPE)
+    if "input" not in more:
+        more.setdefault("stdin", subprocess.DEVNULL)
+    return subprocess.run(command(*words, np=np), stderr=subprocess.PIPE, timeout=limit, **more)
+
+
+def sh(script, *flags, **more):
+    return run(*flags, "--", "bash", "-c", script, **more)
+
+
+def start(*words, np=2, **more):
+    more.setdefault("stdin", subprocess.DEVNULL)
+    more.setdefault("stdout", subprocess.PIPE)
+    more.setdefault("stderr", subprocess.PIPE)
+    return subprocess.Popen(command(*words, np=np), **more)
+
+
+def expect(seen, wanted, note=""):
+    assert seen == wanted, f"saw {seen!r}, wanted {wanted!r} {note}"
+
+
+def keeper_of(launcher):
+    return next((p for p in children(launcher) if read(p, "comm") == "hvd-keeper"), None)
+
+
+def agent_of(launcher):
+    keeper = keeper_of(launcher)
+    return next((p for p in children(keeper) if read(p, "comm") == "hvd-agent"), None) if keeper else None
+
+
+def ranks_of(launcher):
+    agent = agent_of(launcher)
+    return [p for p in children(agent) if read(p, "comm") != "hvd-agent"] if agent else []
+
+
+def wait_for_ranks(job, count):
+    return wait_for(lambda: len(ranks_of(job.pid)) == count and ranks_of(job.pid))
+
+
+class Terminal:
+    """A pseudo-terminal with an interactive, job-controlling bash on it."""
+
+    def __init__(self):
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.environ["PS1"] = "$ "
+            os.environ.pop("PROMPT_COMMAND", None)
+            os.execvp("bash", ["bash", "--norc", "--noprofile", "-i"])
+        self.text = ""
+
+    def type(self, text):
+        os.write(self.fd, text.encode())
+
+    def wait(self, wanted, limit_s=30):
+        begin = time.monotonic()
+        while wanted not in self.text:
+            assert time.monotonic() - begin < limit_s, f"no {wanted!r} in {self.text!r}"
+            if select.select([self.fd], [], [], 0.1)[0]:
+                self.text += os.read(self.fd, 65536).decode(errors="replace")
+        self.text = self.text[self.text.index(wanted) + len(wanted):]
+
+    def launcher(self):
+        """The hvdrun that runs on it."""
+        return wait_for(lambda: next((p for p in children(self.pid) if read(p, "comm") == "hvdrun"), None))
+
+    def close(self):
+        self.type("exit\nexit\n")
+        os.close(self.fd)
+
+
+def run_case(case):
+    begin, note = time.monotonic(), ""
+    try:
+        note = case() or ""
+        verdict = "ok  "
+    except Exception as error:  # the next case still has to run
+        verdict, note = "FAIL", f"{type(error).__name__}: {error}"
+    _, left = wait_for_nobody(GONE_LIMIT_S)
+    if left:
+        verdict, note = "FAIL", f"left running: {left} {note}"
+        kill_everything()
+    name = case.__name__.replace("_", " ")
+    print(f"{verdict} {name} ({time.monotonic() - begin:.1f} s) {note}", flush=True)
+    return verdict != "FAIL"
+
+
+def parse_options():
+    global options
+    parser = argparse.ArgumentParser()
+    parser.add_argument("hvdrun")
+    parser.add_argument("word", nargs="?", default="")
+    parser.add_argument("--long", action="store_true")
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    options = parser.parse_args()
+    options.hvdrun = os.path.abspath(options.hvdrun)
+
+
+def main(*cases):
+    parse_options()
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+    chosen = [case for case in cases if options.word in case.__name__.replace("_", " ")]
+    results = [run_case(case) for case in chosen]
+    sys.exit(0 if results and all(results) else 1)

@@ -1,0 +1,120 @@
+"""What a worker starts with: environment, directory, limits, signals, descriptors; and that hvdrun is one static file."""
+import ctypes
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import tempfile
+
+import support
+from support import expect, run, sh
+
+
+def environment(*flags, np=1, **more):
+    seen = run("--no-tag-output", *flags, "--", "env", "-0", np=np, **more)
+    expect(seen.returncode, 0, seen.stderr)
+    return dict(entry.split("=", 1) for entry in seen.stdout.decode().split("\0") if "=" in entry)
+
+
+def ranks_in_everybodys_words():
+    seen = sh("echo $HVD_RANK/$HVD_SIZE $HOROVOD_RANK/$HOROVOD_SIZE $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE "
+              "$HOROVOD_HOSTNAME", "--no-tag-output", np=3)
+    expect(sorted(seen.stdout.decode().splitlines()), [f"{r}/3 {r}/3 {r}/3 {r}/3 localhost" for r in range(3)])
+
+
+def the_users_environment_is_passed_on():
+    mine = {"PATH": os.environ["PATH"], "EMPTY": "", "SPACES": " a  b ", "QUOTES": "'\"$x`", "http_proxy": "http://nowhere",
+            "GRPC_TRACE": "all"}
+    seen = environment("-x", "ADDED=1=2", "-x", "EMPTY", env=mine)
+    for name, value in mine.items():
+        expect(seen[name], value)
+    expect(seen["ADDED"], "1=2")
+    expect(seen["PYTHONUNBUFFERED"], "1")
+    assert int(seen["OMP_NUM_THREADS"]) >= 1
+
+
+def master_port_is_held_and_can_be_taken():
+    script = ("import os, socket, sys\n"
+              "port = int(os.environ['MASTER_PORT'])\n"
+              "plain = socket.socket()\n"
+              "try: plain.bind(('127.0.0.1', port)); print('anybody could have it')\n"
+              "except OSError: print('held')\n"
+              "mine = socket.socket(socket.AF_INET6)\n"
+              "mine.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n"
+              "mine.bind(('::', port)); mine.listen()\n"
+              "socket.create_connection((os.environ['MASTER_ADDR'], port)); print('taken')\n")
+    expect(run("--no-tag-output", "--", "python3", "-c", script, np=1).stdout, b"held\ntaken\n")
+
+
+def a_working_directory_can_be_given():
+    with tempfile.TemporaryDirectory() as folder:
+        real = os.path.realpath(folder)
+        expect(run("--no-tag-output", "--wdir", folder, "--", "pwd", "-P", np=1).stdout.decode(), real + "\n")
+        expect(run("--no-tag-output", "--", "pwd", "-P", np=1, cwd=folder).stdout.decode(), real + "\n")
+
+
+def workers_start_clean():
+    def before():
+        os.umask(0o027)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    out = sh("grep -E 'SigBlk|SigIgn' /proc/self/status; ls /proc/$$/fd | tr '\\n' ' '; echo; ulimit -n; umask; "
+             "cat /proc/$$/oom_score_adj", "--no-tag-output", np=1, preexec_fn=before).stdout.decode().splitlines()
+    expect(int(out[0].split()[-1], 16), 0, "blocked signals")
+    expect(int(out[1].split()[-1], 16) & 0x7fffffff, 0, "ignored signals")
+    expect(set(out[2].split()) - {"255"}, {"0", "1", "2"}, "descriptors")
+    expect(out[3], "200")
+    expect(out[4], "0027")
+    expect(out[5], "500")
+
+
+def each_worker_leads_a_session():
+    seen = run("--no-tag-output", "--", "python3", "-c", "import os; print(os.getsid(0) == os.getpid() == os.getpgrp())")
+    expect(seen.stdout, b"True\nTrue\n")
+
+
+def no_descriptor_is_left_for_it():
+    if support.options.long:
+        for limit in (64, 256):
+            seen = run("--", "true", np=4, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)))
+            expect(seen.returncode, 0, limit)
+    seen = run("--", "true", np=64, limit=30, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)))
+    expect(seen.returncode, 125)
+    assert b"ulimit -n" in seen.stderr, seen.stderr
+
+
+def one_static_file_runs_in_an_empty_root():
+    """Needs root; an unprivileged run of the tests has no way to make such a place."""
+    headers = subprocess.run(["readelf", "-d", support.options.hvdrun], stdout=subprocess.PIPE).stdout
+    if b"NEEDED" in headers:
+        return "left out: this build links libraries (sanitizers)"
+    if os.geteuid() != 0:
+        return "left out: not root"
+    libc = ctypes.CDLL(None, use_errno=True)
+    with tempfile.TemporaryDirectory() as root:
+        os.makedirs(root + "/proc")
+        os.makedirs(root + "/dev")
+        shutil.copy(support.options.hvdrun, root + "/hvdrun")
+
+        def enter():
+            libc.unshare(0x00020000)  # CLONE_NEWNS
+            libc.mount(b"none", b"/", None, 0x4000 | 0x40000, None)  # MS_REC | MS_PRIVATE
+            if libc.mount(b"/proc", (root + "/proc").encode(), None, 0x1000 | 0x4000, None) != 0:
+                raise OSError(ctypes.get_errno(), "mount")
+            open(root + "/dev/null", "w").close()
+            if libc.mount(b"/dev/null", (root + "/dev/null").encode(), None, 0x1000, None) != 0:
+                raise OSError(ctypes.get_errno(), "mount")
+            os.chroot(root)
+            os.chdir("/")
+        try:
+            seen = subprocess.run(["/hvdrun", "-np", "2", "/hvdrun", "--version"], stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=enter, timeout=30)
+        except subprocess.SubprocessError:
+            return "left out: no right to mount"
+        expect(seen.returncode, 0, seen.stderr)
+        assert seen.stdout.startswith(b"[0]<stdout>:") or seen.stdout.startswith(b"[1]<stdout>:"), seen.stdout
+
+
+support.main(ranks_in_everybodys_words, the_users_environment_is_passed_on, master_port_is_held_and_can_be_taken,
+             a_working_directory_can_be_given, workers_start_clean, each_worker_leads_a_session, no_descriptor_is_left_for_it,
+             one_static_file_runs_in_an_empty_root)
