@@ -32,6 +32,18 @@ class Folder {
   std::string path_;
 };
 
+// Relative paths are seen from this folder while it lives.
+class Inside {
+ public:
+  explicit Inside(const Folder& folder) : before_(std::filesystem::current_path()) {
+    std::filesystem::current_path(folder.path());
+  }
+  ~Inside() { std::filesystem::current_path(before_); }
+
+ private:
+  std::filesystem::path before_;
+};
+
 JobSpec job(std::vector<std::string> command, std::string directory = "") {
   JobSpec spec;
   spec.size = 2;
@@ -153,6 +165,7 @@ TEST_CASE("job check: a working directory that is not one is 2") {
 
 TEST_CASE("job check: output that cannot be written is 2") {
   const Folder folder;
+  const Inside inside(folder);
   folder.write("file", "x", 0644);
   JobSpec spec = job({"true"});
   spec.output_directory = folder.in("file");
@@ -177,6 +190,7 @@ TEST_CASE("job check: output that cannot be written is 2") {
 
 TEST_CASE("job check: a result file that cannot be written is 2") {
   const Folder folder;
+  const Inside inside(folder);
   JobSpec spec = job({"true"});
   spec.result_file = folder.in("gone/result.json");
   CHECK(check(spec) == "2 --result-file \"" + spec.result_file +

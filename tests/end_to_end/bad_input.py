@@ -1,0 +1,121 @@
+"""Bad input: one line that says what is wrong and what to do, the right exit status, and nothing started."""
+import os
+import subprocess
+import tempfile
+
+import support
+from support import expect
+
+UNCHANGED = dict(os.environ)
+
+
+def refused(folder, words, status, *parts, environment=None, output=subprocess.PIPE):
+    """hvdrun with these words and a command that would leave a trace; it must not."""
+    trace = os.path.join(folder, "trace")
+    words = [trace if word == "TRACE" else word for word in words]
+    seen = subprocess.run([support.options.hvdrun, *words], cwd=folder, env=environment or UNCHANGED, timeout=30,
+                          stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE)
+    text = seen.stderr.decode()
+    expect(seen.returncode, status, (words, text))
+    expect(seen.stdout or b"", b"", words)
+    assert text.startswith("hvdrun: ") and text.endswith("\n") and text.count("\n") == 1 and len(text) < 1000, text
+    for part in parts:
+        assert part in text, f"no {part!r} in {text!r}"
+    assert not os.path.exists(trace), f"{words} started something"
+
+
+TOUCH = ["touch", "TRACE"]
+
+
+def how_many_ranks():
+    with tempfile.TemporaryDirectory() as folder:
+        for number in ("0", "-1", "abc", "1.5", "", "99999999999999999999"):
+            refused(folder, ["-np", number, *TOUCH], 2, "-np takes")
+        refused(folder, ["-np"], 2, "nothing follows")
+        refused(folder, ["-np", "2"], 2, "no command", "hvdrun -np 2 ./train")
+        refused(folder, ["-np", "2", "--"], 2, "no command")
+        refused(folder, [], 2, "no command")
+        refused(folder, ["-np", "3", "-H", "localhost:2", *TOUCH], 2, "2 slots", "-np 3")
+        no_gpu = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+        refused(folder, TOUCH, 2, "hvdrun -np 2 touch ", environment=no_gpu)
+
+
+def options_that_are_not_known_or_not_there_yet():
+    with tempfile.TemporaryDirectory() as folder:
+        refused(folder, ["-np", "2", "--hostsfile", "x", *TOUCH], 2, "did you mean --hostfile?")
+        refused(folder, ["-np", "2", "--autotune", *TOUCH], 2, "--autotune is not supported yet")
+        refused(folder, ["-np", "2", "--timeout", "soon", *TOUCH], 2, "--timeout takes")
+        refused(folder, ["-np", "2", *TOUCH], 2, "HOROVOD_START_TIMEOUT",
+                environment={**os.environ, "HOROVOD_START_TIMEOUT": "soon"})
+
+
+def host_lists():
+    with tempfile.TemporaryDirectory() as folder:
+        for hosts, part in (("a:", "column 1"), ("a:-1", "column 3"), ("a:2,,", "column 5"), ("x" * 65536, "at most 253"),
+                            ("-oProxyCommand=x", "not a host name"), ("a;reboot", "not a host name"), ("", "empty word"),
+                            ("some-other-machine:2", "not supported yet")):
+            refused(folder, ["-np", "2", "-H", hosts, *TOUCH], 2, part)
+
+
+def host_files():
+    with tempfile.TemporaryDirectory() as folder:
+        refused(folder, ["--hostfile", "gone", *TOUCH], 2, '"gone"', "No such file")
+        path = os.path.join(folder, "hosts")
+        for content, part in ((b"localhost slots=2\nb slots=x\n", "hosts:2: "), (b"\n# only this\n", "no host"),
+                              (b"\x7fELF\x00\x00", "hosts:1: "), (b"\n" * (2 << 20), "1 MiB")):
+            with open(path, "wb") as file:
+                file.write(content)
+            refused(folder, ["--hostfile", "hosts", *TOUCH], 2, part)
+
+
+def commands():
+    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, "train.py"), "w") as file:
+            file.write("print(1)\n")
+        for name in ("train.py", "./train.py"):
+            refused(folder, ["-np", "2", name, "--lr", "1"], 126, "try: hvdrun -np 2 python", f"{name} --lr 1")
+        refused(folder, ["-np", "2", "no-such-command"], 127, "not found")
+        refused(folder, ["-np", "2", "./no-such-command"], 127, "No such file")
+        refused(folder, ["-np", "2", folder], 126, "directory")
+        refused(folder, ["-np", "2", "--wdir", "gone", *TOUCH], 2, "--wdir", "No such file")
+
+
+def places_that_cannot_be_written():
+    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, "file"), "w"):
+            pass
+        for place in ("file", "file/logs", "/proc/logs"):
+            refused(folder, ["-np", "2", "--output-filename", place, *TOUCH], 2, place)
+        for place in ("gone/result.json", "."):
+            refused(folder, ["-np", "2", "--result-file", place, *TOUCH], 2, "--result-file")
+        with open("/dev/full", "w") as full:
+            refused(folder, ["--help"], 125, "No space left", output=full)
+
+
+def what_is_accepted_starts_exactly_the_ranks_asked_for():
+    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, "hosts"), "w") as file:
+            file.write("# this machine\n\nlocalhost slots=4  # four\n")
+        for words, count in ((["-np", "2", "-H", "localhost:4"], 2), (["-H", "localhost:3"], 3),
+                             (["-H", "localhost:1,127.0.0.1:1"], 2), (["-np", "1", "--hostfile", "hosts"], 1),
+                             (["--hostfile", "hosts"], 4), (["--num-proc=2", "--gloo"], 2)):
+            seen = subprocess.run([support.options.hvdrun, *words, "--no-tag-output", "--", "sh", "-c", "echo $HOROVOD_SIZE"],
+                                  cwd=folder, timeout=60, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE)
+            expect(seen.returncode, 0, (words, seen.stderr))
+            expect(seen.stdout.split(), [str(count).encode()] * count, words)
+
+
+def a_dry_run_starts_nothing_and_shows_no_value():
+    with tempfile.TemporaryDirectory() as folder:
+        trace = os.path.join(folder, "trace")
+        seen = subprocess.run([support.options.hvdrun, "-np", "2", "-x", "TOKEN=secret", "--dry-run", "touch", trace],
+                              cwd=folder, timeout=30, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        expect(seen.returncode, 0)
+        assert b"TOKEN" in seen.stdout and b"secret" not in seen.stdout and b"1 of 2" in seen.stdout, seen.stdout
+        expect(os.listdir(folder), [])
+
+
+support.main(how_many_ranks, options_that_are_not_known_or_not_there_yet, host_lists, host_files, commands,
+             places_that_cannot_be_written, what_is_accepted_starts_exactly_the_ranks_asked_for,
+             a_dry_run_starts_nothing_and_shows_no_value)
