@@ -13,7 +13,8 @@ namespace hvd {
 namespace {
 
 constexpr int kRanksMax = 1'000'000;
-constexpr double kSecondsMax = 1e8;                   // three years
+constexpr int kJobSecondsMax = 100'000'000;  // three years
+constexpr int kSecondsMax = 1'000'000;       // of anything shorter; its milliseconds fit an int
 constexpr size_t kEnvironmentBytesMax = 131'072 - 1;  // of NAME=VALUE; Linux takes no longer one
 
 [[noreturn]] void refuse(std::string_view source, const std::string& takes,
@@ -41,25 +42,24 @@ int read_integer(std::string_view source, std::string_view value, int least, int
 
 enum class Zero { kAllowed, kRefused };
 
-std::chrono::milliseconds read_seconds(std::string_view source, std::string_view value, Zero zero) {
+std::chrono::milliseconds read_seconds(std::string_view source, std::string_view value, Zero zero,
+                                       int most = kSecondsMax) {
   double seconds = 0;
   const char* end = value.data() + value.size();
   const auto [stop, error] = std::from_chars(value.data(), end, seconds);
-  const bool in_range = seconds >= 0 && seconds <= kSecondsMax;  // false for NaN
+  const bool in_range = seconds >= 0 && seconds <= most;  // false for NaN
   const std::chrono::milliseconds time(in_range ? std::llround(seconds * 1000) : 0);
   const bool positive = time.count() > 0 || (zero == Zero::kAllowed && seconds == 0);
   if (error != std::errc() || stop != end || !in_range || !positive) {
-    refuse(source,
-           zero == Zero::kAllowed ? "a number of seconds from 0 to 100000000"
-                                  : "a number of seconds from 0.001 to 100000000",
-           value);
+    const std::string least = zero == Zero::kAllowed ? "0" : "0.001";
+    refuse(source, "a number of seconds from " + least + " to " + std::to_string(most), value);
   }
   return time;
 }
 
 std::chrono::seconds read_whole_seconds(std::string_view source, std::string_view value,
                                         int least) {
-  return std::chrono::seconds(read_integer(source, value, least, static_cast<int>(kSecondsMax)));
+  return std::chrono::seconds(read_integer(source, value, least, kJobSecondsMax));
 }
 
 template <typename Value>
@@ -145,7 +145,9 @@ constexpr Setting kSettings[] = {
     {"--stdin",
      [](Draft& d, Source s, Value v) { d.line.spec.stdin_mode = read_choice(s, v, kStdinModes); }},
     {"--timeout",
-     [](Draft& d, Source s, Value v) { d.line.spec.timeout = read_seconds(s, v, Zero::kAllowed); }},
+     [](Draft& d, Source s, Value v) {
+       d.line.spec.timeout = read_seconds(s, v, Zero::kAllowed, kJobSecondsMax);
+     }},
     {"--start-timeout",
      [](Draft& d, Source s, Value v) {
        d.line.spec.start_timeout = read_seconds(s, v, Zero::kRefused);

@@ -260,7 +260,7 @@ TEST_CASE("command line: ranks are told what it sets, and keep what it does not"
 TEST_CASE("command line: a bad default in the environment is named, and only when it is used") {
   CHECK(error_of("ls", {{"HOROVOD_START_TIMEOUT", "soon"}}) ==
         "HOROVOD_START_TIMEOUT (in the environment) takes a number of seconds from 0.001 to "
-        "100000000, not \"soon\"");
+        "1000000, not \"soon\"");
   CHECK(error_of("--start-timeout 3 ls", {{"HOROVOD_START_TIMEOUT", "soon"}}).empty());
 }
 
@@ -311,8 +311,10 @@ TEST_CASE("command line: what is wrong and what to do is said in one line") {
        "--timeout takes a number of seconds from 0 to 100000000, not \"1e9\""},
       {{"--timeout", "0.0001", "ls"},
        "--timeout takes a number of seconds from 0 to 100000000, not \"0.0001\""},
+      {{"--stop-grace", "1000001", "ls"},
+       "--stop-grace takes a number of seconds from 0 to 1000000, not \"1000001\""},
       {{"--agent-timeout", "0", "ls"},
-       "--agent-timeout takes a number of seconds from 0.001 to 100000000, not \"0\""},
+       "--agent-timeout takes a number of seconds from 0.001 to 1000000, not \"0\""},
       {{"--stall-check-warning-time-seconds", "0", "ls"},
        "--stall-check-warning-time-seconds takes a whole number from 1 to 100000000, not \"0\""},
       {{"--color", "blue", "ls"}, "--color takes auto, always or never, not \"blue\""},
