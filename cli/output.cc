@@ -46,7 +46,10 @@ std::vector<LineTagger::Tag> console_tags(const OutputOptions& options, int fd) 
   return all;
 }
 
+// And those above it.
 void make_folder(const std::string& path) {
+  for (size_t slash = path.find('/', 1); slash != path.npos; slash = path.find('/', slash + 1))
+    mkdir(path.substr(0, slash).c_str(), 0777);  // the last one tells whether this worked
   if (mkdir(path.c_str(), 0777) == 0 || errno == EEXIST) return;
   throw Error(ErrorCode::kInvalidArgument,
               "cannot make the output directory " + path + ": " + std::strerror(errno) +

@@ -106,6 +106,16 @@ def what_is_accepted_starts_exactly_the_ranks_asked_for():
             expect(seen.stdout.split(), [str(count).encode()] * count, words)
 
 
+def an_output_directory_is_made_with_those_above_it():
+    with tempfile.TemporaryDirectory() as folder:
+        seen = subprocess.run([support.options.hvdrun, "-np", "2", "--output-filename", "deep/er/logs/", "--no-tag-output",
+                               "echo", "hi"], cwd=folder, timeout=60, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        expect(seen.returncode, 0)
+        for rank in "01":
+            with open(os.path.join(folder, f"deep/er/logs/rank.{rank}/stdout")) as file:
+                expect(file.read(), "hi\n")
+
+
 def a_dry_run_starts_nothing_and_shows_no_value():
     with tempfile.TemporaryDirectory() as folder:
         trace = os.path.join(folder, "trace")
@@ -118,4 +128,4 @@ def a_dry_run_starts_nothing_and_shows_no_value():
 
 support.main(how_many_ranks, options_that_are_not_known_or_not_there_yet, host_lists, host_files, commands,
              places_that_cannot_be_written, what_is_accepted_starts_exactly_the_ranks_asked_for,
-             a_dry_run_starts_nothing_and_shows_no_value)
+             an_output_directory_is_made_with_those_above_it, a_dry_run_starts_nothing_and_shows_no_value)
