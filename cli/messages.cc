@@ -88,6 +88,11 @@ std::string describe(const proto::RankStatus& status) {
   return text;
 }
 
+std::string threads_note(int threads_each) {
+  return "OMP_NUM_THREADS=" + std::to_string(threads_each) +
+         " for each rank, its share of this machine's CPUs; set it to choose otherwise";
+}
+
 proto::StartWorkers start_message(const JobSpec& spec, const StartState& start,
                                   const std::vector<World>& worlds) {
   proto::StartWorkers message;

@@ -18,7 +18,8 @@ void to_proto(const World& world, proto::World& message);
 
 RankEnd from_proto(const proto::RankEnd& message);
 std::string describe(
-    const proto::RankStatus& status);  // "rank 1 was in allreduce …, stopped by a signal"
+    const proto::RankStatus& status);        // "rank 1 was in allreduce …, stopped by a signal"
+std::string threads_note(int threads_each);  // what hvdrun says of OMP_NUM_THREADS
 
 // What workers with these worlds are started from.
 proto::StartWorkers start_message(const JobSpec& spec, const StartState& start,

@@ -76,6 +76,7 @@ class Supervisor {
   void sweep();
   void write_out();
   ExitStatus finish();
+  std::string agent_name() const { return "the agent on " + spec_.hosts.front().name; }
   void say(const std::string& words) { output_.say("hvdrun: " + words + "\n", Clock::now()); }
   std::optional<TimePoint> next_deadline() const;
 
@@ -284,8 +285,7 @@ void Supervisor::on_message(const proto::FromAgent& message) {
 // know.
 void Supervisor::say_threads(int threads_each) {
   if (threads_each == 0 || spec_.size == 1 || std::exchange(threads_said_, true)) return;
-  say("OMP_NUM_THREADS=" + std::to_string(threads_each) +
-      " for each rank, its share of this machine's CPUs; set it to choose otherwise");
+  say(threads_note(threads_each));
 }
 
 void Supervisor::on_ended(const proto::Ended& ended) {
@@ -296,8 +296,7 @@ void Supervisor::on_ended(const proto::Ended& ended) {
       ended.why() == proto::Ended::KEEPER_LOST || ended.why() == proto::Ended::LEASE_LOST ||
       ended.why() == proto::Ended::SIGNALLED || ended.why() == proto::Ended::FAILED;
   if (by_itself)
-    record_.note_cause(EndCause::kOwnFailure, "the agent on " + spec_.hosts.front().name +
-                                                  " ended the job: " + ended.reason());
+    record_.note_cause(EndCause::kOwnFailure, agent_name() + " ended the job: " + ended.reason());
   const auto processes = [](int count) {
     return std::to_string(count) + (count == 1 ? " process" : " processes");
   };
@@ -362,7 +361,7 @@ void Supervisor::on_stdin() {
 }
 
 void Supervisor::on_watch(AgentWatch::Due due) {
-  const std::string who = "the agent on " + spec_.hosts.front().name;
+  const std::string who = agent_name();
   const std::string silence = std::to_string(watch_.silent_ticks()) + " s";
   switch (due) {
     case AgentWatch::Due::kNothing:
@@ -462,8 +461,7 @@ ExitStatus Supervisor::finish() {
   sweep();
   output_.finish();
   if (!agent_ended_) {
-    record_.note_agent_lost("the agent on " + spec_.hosts.front().name +
-                            " was lost; its ranks were ended");
+    record_.note_agent_lost(agent_name() + " was lost; its ranks were ended");
     if (!output_.noise().empty()) say("before the agent spoke: " + output_.noise());
   }
   write_out();

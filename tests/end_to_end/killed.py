@@ -127,8 +127,8 @@ def nobody_survives_a_kill():
     return f"seed {support.options.seed}"
 
 
-def nobody_survives_pkill_of_hvdrun():
-    """All that `pkill -9 -f hvdrun` would match below us, by id."""
+def nobody_survives_a_kill_by_name():
+    """All whose command line or name holds "hvdrun", as a kill by that name would match them, by id."""
     for shape in ("setsid", "ignores TERM", "stopped"):
         # The path of hvdrun may hold any word; the processes below it must not have it from there.
         job = subprocess.Popen(["hvdrun", "-np", "2", "--"] + SHAPES[shape], executable=support.options.hvdrun,
@@ -153,4 +153,4 @@ def a_killed_keeper_or_agent_is_hvdruns_failure():
         assert b"agent on localhost" in err.splitlines()[-1], err
 
 
-support.main(nobody_survives_a_kill, nobody_survives_pkill_of_hvdrun, a_killed_keeper_or_agent_is_hvdruns_failure)
+support.main(nobody_survives_a_kill, nobody_survives_a_kill_by_name, a_killed_keeper_or_agent_is_hvdruns_failure)

@@ -1,0 +1,58 @@
+// What is due when an agent or its keeper does not answer.
+#include "cli/agent_watch.h"
+
+#include "tests/support/catch.h"
+
+namespace hvd {
+namespace {
+
+using namespace std::chrono_literals;
+using Due = AgentWatch::Due;
+
+const TimePoint kStart{};
+
+}  // namespace
+
+TEST_CASE("agent watch: silence is said after 3 ticks and ends the lease after the time-out") {
+  AgentWatch watch(5s, kStart);
+  CHECK(watch.deadline() == kStart + 1s);
+  CHECK(watch.tick(kStart + 1s) == Due::kNothing);
+  CHECK(watch.tick(kStart + 2s) == Due::kNothing);
+  CHECK(watch.tick(kStart + 3s) == Due::kSaySilent);
+  CHECK(watch.tick(kStart + 4s) == Due::kNothing);
+  CHECK(watch.tick(kStart + 5s) == Due::kCloseLease);
+}
+
+TEST_CASE("agent watch: an agent that speaks is never silent") {
+  AgentWatch watch(2s, kStart);
+  for (int second = 1; second < 100; ++second) {
+    REQUIRE(watch.tick(kStart + second * 1s) == Due::kNothing);
+    watch.heard();
+  }
+}
+
+TEST_CASE("agent watch: time that hvdrun slept through is one tick") {
+  AgentWatch watch(5s, kStart);
+  CHECK(watch.tick(kStart + 1h) == Due::kNothing);
+  CHECK(watch.silent_ticks() == 1);
+}
+
+TEST_CASE("agent watch: the keeper has 3 s from the end on, then it is killed") {
+  AgentWatch watch(60s, kStart);
+  watch.expect_end(kStart + 10s);
+  watch.expect_end(kStart + 12s);  // the first counts
+  CHECK(watch.tick(kStart + 12999ms) == Due::kNothing);
+  CHECK(watch.deadline() <= kStart + 13s + 999ms);
+  CHECK(watch.tick(kStart + 13s) == Due::kKillKeeper);
+  CHECK(watch.tick(kStart + 13s) == Due::kNothing);
+}
+
+TEST_CASE("agent watch: nothing is due once the keeper is gone") {
+  AgentWatch watch(2s, kStart);
+  watch.expect_end(kStart);
+  watch.keeper_gone();
+  for (int second = 1; second < 10; ++second)
+    REQUIRE(watch.tick(kStart + second * 1s) == Due::kNothing);
+}
+
+}  // namespace hvd

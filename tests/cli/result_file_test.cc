@@ -1,0 +1,90 @@
+// The result file: what it says, and that it is whole or not there.
+#include "cli/result_file.h"
+
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/catch.h"
+
+namespace hvd {
+namespace {
+
+JobResult failed_job() {
+  JobResult result;
+  result.job = "job-1";
+  result.command = {"./train", "--lr", "\xff"};
+  result.started_at_s = 1'000'000'000;
+  result.seconds = 2.5;
+  result.facts.size = 3;
+  result.facts.cause = EndCause::kRankFailed;
+  RankEnd first;
+  first.rank = 1;
+  first.host = "localhost";
+  first.pid = 71;
+  first.killed = true;
+  first.status = SIGSEGV;
+  first.run_ns = 1'500'000'000;
+  first.doing = "was computing";
+  RankEnd other = first;
+  other.rank = 0;
+  other.killed = false;
+  other.status = 0;
+  result.facts.ends = {first, other};
+  result.verdict = attribute(result.facts);
+  result.stderr_tail = {"bad \xfe byte"};
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("result file: tells who was first, how, and what became of every rank") {
+  const auto json = nlohmann::json::parse(result_json(failed_job()));
+  CHECK(json["version"] == 1);
+  CHECK(json["exit_code"] == 139);
+  CHECK(json["signal"].is_null());
+  CHECK(json["cause"] == "rank_failed");
+  CHECK(json["started_at"] == "2001-09-09T01:46:40Z");
+  CHECK(json["first_failure"]["rank"] == 1);
+  CHECK(json["first_failure"]["signal"] == "SIGSEGV");
+  CHECK(json["first_failure"]["exit_code"].is_null());
+  CHECK(json["first_failure"]["seconds"] == 1.5);
+  CHECK(json["first_failure"]["doing"] == "was computing");
+  CHECK(json["first_failure"]["stderr_tail"].size() == 1);
+  REQUIRE(json["ranks"].size() == 3);
+  CHECK(json["ranks"][0]["outcome"] == "finished");
+  CHECK(json["ranks"][1]["outcome"] == "failed");
+  CHECK(json["ranks"][2]["outcome"] == "unknown");
+}
+
+TEST_CASE("result file: a good end has no first failure") {
+  JobResult result;
+  result.facts.size = 1;
+  RankEnd end;
+  end.rank = 0;
+  result.facts.ends = {end};
+  result.verdict = attribute(result.facts);
+  const auto json = nlohmann::json::parse(result_json(result));
+  CHECK(json["exit_code"] == 0);
+  CHECK(json["cause"] == "finished");
+  CHECK(json["first_failure"].is_null());
+}
+
+TEST_CASE("result file: is written whole, or what went wrong is said") {
+  char folder[] = "/tmp/hvd_result_XXXXXX";
+  REQUIRE(mkdtemp(folder) != nullptr);
+  const std::string path = std::string(folder) + "/result.json";
+  CHECK(write_result_file(path, "one\n").empty());
+  CHECK(write_result_file(path, "two\n").empty());
+  std::ifstream file(path);
+  CHECK(std::string(std::istreambuf_iterator<char>(file), {}) == "two\n");
+  const std::string failure = write_result_file(std::string(folder) + "/gone/result.json", "x");
+  CHECK(failure.find("cannot write the result file") == 0);
+  CHECK(failure.find("No such file") != std::string::npos);
+  std::remove(path.c_str());
+  CHECK(std::remove(folder) == 0);  // no draft is left in it
+}
+
+}  // namespace hvd

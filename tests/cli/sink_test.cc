@@ -1,0 +1,107 @@
+// Sinks: order, limits, failures, and several targets behind one thread.
+#include "cli/sink.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <functional>
+
+#include "cli/pipe.h"
+#include "runtime/base/deadline.h"
+#include "tests/support/catch.h"
+
+namespace hvd {
+namespace {
+
+using namespace std::chrono_literals;
+
+void wait_until(Sink& sink, const std::function<bool()>& condition) {
+  const Deadline deadline = Deadline::in(20s);
+  while (!condition()) {
+    pollfd one{sink.wake_fd(), POLLIN, 0};
+    REQUIRE(poll(&one, 1, deadline.poll_timeout_ms()) == 1);
+    sink.clear_wake();
+  }
+}
+
+std::string read_some(int fd) {
+  char buffer[65536];
+  const ssize_t n = read(fd, buffer, sizeof buffer);
+  return {buffer, size_t(n > 0 ? n : 0)};
+}
+
+}  // namespace
+
+TEST_CASE("sink: writes in order, each block to its target") {
+  Pipe one = make_pipe(), two = make_pipe();
+  Sink sink("test", {one.write.get(), two.write.get()}, 1 << 20);
+  for (int i = 0; i < 100; ++i) sink.push(size_t(i % 2), std::to_string(i) + "\n");
+  wait_until(sink, [&] { return sink.idle(); });
+  std::string wanted[2];
+  for (int i = 0; i < 100; ++i) wanted[i % 2] += std::to_string(i) + "\n";
+  CHECK(read_some(one.read.get()) == wanted[0]);
+  CHECK(read_some(two.read.get()) == wanted[1]);
+  CHECK(sink.lost_bytes() == 0);
+}
+
+TEST_CASE("sink: says when it is full, and wakes when it no longer is") {
+  Pipe pipe = make_pipe();
+  Sink sink("test", {pipe.write.get()}, 100'000);
+  CHECK_FALSE(sink.full());
+  const std::string block(65536, 'x');
+  for (int i = 0; i < 4; ++i) sink.push(0, block);  // the pipe holds one of them
+  CHECK(sink.full());
+  size_t got = 0;
+  while (got < 4 * block.size()) got += read_some(pipe.read.get()).size();
+  wait_until(sink, [&] { return !sink.full(); });
+  wait_until(sink, [&] { return sink.idle(); });
+}
+
+TEST_CASE("sink: one target that fails is remembered and counted, the others go on") {
+  signal(SIGPIPE, SIG_IGN);
+  Pipe closed = make_pipe(), open_pipe = make_pipe();
+  closed.read.reset();
+  Sink sink("test", {closed.write.get(), open_pipe.write.get()}, 1 << 20);
+  sink.push(0, "lost");
+  wait_until(sink, [&] { return sink.error(0) != 0 && sink.idle(); });
+  CHECK(sink.error(0) == EPIPE);
+  sink.push(0, "lost too");
+  sink.push(1, "fine");
+  wait_until(sink, [&] { return sink.idle(); });
+  CHECK(sink.error(1) == 0);
+  CHECK(sink.lost_bytes() == 12);
+  CHECK(read_some(open_pipe.read.get()) == "fine");
+}
+
+TEST_CASE("sink: a full disk is an error with its number") {
+  UniqueFd full(open("/dev/full", O_WRONLY | O_CLOEXEC));
+  REQUIRE(full);
+  Sink sink("test", {full.get()}, 1 << 20);
+  sink.push(0, "x");
+  wait_until(sink, [&] { return sink.error(0) != 0; });
+  CHECK(sink.error(0) == ENOSPC);
+}
+
+TEST_CASE("sink: what is queued is written before it goes") {
+  Pipe pipe = make_pipe();
+  {
+    Sink sink("test", {pipe.write.get()}, 1 << 20);
+    for (int i = 0; i < 10; ++i) sink.push(0, "line\n");
+  }
+  CHECK(read_some(pipe.read.get()).size() == 50);
+}
+
+TEST_CASE("sink: a descriptor that somebody made non-blocking loses nothing") {
+  Pipe pipe = make_pipe();
+  set_nonblocking(pipe.write.get());
+  Sink sink("test", {pipe.write.get()}, 1 << 20);
+  for (int i = 0; i < 4; ++i) sink.push(0, std::string(65536, 'x'));
+  size_t got = 0;
+  while (got < 4 * 65536) got += read_some(pipe.read.get()).size();
+  wait_until(sink, [&] { return sink.idle(); });
+  CHECK(sink.error(0) == 0);
+}
+
+}  // namespace hvd

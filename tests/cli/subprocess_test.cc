@@ -1,0 +1,152 @@
+// Starting a process, and ending all that hangs below this one.
+#include "cli/subprocess.h"
+
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <set>
+
+#include "cli/agent/descendants.h"
+#include "cli/pipe.h"
+#include "runtime/base/deadline.h"
+#include "tests/support/catch.h"
+
+namespace hvd {
+namespace {
+
+using namespace std::chrono_literals;
+
+SpawnResult spawn_shell(const std::string& script, int out, SpawnOptions options = {}) {
+  options.argv = {"sh", "-c", script};
+  options.path = "/nowhere:/usr/bin:/bin";
+  options.environment = environ;
+  options.stdout_fd = out;
+  return spawn(options);
+}
+
+std::string read_all(int fd) {
+  std::string all;
+  char buffer[4096];
+  for (ssize_t n; (n = read(fd, buffer, sizeof buffer)) > 0;) all.append(buffer, size_t(n));
+  return all;
+}
+
+int wait_status(pid_t pid) {
+  int status = 0;
+  REQUIRE(waitpid(pid, &status, 0) == pid);
+  return status;
+}
+
+std::string run_shell(const std::string& script, SpawnOptions options = {}) {
+  Pipe out = make_pipe();
+  const SpawnResult result = spawn_shell(script, out.write.get(), std::move(options));
+  REQUIRE(result.pid > 0);
+  out.write.reset();
+  std::string text = read_all(out.read.get());
+  wait_status(result.pid);
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("subprocess: runs a program from the path and gives its status and pidfd") {
+  const SpawnResult result = spawn_shell("exit 7", -1);
+  REQUIRE(result.pid > 0);
+  pollfd one{result.pidfd.get(), POLLIN, 0};
+  REQUIRE(poll(&one, 1, 20'000) == 1);
+  CHECK(WEXITSTATUS(wait_status(result.pid)) == 7);
+}
+
+TEST_CASE("subprocess: what cannot be started says which step failed and why") {
+  SpawnOptions options;
+  options.environment = environ;
+  options.path = "/usr/bin:/bin";
+  options.argv = {"no-such-program-anywhere"};
+  SpawnResult result = spawn(options);
+  CHECK(result.pid == 0);
+  CHECK(result.error == ENOENT);
+  CHECK(std::string(result.step) == "exec");
+  options.argv = {"/etc/passwd"};
+  result = spawn(options);
+  CHECK(result.error == EACCES);
+  options.argv = {"true"};
+  options.directory = "/nowhere";
+  result = spawn(options);
+  CHECK(result.error == ENOENT);
+  CHECK(std::string(result.step) == "chdir");
+  CHECK(waitpid(-1, nullptr, WNOHANG) == -1);  // no child is left of it
+}
+
+TEST_CASE("subprocess: signals, mask, limits, umask and session are as asked for") {
+  sigset_t blocked, before;
+  sigfillset(&blocked);
+  pthread_sigmask(SIG_BLOCK, &blocked, &before);
+  SpawnOptions options;
+  options.new_session = true;
+  options.file_mask = 027;
+  const RlimitValue limits[] = {{int(RLIMIT_CORE), {0, 0}}};
+  options.limits = limits;
+  options.ignored_signals = 1ull << (SIGHUP - 1);
+  const std::string text = run_shell(
+      "grep -E 'SigBlk|SigIgn' /proc/self/status; umask; ulimit -c; "
+      "[ $(ps -o sid= -p $$) = $$ ] && echo leader",
+      options);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  CHECK(text == "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000001\n0027\n0\nleader\n");
+}
+
+TEST_CASE("subprocess: an extra descriptor becomes 3, whatever its number was") {
+  Pipe pipe = make_pipe();
+  SpawnOptions options;
+  options.extra_fd = pipe.write.get();
+  run_shell("echo hello >&3", options);
+  pipe.write.reset();
+  CHECK(read_all(pipe.read.get()) == "hello\n");
+}
+
+TEST_CASE("descendants: all are found, ended and reaped, whatever they do") {
+  REQUIRE(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
+  Pipe ready = make_pipe();
+  SpawnOptions options;
+  options.new_session = true;
+  const SpawnResult result = spawn_shell(
+      "trap '' TERM; setsid sleep 100 & (sleep 100 &); sh -c 'kill -STOP $$' & echo up; sleep 100; "
+      "true",
+      ready.write.get(), options);
+  REQUIRE(result.pid > 0);
+  char letters[3];
+  REQUIRE(read(ready.read.get(), letters, 3) == 3);
+  CHECK(descendants(getpid()).size() >= 4);
+  std::set<pid_t> reaped;
+  CHECK(end_descendants(20s, [&](pid_t pid, int) { reaped.insert(pid); }) == 0);
+  CHECK(reaped.contains(result.pid));
+  CHECK(reaped.size() >= 4);
+  CHECK(waitpid(-1, nullptr, WNOHANG) == -1);
+}
+
+TEST_CASE("descendants: reaping stops at a child that has its own turn") {
+  const SpawnResult mine = spawn_shell("exit 3", -1);
+  REQUIRE(mine.pid > 0);
+  pollfd one{mine.pidfd.get(), POLLIN, 0};
+  REQUIRE(poll(&one, 1, 20'000) == 1);
+  int others = 0;
+  const auto count = [&](pid_t, int) { ++others; };
+  CHECK(reap_until([&](pid_t pid) { return pid == mine.pid; }, count) == Reaped::kStopped);
+  CHECK(others == 0);
+  CHECK(reap_until([](pid_t) { return false; }, count) == Reaped::kNothingLeft);
+  CHECK(others == 1);
+}
+
+TEST_CASE("descendants: a signal reaches only the child of the parent it was seen below") {
+  const SpawnResult child = spawn_shell("sleep 100", -1);
+  REQUIRE(child.pid > 0);
+  CHECK(signal_descendant({child.pid, 1}, SIGKILL));  // another parent: taken for moved, not hit
+  CHECK(waitpid(child.pid, nullptr, WNOHANG) == 0);
+  CHECK(signal_descendant({child.pid, getpid()}, SIGKILL));
+  CHECK(WTERMSIG(wait_status(child.pid)) == SIGKILL);
+}
+
+}  // namespace hvd
