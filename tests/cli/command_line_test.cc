@@ -249,7 +249,7 @@ TEST_CASE("command line: the stall check is on unless somebody switches it off")
 }
 
 TEST_CASE("command line: ranks are told what it sets, and keep what it does not") {
-  CHECK(environment_of(parse("ls", {{"HOROVOD_LOG_LEVEL", "info"}})) == "");
+  CHECK(environment_of(parse("ls", {{"HOROVOD_LOG_LEVEL", "info"}})).empty());
   CHECK(environment_of(parse("--log-level INFO ls")) == "HOROVOD_LOG_LEVEL=info");
   CHECK(environment_of(parse("--no-stall-check ls")) == "HOROVOD_STALL_CHECK_DISABLE=1");
   CHECK(environment_of(parse("--stall-check ls")) == "HOROVOD_STALL_CHECK_DISABLE=0");
@@ -371,7 +371,8 @@ TEST_CASE("command line: each option of Horovod has an answer") {
       CHECK(error.find(std::string(option->name) + " is not supported yet; ") == 0);
       continue;
     }
-    CHECK(error == "");
+    INFO(error);
+    CHECK(error.empty());
     const size_t warnings = parse((std::string(flag) + " ls").c_str()).warnings.size();
     CHECK(warnings == (option->fate == OptionFate::kIgnored ? 1 : 0));
     option->fate == OptionFate::kIgnored ? ++warned : ++taken;
