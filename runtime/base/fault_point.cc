@@ -24,7 +24,7 @@ namespace {
 constexpr const char* kFaultPoints[] = {
     "*",
     // runtime/engine/
-    "engine_submit", "engine_announce", "engine_log", "engine_start", "engine_sleep", "engine_seen",
+    "engine_submit", "engine_announce", "engine_log", "engine_start", "engine_seen",
     "engine_close", "engine_quiet", "engine_shutdown", "engine_left", "bucket_issue",
     "bucket_finish",
     // collectives/

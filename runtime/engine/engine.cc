@@ -47,7 +47,8 @@ std::shared_ptr<Work> Engine::submit(std::unique_ptr<Submission> submission) {
   const Operation& operation = submission->operation;
   if (operation.kind == OperationKind::kAllreduce)
     check_reduction(operation.reduction, operation.result.type);
-  return parts_->negotiation->submit(std::move(submission));
+  return parts_->negotiation->submit(
+      std::move(submission), std::shared_ptr<Negotiation>(parts_, parts_->negotiation.get()));
 }
 
 std::shared_ptr<Segment> Engine::add_segment(uint64_t bytes) {

@@ -185,7 +185,8 @@ bool EngineBucketList::feed() {
     moved = true;
   }
   if (last_words_ != nullptr && issued_ == count) {
-    communicator_->start(*std::exchange(last_words_, nullptr));
+    communicator_->start(*last_words_);
+    last_words_ = nullptr;
     moved = true;
   }
   return moved;
@@ -225,7 +226,9 @@ void EngineBucketList::run(Operation& operation) {
   Progress& progress = parts_->progress;
   Awaited awaited;
   awaited.operation = &operation;
-  awaited.what = "step " + std::to_string(step() + 1) + " of \"" + spec_.name + "\"";
+  awaited.what = [this] {
+    return "step " + std::to_string(step() + 1) + " of \"" + spec_.name + "\"";
+  };
   awaited.missing = [this] { return communicator_->missing_ranks(); };
   awaited.timeout = parts_->options.collective_timeout;
   awaited.on_sleep = [this](TimePoint now) {

@@ -98,7 +98,7 @@ void Engine::Parts::meet() {
     arena.add(segment);
     program = make_communicator(*peers, arena, {.segment = 0, .offset = 0, .seed = 1});
     log = make_communicator(*peers, arena, {.segment = 0, .offset = communicator, .seed = 2});
-    negotiation = std::make_shared<Negotiation>(progress, *peers, *log, segment, 2 * communicator,
+    negotiation = std::make_unique<Negotiation>(progress, *peers, *log, segment, 2 * communicator,
                                                 options.collective_timeout);
     progress.add(*program);
     progress.add(*log);
@@ -124,7 +124,7 @@ std::shared_ptr<Segment> Engine::Parts::take_first_segment(uint64_t bytes) {
   progress.watch_agent(true);
   Awaited awaited;
   awaited.flag = &first.done;
-  awaited.what = "init()";
+  awaited.what = [] { return std::string("init()"); };
   awaited.timeout = options.start_timeout;
   progress.wait_and_leave(awaited);
   progress.hold();
@@ -164,7 +164,7 @@ void Engine::Parts::run(Operation& operation, std::chrono::milliseconds timeout)
   program->start(operation);
   const int tries = progress.may_spin() ? kTriesBeforeLooking : 1;
   for (int i = 0; i < tries; ++i) {
-    program->progress();
+    progress.advance(*program);
     if (operation.outcome.load(std::memory_order_acquire) != Outcome::kPending) {
       progress.leave();
       status.end();
@@ -179,7 +179,7 @@ void Engine::Parts::wait_for(Operation& operation, std::chrono::milliseconds tim
   bool called = false;
   Awaited awaited;
   awaited.operation = &operation;
-  awaited.what = describe(operation);
+  awaited.what = [&operation] { return describe(operation); };
   awaited.missing = [this] { return program->missing_ranks(); };
   awaited.timeout = timeout;
   awaited.on_sleep = [&](TimePoint now) {
@@ -216,7 +216,7 @@ void Engine::Parts::go_quiet() {
     negotiation->refuse_waiting(
         "shutdown() was called on this rank before all ranks had submitted it");
   Awaited drained;
-  drained.what = "shutdown()";
+  drained.what = [] { return std::string("shutdown()"); };
   drained.when = [this] {
     const auto all = progress.communicators();
     return progress.end().broken() ||
@@ -226,7 +226,7 @@ void Engine::Parts::go_quiet() {
   progress.hold();
   progress.end().close(progress.communicators());
   Awaited quiet;
-  quiet.what = "shutdown()";
+  quiet.what = drained.what;
   quiet.when = [this] {
     return progress.end().broken() ? progress.over().load() : progress.end().quiet();
   };

@@ -44,7 +44,7 @@ struct Engine::Parts {
   Progress progress;
   StatusWriter status;  // the init thread's
   std::unique_ptr<Communicator> program, log;
-  std::shared_ptr<Negotiation> negotiation;
+  std::unique_ptr<Negotiation> negotiation;
   uint64_t calls = 0;          // of run()
   uint32_t segments_made = 0;  // numbers used up
 

@@ -56,7 +56,7 @@ class Negotiation::Pending final : public Work {
   void wait_with(Negotiation& owner) {
     Awaited awaited;
     awaited.flag = &done_;
-    awaited.what = "\"" + name_ + "\"";
+    awaited.what = [this] { return "\"" + name_ + "\""; };
     awaited.timeout = owner.collective_timeout_;
     awaited.missing = [&owner, this] { return owner.missing(name_); };
     owner.progress_.hold();
@@ -91,7 +91,8 @@ Negotiation::Negotiation(Progress& progress, Peers& peers, Communicator& communi
 
 Negotiation::~Negotiation() = default;
 
-std::shared_ptr<Work> Negotiation::submit(std::unique_ptr<Submission> submission) {
+std::shared_ptr<Work> Negotiation::submit(std::unique_ptr<Submission> submission,
+                                          const std::shared_ptr<Negotiation>& self) {
   const std::string& name = submission->name;
   if (name.empty())
     throw Error(ErrorCode::kInvalidArgument,
@@ -103,7 +104,7 @@ std::shared_ptr<Work> Negotiation::submit(std::unique_ptr<Submission> submission
                     " bytes long; at most " + std::to_string(LogWords::kNameBytes - 1) +
                     " are possible");
   fault_point("engine_submit");
-  auto pending = std::make_shared<Pending>(weak_from_this(), std::move(submission));
+  auto pending = std::make_shared<Pending>(self, std::move(submission));
   {
     MutexLock lock(mutex_);
     if (!under_way_.insert(pending->name()).second)
@@ -191,6 +192,7 @@ bool Negotiation::read_log() {
 }
 
 void Negotiation::act_on(const LogWords::Entry& entry) {
+  fault_point("engine_start");
   const auto kind = static_cast<LogEntry::Kind>(entry.kind);
   const std::string name = kind == LogEntry::Kind::kRun ? name_of_id_.at(entry.id) : entry.name;
   const auto found = asked_.find(name);
@@ -207,9 +209,8 @@ void Negotiation::act_on(const LogWords::Entry& entry) {
     name_of_id_[entry.id] = name;
     known_[name] = {entry.id, pending->hash()};
   }
-  fault_point("engine_start");
-  communicator_.start(pending->operation());
   started_.push_back(pending);
+  communicator_.start(pending->operation());
 }
 
 // A communicator resolves in order, so only the oldest has to be looked at.
@@ -270,6 +271,10 @@ void Negotiation::refuse_waiting(const std::string& why) {
 
 void Negotiation::epoch_over() {
   over_ = true;
+  for (const auto& pending : started_) {  // an error may have come between taking and starting
+    Outcome pending_still = Outcome::kPending;
+    pending->operation().outcome.compare_exchange_strong(pending_still, Outcome::kFailedUntouched);
+  }
   complete_resolved();
   finish_asked();
 }

@@ -28,7 +28,7 @@
 
 namespace hvd {
 
-class Negotiation final : public Feed, public std::enable_shared_from_this<Negotiation> {
+class Negotiation final : public Feed {
  public:
   // `words` of every rank lie at `offset` of its piece of `segment`. All outlive this.
   Negotiation(Progress& progress, Peers& peers, Communicator& communicator,
@@ -38,7 +38,9 @@ class Negotiation final : public Feed, public std::enable_shared_from_this<Negot
 
   // Any thread. Throws kInvalidArgument without a name, with one that is too long, or when the name
   // is under way here.
-  std::shared_ptr<Work> submit(std::unique_ptr<Submission> submission);
+  // `self` keeps alive all that a wait needs; the Work holds it weakly.
+  std::shared_ptr<Work> submit(std::unique_ptr<Submission> submission,
+                               const std::shared_ptr<Negotiation>& self);
   // The init thread waits in a synchronous call of this name; empty: no more. That thread only.
   void set_calling(std::string_view name);
   // Fails whatever is not started with this text: this rank leaves. With the token.

@@ -12,7 +12,6 @@
 #include <cstdio>
 
 #include "runtime/base/error.h"
-#include "runtime/base/fault_point.h"
 #include "runtime/base/usable_cpus.h"
 
 namespace hvd {
@@ -55,20 +54,24 @@ bool Progress::advance() {
   try {
     return advance_all();
   } catch (const std::exception& error) {
-    // A second one on the way out: this rank cannot do its part any more. Its end is what the
-    // others can build on.
-    if (end_.broken()) check_failed("advance()", error.what(), __FILE__, __LINE__);
-    raise_trouble(peers_, TroubleReason::kEngineError,
-                  "rank " + std::to_string(peers_.world().rank) + " failed: " + error.what());
-    return true;
+    return break_off(error);
   }
+}
+
+// An error of our own, of a feed: the epoch ends on all ranks.
+bool Progress::break_off(const std::exception& error) {
+  // On the way out too: as an error of a communicator.
+  if (end_.broken()) check_failed("advance()", error.what(), __FILE__, __LINE__);
+  raise_trouble(peers_, TroubleReason::kEngineError,
+                "rank " + std::to_string(peers_.world().rank) + " failed: " + error.what());
+  return true;
 }
 
 bool Progress::advance_all() {
   bool moved = end_.trouble_is_new() && end_.advance(communicators_);
   for (Feed* feed : feeds_) moved |= feed->feed();
   for (Communicator* communicator : communicators_)
-    if (!communicator->idle()) moved |= communicator->progress();
+    if (!communicator->idle()) moved |= advance(*communicator);
   if (end_.broken() || end_.closed()) [[unlikely]] {
     moved |= end_.advance(communicators_);
     if (end_.over() && !told_over_) {
@@ -198,7 +201,6 @@ bool Progress::rest(Awaited& awaited) {
   }
   tick(now);
   if (token_.watched()) return pass_on(awaited);
-  fault_point("engine_sleep");
   const bool agent_answers = agent_answers_ > 0;
   const auto most = backstop(awaited);
   drain(kCaller);
@@ -220,7 +222,7 @@ void Progress::wait_until_over() {
   hold();
   Awaited awaited;
   awaited.flag = &over();
-  awaited.what = "the end of a broken epoch";
+  awaited.what = [] { return std::string("the end of a broken epoch"); };
   wait_and_leave(awaited);
 }
 

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <exception>
 #include <functional>
 #include <span>
 #include <string>
@@ -35,7 +36,7 @@ struct Awaited {
   const Operation* operation = nullptr;  // has an outcome
   const std::atomic<bool>* flag = nullptr;
   std::function<bool()> when;                 // with the token
-  std::string what;                           // for texts: "allreduce \"loss\""
+  std::function<std::string()> what;          // for texts: "allreduce \"loss\""
   std::function<std::vector<int>()> missing;  // local ranks it waits for, with the token
   std::chrono::milliseconds timeout{0};       // while all peers live; 0: none
   std::function<void(TimePoint)> on_sleep;    // before the first sleep, with the token
@@ -62,6 +63,9 @@ class Progress {
   void leave();
   // One bounded round over everything; true if anything moved.
   bool advance();
+  // One communicator alone, for a few tries of an operation that is nearly there. An error of a
+  // communicator ends the process: it cannot do its part any more, and that is what a death says.
+  static bool advance(Communicator& communicator) noexcept { return communicator.progress(); }
   // Returns when it is done, without the token. When its timeout passes the epoch is broken off,
   // with a text that names whom it waited for; only time in which this process ran counts.
   void wait_and_leave(Awaited& awaited);
@@ -94,6 +98,7 @@ class Progress {
 
   Pause next_pause(Pacing& pacing) const;
   bool advance_all();
+  bool break_off(const std::exception& error);
   void settle_awaited();
   static bool is_done(const Awaited& awaited);
   bool pass_on(Awaited& awaited);

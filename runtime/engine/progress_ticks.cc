@@ -37,7 +37,7 @@ void Progress::look_for_timeouts(TimePoint now) {
     if (one->timeout.count() == 0 || one->waited < one->timeout || end_.broken()) continue;
     raise_trouble(peers_, TroubleReason::kTimeout,
                   "rank " + std::to_string(peers_.world().rank) + " waited " +
-                      seconds_text(one->timeout) + " for " + whom(*one) + " in " + one->what);
+                      seconds_text(one->timeout) + " for " + whom(*one) + " in " + one->what());
     return;
   }
 }
@@ -58,21 +58,18 @@ std::string Progress::whom(const Awaited& awaited) const {
   return "the other ranks";
 }
 
-// What a rank that has left had entered completes; the first thing that needs more breaks the
-// epoch. The word of its leaving is read first: it entered nothing afterwards.
+// A communicator looks itself whether an operation needs a rank that has left; here it is about
+// what has not got that far. The word of its leaving is read first: it took part in nothing
+// afterwards.
 void Progress::look_for_left_ranks() {
   const int left = end_.find_left();
   if (left < 0) return;
-  bool needed =
-      std::any_of(feeds_.begin(), feeds_.end(), [&](Feed* feed) { return feed->needs(left); });
-  for (const Communicator* communicator : communicators_) {
-    if (communicator->idle()) continue;
-    const auto missing = communicator->missing_ranks();
-    needed |= std::find(missing.begin(), missing.end(), left) != missing.end();
-  }
-  if (!needed) return;
-  const std::string what = awaited_.empty() ? "" : " and is missing in " + awaited_.front()->what;
-  raise_trouble(peers_, TroubleReason::kLeft, ranks_text({left}) + " has called shutdown()" + what);
+  for (Feed* feed : feeds_)
+    if (feed->needs(left)) {
+      raise_trouble(peers_, TroubleReason::kLeft,
+                    ranks_text({left}) + " called shutdown() while other ranks went on");
+      return;
+    }
 }
 
 // The coordinator reports what the log waits for; of what waits in a call, the lowest rank that is
@@ -92,7 +89,7 @@ void Progress::look_for_stalls(TimePoint now) {
     while (std::find(missing.begin(), missing.end(), lowest) != missing.end()) ++lowest;
     if (missing.empty() || lowest != me) continue;
     for (int& rank : missing) rank += first;
-    waiting.push_back({one->what, one->operation->sequence, std::move(missing)});
+    waiting.push_back({one->what(), one->operation->sequence, std::move(missing)});
   }
   const auto report = stall_inspector_.inspect(waiting, now);
   if (!report) return;

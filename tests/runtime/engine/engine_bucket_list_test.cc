@@ -7,11 +7,11 @@
 #include <random>
 #include <thread>
 
-#include "tests/runtime/engine/ranks.h"
+#include "tests/runtime/engine/engine_ranks.h"
 #include "tests/support/catch.h"
 
 using namespace hvd;
-using namespace hvd::test;
+using namespace hvd;
 using Home = BucketList::Home;
 using namespace std::chrono_literals;
 
@@ -92,7 +92,7 @@ void all_ready(BucketList& list) {
 TEST_CASE("bucket list: averages bit for bit, ready in any order, from home or spare") {
   for (const int ranks : {1, 2, 4}) {
     std::atomic<int> wrong{0};
-    run_ranks(ranks, [&](int rank, Engine& engine) {
+    run_engines(ranks, [&](int rank, Engine& engine) {
       const auto list = engine.make_bucket_list(spec_of("sgd"));
       std::mt19937 random(static_cast<unsigned>(rank));
       for (int step = 0; step < 12; ++step) {
@@ -120,7 +120,7 @@ TEST_CASE("bucket list: averages bit for bit, ready in any order, from home or s
 
 TEST_CASE("bucket list: buckets but the last finish everywhere before finish() is called") {
   std::atomic<int> finished{0};
-  run_ranks(2, [&](int rank, Engine& engine) {
+  run_engines(2, [&](int rank, Engine& engine) {
     const auto list = engine.make_bucket_list(spec_of("sgd"));
     for (int bucket = 0; bucket < 4; ++bucket) fill(*list, bucket, Home::kHome, rank, 0);
     all_ready(*list);
@@ -133,7 +133,7 @@ TEST_CASE("bucket list: buckets but the last finish everywhere before finish() i
 
 TEST_CASE("bucket list: the verdict gathers poison, later layouts and used bits of all ranks") {
   std::array<StepVerdict, 3> voided, next;
-  run_ranks(3, [&](int rank, Engine& engine) {
+  run_engines(3, [&](int rank, Engine& engine) {
     const auto list = engine.make_bucket_list(spec_of("sgd"));
     StepWord word;
     word.used = {uint64_t{1} << rank, uint64_t{1} << (rank + 20)};
@@ -158,7 +158,7 @@ TEST_CASE("bucket list: the verdict gathers poison, later layouts and used bits 
 TEST_CASE("bucket list: ranks whose layouts differ are told both sides, and the world lives") {
   std::array<std::string, 3> said;
   std::atomic<int> wrong{0};
-  run_ranks(3, [&](int rank, Engine& engine) {
+  run_engines(3, [&](int rank, Engine& engine) {
     said[static_cast<size_t>(rank)] =
         error_of([&] { engine.make_bucket_list(spec_of("sgd", rank == 2 ? 9 : 1)); });
     const auto list = engine.make_bucket_list(spec_of("sgd"));
@@ -175,7 +175,7 @@ TEST_CASE("bucket list: ranks whose layouts differ are told both sides, and the 
 
 TEST_CASE("bucket list: two lists and calls beside them do not hold each other up") {
   std::atomic<int> wrong{0};
-  run_ranks(2, [&](int rank, Engine& engine) {
+  run_engines(2, [&](int rank, Engine& engine) {
     const auto first = engine.make_bucket_list(spec_of("first"));
     const auto second = engine.make_bucket_list(spec_of("second"));
     for (int step = 0; step < 30; ++step) {
@@ -202,7 +202,7 @@ TEST_CASE("bucket list: two lists and calls beside them do not hold each other u
 
 TEST_CASE("bucket list: let go in the middle of a step, it breaks the epoch off by name") {
   std::array<std::string, 2> said;
-  run_ranks(
+  run_engines(
       2,
       [&](int rank, Engine& engine) {
         auto list = engine.make_bucket_list(spec_of("sgd"));
@@ -217,7 +217,7 @@ TEST_CASE("bucket list: let go in the middle of a step, it breaks the epoch off 
 
 TEST_CASE("bucket list: outlives its engine and says so") {
   std::string said;
-  run_ranks(1, [&](int, Engine& engine) {
+  run_engines(1, [&](int, Engine& engine) {
     const auto list = engine.make_bucket_list(spec_of("sgd"));
     all_ready(*list);
     list->finish({});

@@ -12,11 +12,12 @@
 #include <random>
 #include <thread>
 
-#include "tests/runtime/engine/ranks.h"
+#include "runtime/base/fault_point.h"
+#include "tests/runtime/engine/engine_ranks.h"
 #include "tests/support/catch.h"
 
 using namespace hvd;
-using namespace hvd::test;
+using namespace hvd;
 using namespace std::chrono_literals;
 
 // Catch's assertions are not for several threads: ranks note what they saw, the test checks it.
@@ -39,7 +40,7 @@ std::string error_of(Function&& function) {
 TEST_CASE("engine: synchronous calls in program order give every rank the sum") {
   for (const int ranks : {1, 2, 4}) {
     std::atomic<int> wrong{0};
-    run_ranks(ranks, [&](int rank, Engine& engine) {
+    run_engines(ranks, [&](int rank, Engine& engine) {
       for (int i = 0; i < 200; ++i) {
         const size_t count = i % 10 == 0 ? 5000 : 3;
         std::vector<float> data(count, static_cast<float>(rank + i));
@@ -54,7 +55,7 @@ TEST_CASE("engine: synchronous calls in program order give every rank the sum") 
 
 TEST_CASE("engine: named operations submitted in opposite orders finish") {
   std::atomic<int> wrong{0};
-  run_ranks(4, [&](int rank, Engine& engine) {
+  run_engines(4, [&](int rank, Engine& engine) {
     for (int round = 0; round < 50; ++round) {
       std::vector<std::array<float, 4>> data(6);
       std::map<int, std::shared_ptr<Work>> works;
@@ -76,7 +77,7 @@ TEST_CASE("engine: named operations submitted in opposite orders finish") {
 TEST_CASE("engine: 10,000 calls a rank, synchronous and asynchronous, from two threads each") {
   constexpr int kRanks = 4, kCalls = 10'000, kNames = 8;
   std::atomic<int> wrong{0};
-  run_ranks(kRanks, [&](int rank, Engine& engine) {
+  run_engines(kRanks, [&](int rank, Engine& engine) {
     // The second thread submits named operations in an order of its own; the first one calls
     // synchronously and submits too. What each name's n-th use adds up to is known.
     auto expected = [](int name, int use) {
@@ -133,7 +134,7 @@ TEST_CASE("engine: 10,000 calls a rank, synchronous and asynchronous, from two t
 TEST_CASE("engine: ranks that differ are told both sides, and the world lives") {
   std::array<std::string, 2> synchronous, asynchronous;
   std::atomic<int> wrong{0};
-  run_ranks(2, [&](int rank, Engine& engine) {
+  run_engines(2, [&](int rank, Engine& engine) {
     std::vector<float> data(rank == 0 ? 3 : 4, 1.0f);
     synchronous[static_cast<size_t>(rank)] = error_of([&] { sum(engine, data, "loss"); });
     for (int i = 0; i < 2; ++i) {  // the second time by the same way: never bound
@@ -158,7 +159,7 @@ TEST_CASE("engine: ranks that differ are told both sides, and the world lives") 
 
 TEST_CASE("engine: a name that is under way, missing or too long is refused at once") {
   std::string again, none, too_long;
-  run_ranks(2, [&](int rank, Engine& engine) {
+  run_engines(2, [&](int rank, Engine& engine) {
     std::array<float, 2> data{}, other{};
     if (rank == 1) {
       barrier(engine);
@@ -179,7 +180,7 @@ TEST_CASE("engine: a name that is under way, missing or too long is refused at o
 
 TEST_CASE("engine: more names than have a bit, more announcements than the ring holds") {
   std::atomic<int> wrong{0};
-  run_ranks(2, [&](int rank, Engine& engine) {
+  run_engines(2, [&](int rank, Engine& engine) {
     for (int round = 0; round < 2; ++round) {
       std::vector<std::array<float, 1>> data(1100);
       std::vector<std::shared_ptr<Work>> works;
@@ -198,7 +199,7 @@ TEST_CASE("engine: more names than have a bit, more announcements than the ring 
 
 TEST_CASE("engine: one name synchronous here and asynchronous there breaks off and says so") {
   std::array<std::string, 2> said;
-  run_ranks(
+  run_engines(
       2,
       [&](int rank, Engine& engine) {
         std::array<float, 2> data{};
@@ -216,7 +217,7 @@ TEST_CASE("engine: one name synchronous here and asynchronous there breaks off a
 TEST_CASE("engine: a collective timeout names whom it waited for, on all ranks") {
   std::array<std::string, 3> said;
   std::atomic<int> ended{0};
-  run_ranks(
+  run_engines(
       3,
       [&](int rank, Engine& engine) {
         std::array<float, 2> data{};
@@ -234,7 +235,7 @@ TEST_CASE("engine: a collective timeout names whom it waited for, on all ranks")
 TEST_CASE("engine: shutdown is local; the first operation that needs that rank names it") {
   std::array<std::string, 3> said;
   std::atomic<int> wrong{0};
-  run_ranks(
+  run_engines(
       3,
       [&](int rank, Engine& engine) {
         std::array<float, 2> data{1, 1};
@@ -255,7 +256,7 @@ TEST_CASE("engine: shutdown is local; the first operation that needs that rank n
 
 TEST_CASE("engine: after shutdown every call throws, and what was not agreed has failed") {
   std::string late, pending;
-  run_ranks(2, [&](int rank, Engine& engine) {
+  run_engines(2, [&](int rank, Engine& engine) {
     std::array<float, 2> data{};
     barrier(engine);
     if (rank == 1) return;
@@ -271,7 +272,7 @@ TEST_CASE("engine: after shutdown every call throws, and what was not agreed has
 TEST_CASE("engine: abort from any thread, and an end without shutdown, reach every rank") {
   for (const bool by_abort : {true, false}) {
     std::array<std::string, 3> said;
-    run_ranks(
+    run_engines(
         3,
         [&](int rank, Engine& engine) {
           std::array<float, 2> data{};
@@ -290,6 +291,46 @@ TEST_CASE("engine: abort from any thread, and an end without shutdown, reach eve
                             Catch::Contains(by_abort ? "rank 1: the disk is full"
                                                      : "rank 1: ended without shutdown()"));
   }
+}
+
+TEST_CASE("engine: an error inside one rank's engine, at any step, ends the epoch alike on all") {
+  int passed = 0;
+  for (const char* point : {"engine_announce", "engine_log", "engine_start"})
+    for (int k = 1; k < 20; ++k) {
+      CAPTURE(point, k);
+      std::array<std::string, 3> said;
+      std::array<int, 3> completed{};
+      const std::string action = std::string(point) + ":" + std::to_string(k) + ":throw";
+      run_engines(
+          3,
+          [&](int rank, Engine& engine) {
+            const auto me = static_cast<size_t>(rank);
+            barrier(engine);
+            if (rank == 0) fault::arm(action.c_str());
+            said[me] = error_of([&] {
+              barrier(engine);
+              for (int i = 0; i < 8; ++i, ++completed[me]) {
+                std::vector<float> small(3, 1), large(3000, 1);
+                auto one = sum_async(engine, small, "one");
+                auto two = sum_async(engine, large, i % 2 == 0 ? "two" : "three");
+                sum(engine, large);
+                one->wait();
+                two->wait();
+              }
+            });
+          },
+          {}, false);
+      fault::arm(nullptr);
+      CHECK(said[0] == said[1]);
+      CHECK(said[0] == said[2]);
+      CHECK(completed[0] == completed[1]);
+      CHECK(completed[0] == completed[2]);
+      if (said[0].empty()) continue;
+      ++passed;
+      CHECK_THAT(said[0], Catch::StartsWith("CommFailure: ") &&
+                              Catch::Contains(" failed: fault point " + std::string(point)));
+    }
+  CHECK(passed > 20);
 }
 
 TEST_CASE("engine: init names the rank that does not come") {
@@ -317,7 +358,7 @@ TEST_CASE("engine: the stall check names missing ranks, in the log and in progra
   };
   for (const bool log : {true, false}) {
     warnings.clear();
-    run_ranks(
+    run_engines(
         3,
         [&](int rank, Engine& engine) {
           std::array<float, 2> data{};
@@ -333,7 +374,7 @@ TEST_CASE("engine: the stall check names missing ranks, in the log and in progra
 
 TEST_CASE("engine: segments are added in program order and reduced in place") {
   std::atomic<int> wrong{0};
-  run_ranks(2, [&](int rank, Engine& engine) {
+  run_engines(2, [&](int rank, Engine& engine) {
     for (int i = 0; i < 3; ++i) {
       const auto segment = engine.add_segment(100'000);
       std::span data(reinterpret_cast<float*>(segment->own()), 20'000);
@@ -347,7 +388,7 @@ TEST_CASE("engine: segments are added in program order and reduced in place") {
 
 TEST_CASE("engine: in a forked child every call throws and the end touches nothing") {
   int status = -1;
-  run_ranks(1, [&](int, Engine& engine) {
+  run_engines(1, [&](int, Engine& engine) {
     const pid_t child = fork();
     if (child == 0) {
       engine.forget_in_child();

@@ -10,16 +10,16 @@
 #include "runtime/engine/engine.h"
 #include "tests/support/in_process_peers.h"
 
-namespace hvd::test {
+namespace hvd {
 
 // Runs `body` as every rank, each on a thread with its Engine; returns when all have ended. An
 // exception that a body lets out is thrown here again. `shut_down`: after the body, unless it
 // threw.
-void run_ranks(int ranks, const std::function<void(int rank, Engine& engine)>& body,
-               EngineOptions options = {}, bool shut_down = true);
+void run_engines(int ranks, const std::function<void(int rank, Engine& engine)>& body,
+                 EngineOptions options = {}, bool shut_down = true);
 // The same on a host of the test's own.
-void run_ranks(InProcessHost& host, const std::function<void(int rank, Engine& engine)>& body,
-               EngineOptions options = {}, bool shut_down = true);
+void run_engines(InProcessHost& host, const std::function<void(int rank, Engine& engine)>& body,
+                 EngineOptions options = {}, bool shut_down = true);
 
 // A Sum over all ranks in program order.
 void sum(Engine& engine, std::span<float> data, const std::string& name = {});
@@ -27,4 +27,4 @@ void sum(Engine& engine, std::span<float> data, const std::string& name = {});
 std::shared_ptr<Work> sum_async(Engine& engine, std::span<float> data, const std::string& name);
 void barrier(Engine& engine);
 
-}  // namespace hvd::test
+}  // namespace hvd

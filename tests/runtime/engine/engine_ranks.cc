@@ -1,20 +1,20 @@
 // Threads as ranks.
-#include "tests/runtime/engine/ranks.h"
+#include "tests/runtime/engine/engine_ranks.h"
 
 #include <exception>
 #include <mutex>
 #include <thread>
 
-namespace hvd::test {
+namespace hvd {
 
-void run_ranks(int ranks, const std::function<void(int, Engine&)>& body, EngineOptions options,
-               bool shut_down) {
+void run_engines(int ranks, const std::function<void(int, Engine&)>& body, EngineOptions options,
+                 bool shut_down) {
   InProcessHost host(ranks);
-  run_ranks(host, body, std::move(options), shut_down);
+  run_engines(host, body, std::move(options), shut_down);
 }
 
-void run_ranks(InProcessHost& host, const std::function<void(int, Engine&)>& body,
-               EngineOptions options, bool shut_down) {
+void run_engines(InProcessHost& host, const std::function<void(int, Engine&)>& body,
+                 EngineOptions options, bool shut_down) {
   std::vector<std::exception_ptr> errors(static_cast<size_t>(host.ranks()));
   {
     std::vector<std::jthread> threads;
@@ -62,4 +62,4 @@ void barrier(Engine& engine) {
   engine.run(operation);
 }
 
-}  // namespace hvd::test
+}  // namespace hvd
