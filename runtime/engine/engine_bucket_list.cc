@@ -48,18 +48,11 @@ std::unique_ptr<BucketList> EngineBucketList::make(const std::shared_ptr<Engine:
   std::unique_ptr<EngineBucketList> list(
       new EngineBucketList(parts, spec, std::move(offsets), std::move(segment)));
   parts->progress.hold();
-  const bool closed = parts->progress.end().closed();
-  if (!closed) {
-    parts->progress.add(*list->communicator_);
-    parts->progress.add(*list);
-  }
+  parts->progress.add(*list->communicator_);
+  parts->progress.add(*list);
+  // The segment is there on all ranks, so the list is made; its first step fails like the others'.
+  if (parts->progress.end().closed()) list->communicator_->close();
   parts->progress.leave();
-  if (closed) {
-    parts->progress.wait_until_over();
-    throw CommFailure(
-        "the optimizer \"" + spec.name + "\" could not be made: " + parts->progress.end().reason(),
-        true);
-  }
   return list;
 }
 

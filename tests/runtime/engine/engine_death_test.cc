@@ -1,0 +1,251 @@
+// A rank dies, or is stopped and given up on, at any step: what the survivors see and what happens
+// to their memory. Ranks are processes below the agent's HostMemory; nobody ends the survivors.
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/agent_peers.h"
+#include "runtime/base/env.h"
+#include "runtime/engine/engine.h"
+#include "tests/runtime/engine/engine_ranks.h"
+#include "tests/support/catch.h"
+#include "tests/support/host_job.h"
+#include "tests/support/rank_program.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace hvd;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr int kSteps = 6;
+constexpr std::byte kPattern{0x5a};
+
+// What each number of a board means.
+enum Number { kCompleted, kWrong, kJudged, kLate, kMayEnd, kStepsApplied, kFailureNs };
+
+// Memory on pages of its own, so that it can be filled and looked at after the end of the epoch.
+template <size_t N>
+struct Data {
+  std::array<float, N> values;
+  void fill(float x) { values.fill(x); }
+  int wrong(float x) const {
+    return static_cast<int>(
+        std::count_if(values.begin(), values.end(), [x](float v) { return v != x; }));
+  }
+};
+
+struct Memory {
+  Data<3> small, other_small;
+  Data<9'000> large, other_large;
+};
+
+// One of each kind of operation per step; what completes is right to the bit, and counted.
+class Steps {
+ public:
+  Steps(Engine& engine, Memory& memory) : engine_(engine), memory_(memory) {
+    BucketListSpec spec;
+    spec.name = "sgd";
+    spec.buckets = {{DataType::kFloat32, 5'000}, {DataType::kFloat32, 20'000}};
+    spec.parameters = 2;
+    spec.reduction.op = ReduceOp::kSum;
+    list_ = engine.make_bucket_list(spec);
+  }
+
+  void run() {
+    const int ranks = engine_.world().size, rank = engine_.world().rank;
+    for (int step = 0; step < kSteps; ++step) {
+      const auto mine = static_cast<float>(rank + step);
+      const auto all = static_cast<float>(ranks * step + ranks * (ranks - 1) / 2);
+      for (int bucket = 0; bucket < 2; ++bucket) {
+        std::span values = bucket_values(bucket);
+        std::fill(values.begin(), values.end(), mine);
+      }
+      memory_.small.fill(mine);
+      memory_.large.fill(mine);
+      memory_.other_small.fill(mine);
+      memory_.other_large.fill(mine);
+      auto one = sum_async(engine_, memory_.small.values, "one");
+      list_->ready(0, BucketList::Home::kHome);
+      auto two = sum_async(engine_, memory_.large.values, step % 2 == 0 ? "two" : "three");
+      sum(engine_, memory_.other_small.values);
+      completed(memory_.other_small.wrong(all));
+      list_->ready(1, BucketList::Home::kHome);
+      sum(engine_, memory_.other_large.values);
+      completed(memory_.other_large.wrong(all));
+      one->wait();
+      completed(memory_.small.wrong(all));
+      list_->finish({});
+      for (int bucket = 0; bucket < 2; ++bucket)
+        for (const float x : bucket_values(bucket)) rank_board().numbers[kWrong] += x != all;
+      ++rank_board().numbers[kStepsApplied];
+      two->wait();
+      completed(memory_.large.wrong(all));
+    }
+  }
+
+  std::span<float> bucket_values(int bucket) {
+    return {reinterpret_cast<float*>(list_->memory(bucket, BucketList::Home::kHome)),
+            bucket == 0 ? 5'000u : 20'000u};
+  }
+
+ private:
+  static void completed(int wrong) {
+    rank_board().numbers[kWrong] += wrong;
+    ++rank_board().numbers[kCompleted];
+  }
+
+  Engine& engine_;
+  Memory& memory_;
+  std::unique_ptr<BucketList> list_;
+};
+
+void fill_with_pattern(std::span<float> values) {
+  std::fill_n(reinterpret_cast<std::byte*>(values.data()), values.size_bytes(), kPattern);
+}
+
+int late_writes(std::span<float> values) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(values.data());
+  return static_cast<int>(
+      std::count_if(bytes, bytes + values.size_bytes(), [](std::byte b) { return b != kPattern; }));
+}
+
+// After an exception: nobody may write what the epoch knew. Waits until the test says that all
+// others have come as far.
+void judge_memory(Memory& memory, Steps* steps) {
+  std::vector<std::span<float>> all = {memory.small.values, memory.large.values,
+                                       memory.other_small.values, memory.other_large.values};
+  if (steps != nullptr)
+    for (int bucket = 0; bucket < 2; ++bucket) all.push_back(steps->bucket_values(bucket));
+  for (const auto& one : all) fill_with_pattern(one);
+  rank_board().numbers[kJudged] = 1;
+  while (rank_board().numbers[kMayEnd] == 0) sched_yield();
+  for (const auto& one : all) rank_board().numbers[kLate] += late_writes(one);
+}
+
+int run_steps() {
+  auto memory = std::make_unique<Memory>();
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<Steps> steps;
+  try {
+    auto link =
+        std::make_shared<AgentConnection>(AgentAddress::parse(env::get("HVD_AGENT").value_or("")));
+    EngineOptions options;
+    options.collective_timeout =
+        std::chrono::milliseconds(env::get_integer("HVD_TEST_COLLECTIVE_TIMEOUT_MS").value_or(0));
+    engine = std::make_unique<Engine>(std::make_unique<AgentPeers>(link), options);
+    steps = std::make_unique<Steps>(*engine, *memory);
+    steps->run();
+    engine->shutdown();
+  } catch (const Error& error) {
+    rank_board().numbers[kFailureNs] = Clock::now().time_since_epoch().count();
+    rank_board().write(error.what());
+  }
+  judge_memory(*memory, steps.get());
+  return 0;
+}
+
+const RankProgram program("engine_steps", run_steps);
+
+struct Judgement {
+  bool in_time = false, alike = true;
+  int64_t wrong = 0, late = 0, survivors = 0, failed = 0;
+};
+
+// Lets the job go on until every rank is judged or dead, then compares the survivors.
+Judgement judge(HostJob& job, int ranks) {
+  Judgement result;
+  auto come_so_far = [&] {
+    for (int k = 0; k < ranks; ++k)
+      if (!job.rank(k).status && job.board(k).numbers[kJudged] == 0) return false;
+    return true;
+  };
+  result.in_time = job.run_until(come_so_far, 60s);
+  for (int k = 0; k < ranks; ++k) job.board(k).numbers[kMayEnd] = 1;
+  result.in_time = job.run(60s) && result.in_time;
+  const RankBoard* first = nullptr;
+  for (int k = 0; k < ranks; ++k) {
+    if (job.rank(k).status != 0) continue;
+    const RankBoard& board = job.board(k);
+    if (first == nullptr) first = &board;
+    ++result.survivors;
+    result.failed += board.text[0] != 0;
+    result.wrong += board.numbers[kWrong];
+    result.late += board.numbers[kLate];
+    result.alike &= board.numbers[kCompleted] == first->numbers[kCompleted] &&
+                    board.numbers[kStepsApplied] == first->numbers[kStepsApplied] &&
+                    strcmp(board.text, first->text) == 0;
+  }
+  return result;
+}
+
+HostJobOptions options_for(int ranks, int who, const std::string& fault_point) {
+  HostJobOptions options;
+  options.ranks = ranks;
+  options.program = "engine_steps";
+  options.rank_environment[who] = {"HVD_FAULT_POINT=" + fault_point};
+  return options;
+}
+
+void check(HostJob& job, const Judgement& judged) {
+  INFO(job.describe());
+  CHECK(judged.in_time);
+  CHECK(judged.alike);
+  CHECK(judged.wrong == 0);
+  CHECK(judged.late == 0);
+}
+
+}  // namespace
+
+TEST_CASE("engine death: without one all steps complete, and fault points are many") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.path() / "counts";
+  HostJob job(options_for(3, 1, "count:" + file));
+  const Judgement judged = judge(job, 3);
+  check(job, judged);
+  CHECK(judged.survivors == 3);
+  CHECK(judged.failed == 0);
+  CHECK(job.board(0).numbers[kCompleted] == 4 * kSteps);
+  CHECK(count_fault_points(file) > 100);
+}
+
+TEST_CASE("engine death: a rank killed at its k-th step; survivors agree and keep their memory") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.path() / "counts";
+  {
+    HostJob job(options_for(3, 1, "count:" + file));
+    judge(job, 3);
+  }
+  const long steps = count_fault_points(file);
+  const long stride = env::get("HVD_TEST_LONG") ? 1 : std::max(1L, steps / 25);
+  int died = 0;
+  for (long k = 1; k <= steps; k += stride) {
+    const int who = static_cast<int>(k / stride) % 3;
+    CAPTURE(k, who);
+    HostJob job(options_for(3, who, "*:" + std::to_string(k) + ":kill"));
+    check(job, judge(job, 3));
+    died += job.rank(who).status == 128 + SIGKILL;
+  }
+  CHECK(died > 15);
+}
+
+TEST_CASE("engine death: a stopped rank is given up on after a timeout, and writes nothing later") {
+  for (const int k : {40, 90, 150}) {
+    CAPTURE(k);
+    HostJobOptions options = options_for(3, 2, "*:" + std::to_string(k) + ":stop");
+    options.environment = {"HVD_TEST_COLLECTIVE_TIMEOUT_MS=100"};
+    HostJob job(std::move(options));
+    const Judgement judged = judge(job, 3);
+    check(job, judged);
+    CHECK(judged.survivors == 2);
+    CHECK(judged.failed == 2);
+  }
+}
