@@ -143,9 +143,15 @@ std::optional<std::vector<UniqueFd>> AgentConnection::take_segment(uint32_t id) 
   return pieces;
 }
 
-void AgentConnection::on_segment(std::function<void()> arrived) {
+void AgentConnection::on_segment(const void* owner, std::function<void()> arrived) {
   MutexLock lock(mutex_);
   arrived_ = std::move(arrived);
+  arrived_owner_ = owner;
+}
+
+void AgentConnection::forget(const void* owner) {
+  MutexLock lock(mutex_);
+  if (arrived_owner_ == owner) arrived_ = nullptr;
 }
 
 bool AgentConnection::alive() {

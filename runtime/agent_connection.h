@@ -50,9 +50,10 @@ class AgentConnection {
   // The descriptors of a segment of the epoch once all have come, given out once. Never blocks;
   // throws kUnavailable with the agent's reason when it was refused.
   std::optional<std::vector<UniqueFd>> take_segment(uint32_t id);
-  // Called when a segment is complete or refused, from whichever thread took it in; must not call
-  // back. Nothing: nobody is interested any more.
-  void on_segment(std::function<void()> arrived);
+  // `arrived` is called when a segment is complete or refused, from whichever thread took it in; it
+  // must not call back. forget() ends that, unless somebody else is called by now.
+  void on_segment(const void* owner, std::function<void()> arrived);
+  void forget(const void* owner);
 
   bool alive();
 
@@ -88,6 +89,7 @@ class AgentConnection {
   std::optional<Epoch> next_ GUARDED_BY(mutex_);  // complete with its last doorbell
   std::map<uint32_t, SegmentParts> segments_ GUARDED_BY(mutex_);
   std::function<void()> arrived_ GUARDED_BY(mutex_);
+  const void* arrived_owner_ GUARDED_BY(mutex_) = nullptr;
   std::map<uint32_t, Pending> pending_ GUARDED_BY(mutex_);
   uint32_t last_question_ GUARDED_BY(mutex_) = 0;
 };

@@ -12,7 +12,8 @@ namespace {
 // The worker's end of the Store; the agent keeps the table and the deadlines.
 class AgentStore final : public Store {
  public:
-  AgentStore(AgentConnection& link, uint32_t epoch) : link_(link), epoch_(epoch) {}
+  AgentStore(AgentConnection& connection, uint32_t epoch)
+      : connection_(connection), epoch_(epoch) {}
 
   void set(const std::string& key, Bytes value) override {
     // Not even sent: the wire has the same limits as the table.
@@ -23,27 +24,27 @@ class AgentStore final : public Store {
     }
     AgentMessage question = about(AgentMessage::kStoreSet, key);
     question.body = std::move(value);
-    link_.ask(std::move(question));
+    connection_.ask(std::move(question));
   }
 
   Bytes get(const std::string& key, Deadline deadline) override {
     AgentMessage question = about(AgentMessage::kStoreGet, key);
     question.value = milliseconds_left(deadline);
-    return link_.ask(std::move(question)).body;
+    return connection_.ask(std::move(question)).body;
   }
 
   void wait(std::span<const std::string> keys, Deadline deadline) override {
     for (const std::string& key : keys) {
       AgentMessage question = about(AgentMessage::kStoreWait, key);
       question.value = milliseconds_left(deadline);
-      link_.ask(std::move(question));
+      connection_.ask(std::move(question));
     }
   }
 
   int64_t add(const std::string& key, int64_t amount) override {
     AgentMessage question = about(AgentMessage::kStoreAdd, key);
     question.value = amount;
-    return link_.ask(std::move(question)).value;
+    return connection_.ask(std::move(question)).value;
   }
 
  private:
@@ -65,14 +66,15 @@ class AgentStore final : public Store {
     return std::max<int64_t>(left.count(), 0);
   }
 
-  AgentConnection& link_;
+  AgentConnection& connection_;
   const uint32_t epoch_;
 };
 
 }  // namespace
 
-AgentPeers::AgentPeers(std::shared_ptr<AgentConnection> link) : link_(std::move(link)) {
-  AgentConnection::Epoch epoch = link_->join();
+AgentPeers::AgentPeers(std::shared_ptr<AgentConnection> connection)
+    : connection_(std::move(connection)) {
+  AgentConnection::Epoch epoch = connection_->join();
   world_ = std::move(epoch.world);
   doorbells_ = std::move(epoch.doorbells);
   fault_point("block_map");
@@ -86,16 +88,16 @@ AgentPeers::AgentPeers(std::shared_ptr<AgentConnection> link) : link_(std::move(
     munmap(at, bytes);
     throw Error(ErrorCode::kInternal, "the control block is not that of this epoch");
   }
-  store_ = std::make_unique<AgentStore>(*link_, world_.epoch);
+  store_ = std::make_unique<AgentStore>(*connection_, world_.epoch);
   // Whoever waits for a segment sleeps on its doorbell; another thread may have read the answer.
-  link_->on_segment([this] {
+  connection_->on_segment(this, [this] {
     for (int sleeper = 0; sleeper < kSleepers; ++sleeper)
       ring(world_.local_rank, static_cast<Sleeper>(sleeper));
   });
 }
 
 AgentPeers::~AgentPeers() {
-  link_->on_segment(nullptr);
+  connection_->forget(this);
   munmap(block_, ControlBlock::bytes(world_.local_size));
 }
 
@@ -106,7 +108,7 @@ void AgentPeers::request_segment(uint32_t id, uint64_t bytes) {
   request.id = id;
   request.value = static_cast<int64_t>(bytes);
   fault_point("segment_ask");
-  link_->post(request);
+  connection_->post(request);
 }
 
 void AgentPeers::ring(int local_rank, Sleeper sleeper) {
@@ -121,14 +123,14 @@ void AgentPeers::report_broken() noexcept {
   report.kind = AgentMessage::kBroken;
   report.epoch = world_.epoch;
   try {
-    link_->post(report);
+    connection_->post(report);
   } catch (const Error&) {
     // The agent reads nothing any more; whoever waits finds that out by agent_alive().
   }
 }
 
 void AgentPeers::close_in_child() noexcept {
-  link_->close_in_child();
+  connection_->close_in_child();
   for (const UniqueFd& fd : doorbells_) close(fd.get());
 }
 

@@ -1,6 +1,7 @@
 // Peers of one epoch of a job: the agent's memory and doorbells, and its Store.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -11,23 +12,23 @@ namespace hvd {
 
 class AgentPeers : public Peers {
  public:
-  // Joins the next epoch through the link, which outlives this object, and waits until it starts.
-  // Throws as AgentConnection::join().
-  explicit AgentPeers(std::shared_ptr<AgentConnection> link);
+  // Joins the next epoch through the connection, which outlives this object, and waits until it
+  // starts. Throws as AgentConnection::join().
+  explicit AgentPeers(std::shared_ptr<AgentConnection> connection);
   ~AgentPeers() override;
 
   const World& world() const override { return world_; }
   ControlBlock& block() override { return *block_; }
-  StatusPage& status_page() override { return link_->status_page(); }
+  StatusPage& status_page() override { return connection_->status_page(); }
   Store& store() override { return *store_; }
   void request_segment(uint32_t id, uint64_t bytes) override;
   std::optional<std::vector<UniqueFd>> take_segment(uint32_t id) override {
-    return link_->take_segment(id);
+    return connection_->take_segment(id);
   }
   void ring(int local_rank, Sleeper sleeper) override;
   int doorbell(Sleeper sleeper) const override { return doorbell(world_.local_rank, sleeper); }
-  int agent_fd() const override { return link_->fd(); }
-  bool agent_alive() override { return link_->alive(); }
+  int agent_fd() const override { return connection_->fd(); }
+  bool agent_alive() override { return connection_->alive(); }
   void report_broken() noexcept override;
   void close_in_child() noexcept override;
 
@@ -36,7 +37,7 @@ class AgentPeers : public Peers {
     return doorbells_[static_cast<size_t>(local_rank * kSleepers) + sleeper].get();
   }
 
-  const std::shared_ptr<AgentConnection> link_;
+  const std::shared_ptr<AgentConnection> connection_;
   World world_;
   ControlBlock* block_ = nullptr;
   std::vector<UniqueFd> doorbells_;

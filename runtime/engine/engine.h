@@ -37,7 +37,7 @@ struct Submission {
   std::function<void()> on_complete;  // when complete: before the Work is done; must not block
 };
 
-class Engine {
+class HVD_API Engine {
  public:
   // Collective of the local ranks (communicator words, staging). Throws kTimeout naming who is
   // missing.

@@ -57,10 +57,13 @@ HostJob::HostJob(HostJobOptions options) : options_(std::move(options)) {
 
   HostMemoryEvents events;
   events.epoch_wanted = [this](const std::vector<int>& slots, bool all) {
-    if (options_.epoch_wanted)
+    if (options_.epoch_wanted) {
       options_.epoch_wanted(slots, all);
-    else if (all)
+    } else if (all && (!options_.whole || static_cast<int>(slots.size()) == options_.ranks)) {
       start_epoch(slots);
+    } else if (all) {
+      memory_->refuse_init("a rank has ended");
+    }
   };
   events.dead = [this](int slot) { rank(slot).dead = Clock::now(); };
   events.given_up = [this](int slot, const std::string& why) { rank(slot).given_up = why; };

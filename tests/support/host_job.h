@@ -34,7 +34,9 @@ RankBoard& rank_board();
 
 struct HostJobOptions {
   int ranks = 2;
-  std::string program{};                   // name of a RankProgram of this binary
+  std::string program{};  // name of a RankProgram of this binary
+  bool whole =
+      false;  // an epoch needs all ranks: when one has ended, init() is refused to the rest
   std::vector<std::string> environment{};  // NAME=value, for all
   std::map<int, std::vector<std::string>> rank_environment{};
   HostMemoryOptions memory{};

@@ -1,0 +1,193 @@
+// The calls of <hvd/hvd.h>: checked, made into operations, and handed to the engine.
+#include <cstring>
+
+#include "hvd/hvd.h"
+#include "runtime/base/error.h"
+#include "runtime/context.h"
+
+namespace hvd {
+namespace {
+
+// Describes one operation; called with the one on the caller's stack or that of a submission.
+using Describe = std::function<void(Operation&)>;
+
+std::shared_ptr<Work> submit(Context& context, const char* kind, const std::string& name,
+                             const Describe& describe, std::shared_ptr<void> keep) {
+  auto submission = std::make_unique<Submission>();
+  submission->name = name.empty() ? context.next_name(kind) : name;
+  describe(submission->operation);
+  submission->operation.name = submission->name;
+  submission->keep_alive = std::move(keep);
+  return context.engine().submit(std::move(submission));
+}
+
+// Program order on the init thread; on any other one a named submission and a wait.
+template <class Description>
+void run(const char* kind, const std::string& name, const Description& describe) {
+  std::shared_ptr<Context> keep;
+  Context& context = context_for_call(keep);
+  if (context.engine().on_init_thread()) [[likely]] {
+    Operation operation;
+    describe(operation);
+    operation.name = name;
+    context.engine().run(operation);
+    return;
+  }
+  submit(context, kind, name, describe, nullptr)->wait();
+}
+
+void check_root(const Context& context, int root) {
+  if (root >= 0 && root < context.world().size) return;
+  throw Error(ErrorCode::kInvalidArgument, "root " + std::to_string(root) +
+                                               " is no rank of this world; use 0 to " +
+                                               std::to_string(context.world().size - 1));
+}
+
+void check_root(int root) {
+  std::shared_ptr<Context> keep;
+  check_root(context_for_call(keep), root);
+}
+
+void describe_allreduce(Operation& operation, const detail::Part& part,
+                        const AllreduceOptions& options) {
+  operation.kind = OperationKind::kAllreduce;
+  operation.result = {part.data, part.count, part.type};
+  operation.reduction = {options.op, options.prescale, options.postscale};
+}
+
+void describe_broadcast(Operation& operation, const detail::Part& part, int root) {
+  operation.kind = OperationKind::kBroadcast;
+  operation.result = {part.data, part.count, part.type};
+  operation.root = root;
+}
+
+void describe_allgather(Operation& operation, const detail::ConstPart& part,
+                        const detail::Allocate& allocate) {
+  operation.kind = OperationKind::kAllgather;
+  operation.input = {part.data, part.count, part.type};
+  operation.result.type = part.type;
+  operation.allocate = allocate;
+}
+
+const World& world() {
+  std::shared_ptr<Context> keep;
+  return context_for_call(keep).world();
+}
+
+}  // namespace
+
+void init() { start_context(); }
+void shutdown() { end_context(); }
+bool is_initialized() noexcept { return has_context(); }
+
+int rank() { return world().rank; }
+int size() { return world().size; }
+int local_rank() { return world().local_rank; }
+int local_size() { return world().local_size; }
+int cross_rank() { return world().cross_rank; }
+int cross_size() { return world().cross_size; }
+
+// Nothing of these is in this build: shared memory is the transport there is.
+bool mpi_built() noexcept { return false; }
+bool mpi_enabled() noexcept { return false; }
+bool mpi_threads_supported() noexcept { return false; }
+bool gloo_built() noexcept { return false; }
+bool gloo_enabled() noexcept { return false; }
+int nccl_built() noexcept { return 0; }
+bool cuda_built() noexcept { return false; }
+bool rocm_built() noexcept { return false; }
+bool ccl_built() noexcept { return false; }
+bool ddl_built() noexcept { return false; }
+
+void barrier() {
+  run("barrier", "barrier", [](Operation& operation) { operation.kind = OperationKind::kBarrier; });
+}
+
+namespace detail {
+
+void allreduce(Part part, const AllreduceOptions& options) {
+  run("allreduce", options.name,
+      [&](Operation& operation) { describe_allreduce(operation, part, options); });
+}
+
+void broadcast(Part part, int root, const BroadcastOptions& options) {
+  check_root(root);
+  run("broadcast", options.name,
+      [&](Operation& operation) { describe_broadcast(operation, part, root); });
+}
+
+void allgather(ConstPart part, Allocate allocate, const AllgatherOptions& options) {
+  run("allgather", options.name,
+      [&](Operation& operation) { describe_allgather(operation, part, allocate); });
+}
+
+std::shared_ptr<Work> allreduce_async(Part part, const AllreduceOptions& options, Keep keep) {
+  return submit(
+      *context(), "allreduce", options.name,
+      [&](Operation& operation) { describe_allreduce(operation, part, options); }, std::move(keep));
+}
+
+std::shared_ptr<Work> broadcast_async(Part part, int root, const BroadcastOptions& options,
+                                      Keep keep) {
+  check_root(root);
+  return submit(
+      *context(), "broadcast", options.name,
+      [&](Operation& operation) { describe_broadcast(operation, part, root); }, std::move(keep));
+}
+
+std::shared_ptr<Work> allgather_async(ConstPart part, Allocate allocate,
+                                      const AllgatherOptions& options, Keep keep) {
+  return submit(
+      *context(), "allgather", options.name,
+      [&](Operation& operation) { describe_allgather(operation, part, allocate); },
+      std::move(keep));
+}
+
+std::shared_ptr<void> arena_memory(uint64_t bytes, void** data) {
+  std::shared_ptr<Context> keep;
+  Engine& engine = context_for_call(keep).engine();
+  if (!engine.on_init_thread()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "hvd::arena_buffer() is a collective of the thread that called hvd::init()");
+  }
+  // A segment of no bytes is none; a buffer of no elements is one all the same.
+  const std::shared_ptr<Segment> segment = engine.add_segment(bytes == 0 ? 1 : bytes);
+  *data = segment->own();
+  return segment;
+}
+
+}  // namespace detail
+
+std::vector<std::byte> broadcast_bytes(std::span<const std::byte> bytes, int root,
+                                       const BroadcastOptions& options) {
+  const auto part_name = [&](const char* part) {
+    return BroadcastOptions{.name = options.name.empty() ? "" : options.name + part};
+  };
+  int64_t count[1] = {static_cast<int64_t>(bytes.size())};
+  broadcast_(count, root, part_name(".size"));
+  std::vector<std::byte> result(static_cast<size_t>(count[0]));
+  if (rank() == root && !bytes.empty()) std::memcpy(result.data(), bytes.data(), bytes.size());
+  broadcast_(result, root, part_name(".bytes"));
+  return result;
+}
+
+std::vector<std::vector<std::byte>> allgather_bytes(std::span<const std::byte> bytes,
+                                                    const AllgatherOptions& options) {
+  std::vector<std::byte> all;
+  std::vector<uint64_t> counts;
+  const auto allocate = [&](std::span<const uint64_t> by_rank) -> void* {
+    counts.assign(by_rank.begin(), by_rank.end());
+    return detail::into(all)(by_rank);
+  };
+  detail::allgather({bytes.data(), bytes.size(), DataType::kUint8}, allocate, options);
+  std::vector<std::vector<std::byte>> parts;
+  auto at = all.cbegin();
+  for (const uint64_t count : counts) {
+    const auto end = at + static_cast<std::ptrdiff_t>(count);
+    parts.emplace_back(at, end);
+    at = end;
+  }
+  return parts;
+}
+
+}  // namespace hvd

@@ -1,0 +1,95 @@
+#include "runtime/config.h"
+
+#include <charconv>
+#include <chrono>
+#include <cmath>
+
+#include "runtime/base/env.h"
+#include "runtime/base/error.h"
+
+namespace hvd {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Where a launcher says how many ranks it started. Slurm's variable is that of a step: SLURM_NTASKS
+// is also there in a batch script, which is one process.
+struct ForeignLauncher {
+  const char* variable;
+  const char* launcher;
+};
+constexpr ForeignLauncher kForeignLaunchers[] = {
+    {"HOROVOD_SIZE", "horovodrun"},   {"OMPI_COMM_WORLD_SIZE", "Open MPI's mpirun"},
+    {"PMI_SIZE", "an MPI launcher"},  {"MV2_COMM_WORLD_SIZE", "MVAPICH's mpirun"},
+    {"SLURM_STEP_NUM_TASKS", "srun"}, {"WORLD_SIZE", "torchrun"},
+};
+
+template <class Number>
+std::optional<Number> to_number(const std::string& text) {
+  Number value{};
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end || text.empty()) return std::nullopt;
+  return value;
+}
+
+milliseconds seconds(const Config::Lookup& lookup, const char* name, milliseconds otherwise) {
+  const std::optional<std::string> text = lookup(name);
+  if (!text || text->empty()) return otherwise;
+  constexpr double kMost = 365.0 * 24 * 3600;
+  const std::optional<double> value = to_number<double>(*text);
+  if (!value || !(*value >= 0) || *value > kMost) {
+    throw Error(ErrorCode::kInvalidArgument,
+                std::string(name) + "=" + text->substr(0, 80) +
+                    " in the environment is not a number of seconds between 0 and a year");
+  }
+  return milliseconds(static_cast<int64_t>(std::ceil(*value * 1000)));
+}
+
+bool is_set(const Config::Lookup& lookup, const char* name) {
+  const std::string text = lookup(name).value_or("");
+  if (text.empty() || text == "0" || text == "false" || text == "False") return false;
+  if (text == "1" || text == "true" || text == "True") return true;
+  throw Error(ErrorCode::kInvalidArgument,
+              std::string(name) + "=" + text.substr(0, 80) + " in the environment is not 1 or 0");
+}
+
+void refuse_foreign_launchers(const Config::Lookup& lookup) {
+  for (const ForeignLauncher& foreign : kForeignLaunchers) {
+    const std::optional<std::string> text = lookup(foreign.variable);
+    // What is no number was not written by that launcher.
+    const std::optional<long long> size = text ? to_number<long long>(*text) : std::nullopt;
+    if (!size || *size <= 1) continue;
+    throw Error(ErrorCode::kUnavailable,
+                std::string(foreign.variable) + "=" + *text + " says that " + foreign.launcher +
+                    " started this program with several ranks, but ranks meet only under hvdrun; "
+                    "start it with hvdrun -np " +
+                    *text + ", or unset " + foreign.variable + " for a world of one");
+  }
+}
+
+}  // namespace
+
+Config Config::read(const Lookup& lookup) {
+  Config config;
+  const std::string agent = lookup("HVD_AGENT").value_or("");
+  if (!agent.empty())
+    config.agent = AgentAddress::parse(agent);
+  else
+    refuse_foreign_launchers(lookup);
+  EngineOptions& engine = config.engine;
+  engine.collective_timeout = seconds(lookup, "HVD_COLLECTIVE_TIMEOUT", engine.collective_timeout);
+  engine.stall_warning = seconds(lookup, "HOROVOD_STALL_CHECK_TIME_SECONDS", engine.stall_warning);
+  engine.stall_shutdown =
+      seconds(lookup, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", engine.stall_shutdown);
+  if (is_set(lookup, "HOROVOD_STALL_CHECK_DISABLE"))
+    engine.stall_warning = engine.stall_shutdown = milliseconds(0);
+  engine.start_timeout = seconds(lookup, "HOROVOD_START_TIMEOUT", engine.start_timeout);
+  return config;
+}
+
+Config Config::from_environment() {
+  return read([](const char* name) { return env::get(name); });
+}
+
+}  // namespace hvd

@@ -1,0 +1,32 @@
+// Every knob of the worker's side, read from the environment once, by init().
+//
+//   HVD_AGENT                            set by hvdrun: where the agent listens and which slot this
+//   is HVD_COLLECTIVE_TIMEOUT               seconds, may be decimal; 0, the default: none
+//   HOROVOD_STALL_CHECK_DISABLE          1: no stall check
+//   HOROVOD_STALL_CHECK_TIME_SECONDS     60
+//   HOROVOD_STALL_SHUTDOWN_TIME_SECONDS  0: never
+//   HOROVOD_START_TIMEOUT                seconds, 30: how long the ranks' first meeting may take
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "rendezvous/agent_socket.h"
+#include "runtime/engine/engine.h"
+
+namespace hvd {
+
+struct Config {
+  std::optional<AgentAddress> agent;  // nothing: started without hvdrun, a world of one
+  EngineOptions engine;
+
+  using Lookup = std::function<std::optional<std::string>(const char* name)>;
+
+  // Throws kInvalidArgument naming the variable that cannot be read; kUnavailable when there is no
+  // agent but another launcher's variables say that there are several ranks.
+  static Config read(const Lookup& lookup);
+  static Config from_environment();
+};
+
+}  // namespace hvd

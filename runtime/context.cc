@@ -1,0 +1,144 @@
+#include "runtime/context.h"
+
+#include <pthread.h>
+
+#include "runtime/agent_connection.h"
+#include "runtime/agent_peers.h"
+#include "runtime/base/error.h"
+#include "runtime/base/mutex.h"
+#include "runtime/solo_peers.h"
+
+namespace hvd {
+namespace {
+
+constexpr const char* kForked =
+    "this process was forked from a rank and is none; call hvd in the rank itself, or start a "
+    "program of its own (exec)";
+
+struct Globals {
+  Mutex starting;  // held for the whole of init() and shutdown()
+  std::shared_ptr<AgentConnection> connection GUARDED_BY(starting);
+  uint32_t solo_epochs GUARDED_BY(starting) = 0;
+
+  Mutex mutex;
+  std::shared_ptr<Context> context GUARDED_BY(mutex);
+
+  // For the fork handler, which may take no lock.
+  std::atomic<Context*> current{nullptr};
+  std::atomic<bool> forked{false};
+};
+
+Globals& globals() {
+  static Globals* const instance = new Globals;  // threads and tensors may outlive every static
+  return *instance;
+}
+
+thread_local Context* own_context = nullptr;  // on the init thread
+
+// Runs in a forked child: it is not the rank, and must neither hold its descriptors nor speak.
+void forget_rank() {
+  Globals& all = globals();
+  all.forked.store(true, std::memory_order_relaxed);
+  own_context = nullptr;
+  Context* current = all.current.load(std::memory_order_acquire);
+  if (current == nullptr) return;
+  current->engine().forget_in_child();
+  current->engine().peers().close_in_child();
+}
+
+void handle_forks() {
+  static const int registered = pthread_atfork(nullptr, nullptr, forget_rank);
+  if (registered != 0)
+    throw Error(ErrorCode::kUnavailable, "no memory for the handler of forked children");
+}
+
+void note_phase(StatusPage& page, Phase phase) {
+  const uint32_t lock = page.lock.load(std::memory_order_relaxed) | 1;
+  page.lock.store(lock, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  const auto now = Clock::now().time_since_epoch();
+  page.since_ns.store(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count(),
+                      std::memory_order_release);
+  page.phase.store(static_cast<uint32_t>(phase), std::memory_order_release);
+  page.lock.store(lock + 1, std::memory_order_release);
+}
+
+std::unique_ptr<Peers> join(Globals& all, const Config& config) REQUIRES(all.starting) {
+  if (!config.agent) return std::make_unique<SoloPeers>(++all.solo_epochs);
+  // One claim for the life of the process; a connection that was lost cannot come back.
+  if (!all.connection) all.connection = std::make_shared<AgentConnection>(*config.agent);
+  note_phase(all.connection->status_page(), Phase::kInit);
+  return std::make_unique<AgentPeers>(all.connection);
+}
+
+}  // namespace
+
+Context::Context(std::unique_ptr<Peers> peers, const Config& config)
+    : engine_(std::move(peers), config.engine) {}
+
+std::string Context::next_name(const char* kind) {
+  if (!engine_.on_init_thread()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                std::string(kind) +
+                    " without a name outside the thread that called init() cannot be matched with "
+                    "that of other ranks; give it a name");
+  }
+  return std::string(kind) + ".noname." + std::to_string(++unnamed_);
+}
+
+std::shared_ptr<Context> context() {
+  Globals& all = globals();
+  if (all.forked.load(std::memory_order_relaxed)) throw Error(ErrorCode::kUnavailable, kForked);
+  MutexLock lock(all.mutex);
+  if (!all.context)
+    throw Error(ErrorCode::kUnavailable, "hvd is not initialized; call hvd::init() first");
+  return all.context;
+}
+
+Context& context_for_call(std::shared_ptr<Context>& keep) {
+  if (own_context != nullptr) [[likely]]
+    return *own_context;
+  keep = context();
+  return *keep;
+}
+
+void start_context() {
+  Globals& all = globals();
+  if (all.forked.load(std::memory_order_relaxed)) throw Error(ErrorCode::kUnavailable, kForked);
+  MutexLock starting(all.starting);
+  if (all.current.load(std::memory_order_relaxed) != nullptr) return;
+  handle_forks();
+  const Config config = Config::from_environment();
+  auto made = std::make_shared<Context>(join(all, config), config);
+  MutexLock lock(all.mutex);
+  all.current.store(made.get(), std::memory_order_release);
+  own_context = made.get();
+  all.context = std::move(made);
+}
+
+void end_context() {
+  Globals& all = globals();
+  if (all.forked.load(std::memory_order_relaxed)) return;  // the child's end is not the rank's
+  MutexLock starting(all.starting);
+  if (all.current.load(std::memory_order_relaxed) == nullptr) return;
+  if (own_context == nullptr) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "hvd::shutdown() belongs to the thread that called hvd::init()");
+  }
+  own_context->engine().shutdown();
+  std::shared_ptr<Context> ended;  // let go of without the lock: it joins the engine thread
+  {
+    MutexLock lock(all.mutex);
+    ended.swap(all.context);
+    all.current.store(nullptr, std::memory_order_release);
+  }
+  own_context = nullptr;
+}
+
+bool has_context() noexcept {
+  const Globals& all = globals();
+  return all.current.load(std::memory_order_acquire) != nullptr &&
+         !all.forked.load(std::memory_order_relaxed);
+}
+
+}  // namespace hvd

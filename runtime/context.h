@@ -1,0 +1,46 @@
+// What stands behind hvd::init(): the engine of the current epoch, and the one connection to the
+// agent that lasts as long as the process.
+//
+// init() and shutdown() belong to one thread, the init thread; any thread may use the Context.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "runtime/config.h"
+#include "runtime/engine/engine.h"
+
+namespace hvd {
+
+class HVD_API Context {
+ public:
+  Context(std::unique_ptr<Peers> peers, const Config& config);
+
+  Engine& engine() { return engine_; }
+  const World& world() const { return engine_.world(); }
+  // A name for an unnamed asynchronous operation: counted, so equal on all ranks that submit in the
+  // same order. Throws kInvalidArgument on any thread but the init thread, where a count would pair
+  // strangers.
+  std::string next_name(const char* kind);
+
+ private:
+  Engine engine_;
+  uint64_t unnamed_ = 0;
+};
+
+// The current Context. Throws kUnavailable before init(), after shutdown(), and in a forked child.
+// Whoever keeps it keeps the engine's memory, not its life: after shutdown() every call throws.
+HVD_API std::shared_ptr<Context> context();
+
+// The same without a count, for the length of one call: the init thread's own, which only that
+// thread takes away; `keep` holds it for any other thread.
+Context& context_for_call(std::shared_ptr<Context>& keep);
+
+// The thread that calls it becomes the init thread. Does nothing when there is a Context already.
+void start_context();
+// The init thread. Does nothing when there is no Context.
+void end_context();
+bool has_context() noexcept;
+
+}  // namespace hvd

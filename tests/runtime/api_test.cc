@@ -1,0 +1,182 @@
+// The public API in a process without a launcher: a world of one where every call works.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <thread>
+
+#include "hvd/hvd.h"
+#include "tests/support/catch.h"
+
+namespace {
+
+// Every test begins and ends without a Context.
+struct World {
+  World() { hvd::init(); }
+  ~World() { hvd::shutdown(); }
+};
+
+}  // namespace
+
+TEST_CASE("api: before init() every call says so, and shutdown() is nothing") {
+  CHECK_FALSE(hvd::is_initialized());
+  CHECK_THROWS_WITH(hvd::rank(), Catch::Contains("call hvd::init() first"));
+  std::vector<float> x(1);
+  CHECK_THROWS_WITH(hvd::allreduce_(x), Catch::Contains("call hvd::init() first"));
+  CHECK_THROWS_AS(hvd::barrier(), hvd::Error);
+  CHECK_NOTHROW(hvd::shutdown());
+}
+
+TEST_CASE("api: alone, a program is rank 0 of 1") {
+  World world;
+  CHECK(hvd::is_initialized());
+  CHECK_NOTHROW(hvd::init());
+  CHECK(hvd::rank() == 0);
+  CHECK(hvd::size() == 1);
+  CHECK(hvd::local_rank() == 0);
+  CHECK(hvd::local_size() == 1);
+  CHECK(hvd::cross_rank() == 0);
+  CHECK(hvd::cross_size() == 1);
+}
+
+TEST_CASE("api: alone, every collective is the identity, factors applied") {
+  World world;
+  std::vector<float> x{1, 2, 3};
+  hvd::allreduce_(std::span(x), {.op = hvd::ReduceOp::kSum, .prescale = 2, .postscale = 3});
+  CHECK(x == std::vector<float>{6, 12, 18});
+  CHECK(hvd::allreduce(x) == x);
+  CHECK(hvd::allreduce_async(x, {.name = "x"}).wait() == x);
+  CHECK(hvd::broadcast(x, 0) == x);
+  CHECK(hvd::allgather(x) == x);
+  CHECK(hvd::allgather_async(std::span<const float>(x)).wait() == x);
+  const auto work = hvd::allreduce_async_(x);
+  work->wait();
+  CHECK(work->done());
+  CHECK(x == std::vector<float>{6, 12, 18});
+  std::array<bool, 2> flags{true, false};
+  hvd::allreduce_(flags, {.op = hvd::ReduceOp::kMin});
+  CHECK(flags == std::array<bool, 2>{true, false});
+  std::array<hvd::bfloat16, 3> halves{hvd::bfloat16(1), hvd::bfloat16(2), hvd::bfloat16(3)};
+  hvd::allreduce_(halves, {.postscale = 0.5});
+  CHECK(float(halves[2]) == 1.5f);
+  CHECK_NOTHROW(hvd::barrier());
+  std::vector<double> nothing;
+  CHECK_NOTHROW(hvd::allreduce_(nothing));
+}
+
+TEST_CASE("api: alone, bytes go and come back") {
+  World world;
+  const std::vector<std::byte> bytes{std::byte{1}, std::byte{2}};
+  CHECK(hvd::broadcast_bytes(bytes, 0) == bytes);
+  CHECK(hvd::allgather_bytes(bytes) == std::vector<std::vector<std::byte>>{bytes});
+  CHECK(hvd::broadcast_bytes({}, 0).empty());
+}
+
+TEST_CASE("api: an arena buffer is zeros, and outlives its world") {
+  hvd::ArenaBuffer<float> buffer;
+  {
+    World world;
+    buffer = hvd::arena_buffer<float>(1000);
+    REQUIRE(buffer.size() == 1000);
+    for (const float one : buffer) REQUIRE(one == 0);
+    buffer[7] = 5;
+    hvd::allreduce_(buffer, {.op = hvd::ReduceOp::kSum, .postscale = 2});
+    CHECK(buffer[7] == 10);
+    CHECK(hvd::arena_buffer<double>(0).size() == 0);
+  }
+  CHECK(buffer[7] == 10);
+  buffer[8] = 1;
+  CHECK(std::span<float>(buffer)[8] == 1);
+}
+
+TEST_CASE("api: what makes no sense is named") {
+  World world;
+  std::vector<float> x(2);
+  CHECK_THROWS_WITH(hvd::broadcast_(x, 1), Catch::Contains("root 1 is no rank"));
+  CHECK_THROWS_WITH(hvd::broadcast_(x, -1), Catch::Contains("root -1"));
+  CHECK_THROWS_WITH(hvd::allreduce_(x, {.op = hvd::ReduceOp::kAdasum}), Catch::Contains("Adasum"));
+  std::array<bool, 1> flag{};
+  CHECK_THROWS_WITH(hvd::allreduce_(flag), Catch::Contains("Average of bool"));
+}
+
+TEST_CASE("api: other threads name their operations and leave init, shutdown and memory alone") {
+  World world;
+  std::string unnamed, unnamed_async, memory, end;
+  std::vector<float> x{4};
+  std::thread other([&] {
+    const auto text_of = [](const auto& call) -> std::string {
+      try {
+        call();
+      } catch (const hvd::Error& error) {
+        return error.what();
+      }
+      return "it did not throw";
+    };
+    unnamed = text_of([&] { hvd::allreduce_(x); });
+    unnamed_async = text_of([&] { hvd::allreduce_async_(x); });
+    memory = text_of([&] { hvd::arena_buffer<float>(1); });
+    end = text_of([&] { hvd::shutdown(); });
+    hvd::allreduce_(x, {.name = "named", .postscale = 2});
+  });
+  other.join();
+  CHECK(x[0] == 8);
+  CHECK_THAT(unnamed, Catch::Contains("give it a name"));
+  CHECK_THAT(unnamed_async, Catch::Contains("give it a name"));
+  CHECK_THAT(memory, Catch::Contains("the thread that called hvd::init()"));
+  CHECK_THAT(end, Catch::Contains("the thread that called hvd::init()"));
+}
+
+TEST_CASE("api: init() and shutdown() take turns a hundred times") {
+  for (int i = 0; i < 100; ++i) {
+    World world;
+    std::vector<int64_t> x{i};
+    hvd::allreduce_(x, {.op = hvd::ReduceOp::kSum});
+    REQUIRE(x[0] == i);
+  }
+  CHECK_FALSE(hvd::is_initialized());
+}
+
+TEST_CASE("api: a forked child is no rank, and the rank goes on") {
+  World world;
+  const pid_t child = fork();
+  if (child == 0) {
+    int wrong = 0;
+    wrong += hvd::is_initialized();
+    try {
+      hvd::rank();
+      ++wrong;
+    } catch (const hvd::Error& error) {
+      wrong += std::string(error.what()).find("forked") == std::string::npos;
+    }
+    try {
+      hvd::init();
+      ++wrong;
+    } catch (const hvd::Error&) {
+    }
+    hvd::shutdown();
+    _exit(wrong);
+  }
+  int status = -1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  std::vector<float> x{1};
+  hvd::allreduce_(x);
+  CHECK(x[0] == 1);
+}
+
+TEST_CASE("api: under another launcher's variables init() throws and names one") {
+  setenv("OMPI_COMM_WORLD_SIZE", "3", 1);
+  CHECK_THROWS_WITH(hvd::init(), Catch::Contains("OMPI_COMM_WORLD_SIZE=3"));
+  CHECK_FALSE(hvd::is_initialized());
+  unsetenv("OMPI_COMM_WORLD_SIZE");
+  World world;
+  CHECK(hvd::size() == 1);
+}
+
+TEST_CASE("api: what is built is told truthfully") {
+  CHECK_FALSE(hvd::mpi_built());
+  CHECK_FALSE(hvd::gloo_built());
+  CHECK(hvd::nccl_built() == 0);
+  CHECK_FALSE(hvd::cuda_built());
+}

@@ -1,0 +1,422 @@
+// The public API with ranks as processes below the agent's part, without hvdrun: results, epochs,
+// deaths at every step.
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <numeric>
+#include <thread>
+
+#include "hvd/hvd.h"
+#include "runtime/base/env.h"
+#include "tests/support/catch.h"
+#include "tests/support/host_job.h"
+#include "tests/support/rank_program.h"
+
+using namespace hvd;
+using namespace std::chrono_literals;
+
+namespace {
+
+// What each number of a board means.
+enum Number { kReached, kWrong, kOutcome, kLateWrites, kStep, kPhase };
+enum Outcome : int64_t { kNothing, kFinished, kFailed, kOtherError };
+
+void expect(bool right) {
+  if (!right) ++rank_board().numbers[kWrong];
+}
+
+int guarded(const std::function<void()>& body) {
+  RankBoard& board = rank_board();
+  try {
+    body();
+    board.numbers[kOutcome] = kFinished;
+    return board.numbers[kWrong] == 0 ? 0 : 1;
+  } catch (const CommFailure& failure) {
+    board.numbers[kOutcome] = kFailed;
+    board.write(failure.what());
+    return 3;
+  } catch (const Error& error) {
+    board.numbers[kOutcome] = kOtherError;
+    board.write(error.what());
+    return 4;
+  }
+}
+
+// Every collective once, in every form, checked.
+void use_everything(int round) {
+  const int me = rank(), all = size();
+  std::vector<float> x(1000 + static_cast<size_t>(round), static_cast<float>(me + 1));
+  allreduce_(x, {.op = ReduceOp::kSum});
+  const float sum = static_cast<float>(all * (all + 1) / 2);
+  expect(std::all_of(x.begin(), x.end(), [&](float one) { return one == sum; }));
+  const std::vector<double> average = allreduce(std::vector<double>{double(me)}, {.name = "a"});
+  expect(average[0] == double(all - 1) / 2);
+  std::vector<int32_t> mine(static_cast<size_t>(me), me);
+  const std::vector<int32_t> gathered = allgather(mine);
+  expect(gathered.size() == static_cast<size_t>(all * (all - 1) / 2));
+  expect(std::is_sorted(gathered.begin(), gathered.end()));
+  std::vector<int64_t> sent(3, me == all - 1 ? round : -1);
+  broadcast_(sent, all - 1);
+  expect(sent == std::vector<int64_t>(3, round));
+  auto later = allreduce_async(std::vector<int64_t>{1}, {.name = "later", .op = ReduceOp::kSum});
+  auto parts = allgather_async(std::vector<uint8_t>{uint8_t(me)}, {.name = "parts"});
+  barrier();
+  expect(later.wait()[0] == all);
+  expect(parts.wait().size() == static_cast<size_t>(all));
+  const std::string text = "from rank " + std::to_string(me);
+  const auto words = allgather_bytes(std::as_bytes(std::span(text)));
+  expect(words.size() == static_cast<size_t>(all));
+  expect(std::memcmp(words[0].data(), "from rank 0", 11) == 0);
+}
+
+const RankProgram everything("everything", [] {
+  return guarded([] {
+    init();
+    use_everything(1);
+    ArenaBuffer<float> buffer = arena_buffer<float>(100'000);
+    std::iota(buffer.begin(), buffer.end(), static_cast<float>(rank()));
+    allreduce_(buffer, {.op = ReduceOp::kMax});
+    expect(buffer[0] == static_cast<float>(size() - 1));
+    shutdown();
+  });
+});
+
+const RankProgram epochs("a hundred epochs", [] {
+  return guarded([] {
+    for (int epoch = 0; epoch < 100; ++epoch) {
+      init();
+      std::vector<int64_t> x{epoch, rank()};
+      allreduce_(x, {.op = ReduceOp::kSum});
+      expect(x[0] == int64_t{epoch} * size());
+      rank_board().numbers[kReached] = epoch + 1;
+      shutdown();
+    }
+  });
+});
+
+// Each thread has two under way at once, begun in opposite orders by even and odd ranks.
+const RankProgram threads("threads", [] {
+  return guarded([] {
+    init();
+    std::vector<std::thread> others;
+    for (int thread = 0; thread < 3; ++thread) {
+      others.emplace_back([thread] {
+        const std::string prefix = "thread " + std::to_string(thread) + " ";
+        for (int i = 0; i < 50; ++i) {
+          std::vector<int64_t> x{1}, y{2};
+          const auto begin = [&](std::vector<int64_t>& data) {
+            return allreduce_async_(
+                data, {.name = prefix + std::to_string(data[0]), .op = ReduceOp::kSum});
+          };
+          try {
+            const bool even = rank() % 2 == 0;
+            const auto first = begin(even ? x : y);
+            const auto second = begin(even ? y : x);
+            first->wait();
+            second->wait();
+            expect(x[0] == size() && y[0] == 2 * size());
+          } catch (const Error&) {
+            expect(false);
+          }
+        }
+      });
+    }
+    for (int i = 0; i < 200; ++i) {
+      std::vector<float> x{1};
+      allreduce_(x, {.op = ReduceOp::kSum});
+      expect(x[0] == static_cast<float>(size()));
+    }
+    for (std::thread& one : others) one.join();
+    shutdown();
+  });
+});
+
+const RankProgram mismatch("mismatch", [] {
+  return guarded([] {
+    init();
+    std::vector<float> x(static_cast<size_t>(rank() + 1));
+    try {
+      allreduce_(x, {.name = "loss"});
+      expect(false);
+    } catch (const CommFailure&) {
+      expect(false);
+    } catch (const Error& error) {
+      rank_board().write(error.what());
+      expect(error.code() == ErrorCode::kInvalidArgument);
+    }
+    use_everything(2);  // the world lives
+    shutdown();
+  });
+});
+
+const RankProgram forking("forking", [] {
+  return guarded([] {
+    init();
+    use_everything(0);
+    const pid_t child = fork();
+    if (child == 0) {
+      for (int fd = 3; fd < 198; ++fd) {
+        char path[64], target[64] = {};
+        std::snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        if (readlink(path, target, sizeof target - 1) < 0) continue;
+        if (std::strncmp(target, "socket:", 7) == 0 || std::strstr(target, "eventfd") != nullptr)
+          _exit(2);
+      }
+      exit(is_initialized() ? 3 : 0);  // also the child's exit handlers are not the rank's
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    expect(status == 0);
+    use_everything(1);
+    shutdown();
+  });
+});
+
+// One rank ends cleanly, by its own exit code 0, while the others want a collective.
+const RankProgram deserter("deserter", [] {
+  return guarded([] {
+    init();
+    use_everything(0);
+    if (rank() == 0) return;
+    std::vector<float> x(10, 1);
+    for (;;) allreduce_(x, {.name = "wanted"});
+  });
+});
+
+const RankProgram leaver("leaver", [] {
+  return guarded([] {
+    init();
+    use_everything(0);
+    if (rank() == 0) return shutdown();
+    std::vector<float> x(10, 1);
+    for (;;) allreduce_(x, {.name = "wanted"});
+  });
+});
+
+// Blocks for ever inside a named collective, so that its status page can be read.
+const RankProgram blocked("blocked", [] {
+  return guarded([] {
+    init();
+    rank_board().numbers[kReached] = 1;
+    if (rank() == 0) {
+      for (;;) pause();
+    }
+    std::vector<float> x(1);
+    allreduce_(x, {.name = "x", .op = ReduceOp::kSum});
+  });
+});
+
+constexpr unsigned char kCanary = 0xa5;
+
+bool is_canary(std::span<const float> data) {
+  const auto* bytes = reinterpret_cast<const unsigned char*>(data.data());
+  return std::all_of(bytes, bytes + data.size_bytes(),
+                     [](unsigned char byte) { return byte == kCanary; });
+}
+
+// init, segment growth, each collective small, large and staged, an asynchronous wait, shutdown.
+// Survivors of a failure fill their memory with a pattern and look at it again at their end.
+const RankProgram steps("steps", [] {
+  ArenaBuffer<float> shared;
+  std::vector<float> own(40'000, 1), small(16, 1);
+  const int status = guarded([&] {
+    init();
+    rank_board().numbers[kStep] = 1;
+    shared = arena_buffer<float>(70'000);
+    rank_board().numbers[kStep] = 2;
+    allreduce_(small, {.op = ReduceOp::kSum});
+    std::fill(shared.begin(), shared.end(), 1.0f);
+    allreduce_(shared, {.op = ReduceOp::kSum});
+    allreduce_(own, {.op = ReduceOp::kSum});
+    rank_board().numbers[kStep] = 3;
+    broadcast_(shared, 1);
+    allgather(small);
+    barrier();
+    rank_board().numbers[kStep] = 4;
+    const auto work = allreduce_async_(own, {.name = "async", .op = ReduceOp::kSum});
+    work->wait();
+    rank_board().numbers[kStep] = 5;
+    shutdown();
+  });
+  std::memset(own.data(), kCanary, own.size() * sizeof(float));
+  if (shared.size() != 0) std::memset(shared.data(), kCanary, shared.size() * sizeof(float));
+  poll(nullptr, 0, 20);  // whoever still wrote would have done so by then
+  if (!is_canary(own) || (shared.size() != 0 && !is_canary(shared)))
+    rank_board().numbers[kLateWrites] = 1;
+  return status;
+});
+
+void check_all_finish(HostJob& job, int ranks) {
+  REQUIRE(job.run());
+  INFO(job.describe());
+  for (int i = 0; i < ranks; ++i) CHECK(job.rank(i).status == 0);
+}
+
+}  // namespace
+
+TEST_CASE("ranks: every collective gives the right result at np 1 to 5") {
+  for (int ranks = 1; ranks <= 5; ++ranks) {
+    HostJob job({.ranks = ranks, .program = "everything"});
+    check_all_finish(job, ranks);
+  }
+}
+
+TEST_CASE("ranks: a hundred epochs in one process") {
+  HostJob job({.ranks = 3, .program = "a hundred epochs"});
+  check_all_finish(job, 3);
+  CHECK(job.epochs() == 100);
+}
+
+TEST_CASE("ranks: threads that name their operations may order them as they like") {
+  HostJob job({.ranks = 3, .program = "threads"});
+  check_all_finish(job, 3);
+}
+
+TEST_CASE(
+    "ranks: a mismatch is an error on every rank that names both sides, and the world lives") {
+  HostJob job({.ranks = 2, .program = "mismatch"});
+  check_all_finish(job, 2);
+  CHECK_THAT(job.board(0).text, Catch::Contains("rank 0") && Catch::Contains("rank 1"));
+  CHECK(std::string(job.board(0).text) == job.board(1).text);
+}
+
+TEST_CASE("ranks: a forked child holds none of the rank's descriptors and speaks not for it") {
+  HostJob job({.ranks = 2, .program = "forking"});
+  check_all_finish(job, 2);
+  CHECK(job.warnings().empty());
+}
+
+TEST_CASE("ranks: a rank that exits 0 while others want a collective is the one that is named") {
+  HostJob job({.ranks = 3, .program = "deserter"});
+  REQUIRE(job.run());
+  INFO(job.describe());
+  CHECK(job.rank(0).status == 0);
+  CHECK(job.memory().facts(0).stranded_others);
+  for (int i = 1; i < 3; ++i) {
+    CHECK(job.board(i).numbers[kOutcome] == kFailed);
+    CHECK_THAT(job.board(i).text, Catch::Contains("rank 0"));
+    CHECK(job.rank(i).given_up.empty());
+  }
+  CHECK(std::string(job.board(1).text) == job.board(2).text);
+}
+
+TEST_CASE("ranks: who needs a rank that has left fails and names it") {
+  HostJob job({.ranks = 3, .program = "leaver"});
+  REQUIRE(job.run());
+  INFO(job.describe());
+  CHECK(job.rank(0).status == 0);
+  CHECK(job.memory().facts(0).left);
+  for (int i = 1; i < 3; ++i) {
+    CHECK(job.board(i).numbers[kOutcome] == kFailed);
+    CHECK_THAT(job.board(i).text, Catch::Contains("rank 0"));
+  }
+}
+
+TEST_CASE("ranks: the status page tells what a rank was doing when it died") {
+  HostJob job({.ranks = 2, .program = "blocked"});
+  REQUIRE(job.run_until([&] {
+    return job.memory().facts(1).status.phase == Phase::kCollective &&
+           job.memory().facts(1).status.since_ns != 0;
+  }));
+  CHECK(job.memory().facts(0).status.phase == Phase::kComputing);
+  job.signal(1, SIGKILL);
+  REQUIRE(job.run_until([&] { return job.rank(1).status.has_value(); }));
+  CHECK_THAT(job.memory().facts(1).doing,
+             Catch::StartsWith("was in allreduce") && Catch::Contains("float32") &&
+                 Catch::Contains("x") && Catch::Contains("4 bytes") && Catch::Contains("for "));
+}
+
+TEST_CASE("ranks: a survivor that is stopped is given up on, and its memory is left alone") {
+  HostJob job({.ranks = 3, .program = "blocked"});
+  REQUIRE(job.run_until([&] {
+    return job.memory().facts(1).status.since_ns != 0 && job.memory().facts(2).status.since_ns != 0;
+  }));
+  job.signal(1, SIGSTOP);
+  job.signal(0, SIGKILL);
+  REQUIRE(job.run());
+  INFO(job.describe());
+  CHECK(job.rank(1).status == 128 + SIGKILL);
+  CHECK(job.board(2).numbers[kOutcome] == kFailed);
+}
+
+namespace {
+
+std::string temporary_file(const char* name) {
+  return (std::filesystem::temp_directory_path() /
+          (std::string(name) + "." + std::to_string(getpid())))
+      .string();
+}
+
+// How often rank `victim` passes fault points when nothing goes wrong.
+long count_steps(int ranks, int victim) {
+  const std::string file = temporary_file("hvd-steps");
+  std::filesystem::remove(file);
+  HostJob job({.ranks = ranks,
+               .program = "steps",
+               .rank_environment = {{victim, {"HVD_FAULT_POINT=count:" + file}}}});
+  check_all_finish(job, ranks);
+  const long count = count_fault_points(file);
+  std::filesystem::remove(file);
+  return count;
+}
+
+struct Deaths {
+  int killed = 0, failed = 0, finished = 0;
+  std::chrono::duration<double, std::milli> slowest{0};
+};
+
+// The victim is killed at its k-th step. What must hold for all others: nobody hangs, nobody is
+// given up on, the same outcome of init, of each call, and memory that stays as it was left.
+void kill_at(int ranks, int victim, long k, Deaths& deaths) {
+  CAPTURE(ranks, victim, k);
+  HostJob job(
+      {.ranks = ranks,
+       .program = "steps",
+       .rank_environment = {{victim, {"HVD_FAULT_POINT=*:" + std::to_string(k) + ":kill"}}}});
+  const bool ended = job.run();
+  INFO(job.describe());
+  REQUIRE(ended);
+  if (job.rank(victim).status == 128 + SIGKILL) ++deaths.killed;
+  int64_t outcome = -1, step = -1;
+  for (int i = 0; i < ranks; ++i) {
+    if (i == victim) continue;
+    REQUIRE(job.rank(i).status);
+    REQUIRE(*job.rank(i).status < 128);
+    REQUIRE(job.rank(i).given_up.empty());
+    REQUIRE(job.board(i).numbers[kLateWrites] == 0);
+    REQUIRE(job.board(i).numbers[kWrong] == 0);
+    const int64_t own = job.board(i).numbers[kOutcome];
+    (own == kFinished ? deaths.finished : deaths.failed) += 1;
+    // A call that completes on one survivor completes on all: so they fail in the same one.
+    if (outcome == -1) outcome = own;
+    if (step == -1) step = job.board(i).numbers[kStep];
+    REQUIRE(own == outcome);
+    REQUIRE(job.board(i).numbers[kStep] == step);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("ranks: killed at any step of init, growth, collectives, waits and shutdown") {
+  const bool thorough = env::get("HVD_TEST_LONG").has_value();
+  Deaths deaths;
+  for (int ranks : {2, 3}) {
+    for (int victim = 0; victim < (thorough ? ranks : 1); ++victim) {
+      const long steps = count_steps(ranks, victim);
+      REQUIRE(steps > 50);
+      // All k in the long run; else a stride that no other number divides, from both ends.
+      const long stride = thorough ? 1 : std::max(1L, steps / 37);
+      for (long k = 1; k <= steps; k += k < 30 ? 1 : stride) kill_at(ranks, victim, k, deaths);
+    }
+  }
+  WARN(deaths.killed << " killed, " << deaths.failed << " survivors failed, " << deaths.finished
+                     << " finished");
+  CHECK(deaths.killed > 100);
+  CHECK(deaths.failed > 100);
+}
