@@ -20,7 +20,7 @@ class Allreduce(unittest.TestCase):
     @unittest.skipIf(HVDRUN is None, "built without hvdrun")
     def test_under_hvdrun_ranks_meet(self):
         status, out, err = run(HVDRUN, "-np", "4", "--", EXAMPLE)
-        self.assertEqual((status, out), (0, "[0]<stdout>: 4 ranks: 10\n"), err)
+        self.assertEqual((status, out), (0, "[0]<stdout>:4 ranks: 10\n"), err)
 
 
 if __name__ == "__main__":
