@@ -1,10 +1,14 @@
 // Errors, environment, deadlines, fault points.
+#include <sched.h>
+
 #include <cstdlib>
+#include <thread>
 
 #include "runtime/base/deadline.h"
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
 #include "runtime/base/fault_point.h"
+#include "runtime/base/usable_cpus.h"
 #include "tests/support/catch.h"
 
 using namespace hvd;
@@ -32,4 +36,21 @@ TEST_CASE("fault point: acts at the k-th passing and only there") {
   CHECK_THROWS_AS(fault_point("*"), Error);
   CHECK_NOTHROW(fault_point("*"));
   fault::arm(nullptr);
+}
+
+TEST_CASE("usable cpus: no more than the affinity mask allows, and at least one") {
+  int all = 0, bound = 0;
+  std::jthread([&] {  // the mask is the thread's
+    all = usable_cpus();
+    cpu_set_t mask, one;
+    sched_getaffinity(0, sizeof mask, &mask);
+    CPU_ZERO(&one);
+    for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++cpu)
+      if (CPU_ISSET(cpu, &mask)) CPU_SET(cpu, &one);
+    sched_setaffinity(0, sizeof one, &one);
+    bound = usable_cpus();
+  })
+      .join();
+  CHECK(all >= 1);
+  CHECK(bound == 1);
 }
