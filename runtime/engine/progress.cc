@@ -217,6 +217,12 @@ bool Progress::rest(Awaited& awaited) {
   return true;
 }
 
+// Whoever sleeps already has to look out for the agent from now on.
+void Progress::watch_agent(bool watch) {
+  agent_answers_ += watch ? 1 : -1;
+  if (watch && token_.watched()) peers_.ring(peers_.world().local_rank, kCaller);
+}
+
 void Progress::wait_until_over() {
   if (over().load(std::memory_order_acquire)) return;
   hold();
@@ -302,7 +308,8 @@ void Progress::engine_round(TimePoint* idle_since) {
   auto most = kBackstop;
   bool moved = false;
   const bool others_look = token_.watched() || token_.has_waiters();
-  if (!others_look && token_.try_take()) {
+  // A kick: the holder may have rung just before, and would not ring twice.
+  if (!others_look && token_.take_or_kick()) {
     disarm();
     moved = advance();
     const TimePoint now = Clock::now();

@@ -76,7 +76,7 @@ class Progress {
   EpochEnd& end() { return end_; }
   std::span<Communicator* const> communicators() const { return communicators_; }
   // The agent's answers are waited for too (a segment), until it is called with false.
-  void watch_agent(bool watch) { agent_answers_ += watch ? 1 : -1; }
+  void watch_agent(bool watch);
 
   // Any thread, without the token: something was left for a feed. Serves it, or has the holder.
   void kick();
