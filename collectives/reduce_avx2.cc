@@ -1,5 +1,6 @@
 // The arithmetic with AVX2 and F16C (compiled with their flags).
-#define HVD_REDUCE_FUNCTION reduce_avx2
 #include "collectives/reduce_all-inl.h"
 
 static_assert(HWY_TARGET == HWY_AVX2);
+
+void hvd::reduce_avx2(const ReduceArguments& arguments) { HWY_NAMESPACE::reduce_all(arguments); }

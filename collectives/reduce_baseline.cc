@@ -3,5 +3,8 @@
 #if defined(__x86_64__)
 #define HWY_COMPILE_ONLY_SCALAR
 #endif
-#define HVD_REDUCE_FUNCTION reduce_baseline
 #include "collectives/reduce_all-inl.h"
+
+void hvd::reduce_baseline(const ReduceArguments& arguments) {
+  HWY_NAMESPACE::reduce_all(arguments);
+}

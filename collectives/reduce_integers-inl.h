@@ -4,6 +4,8 @@
 #include <hwy/highway.h>
 #include <string.h>
 
+#include <type_traits>
+
 #include "collectives/reduce_kernels.h"
 
 namespace hvd::HWY_NAMESPACE {
@@ -12,7 +14,7 @@ constexpr size_t kIntegerBlock = 512;  // elements, accumulated in the first cac
 
 template <class T>
 struct Limits {
-  static constexpr bool kSigned = T(-1) < T(0);
+  static constexpr bool kSigned = std::is_signed_v<T>;
   static constexpr int kBits = 8 * sizeof(T);
   static constexpr T kMost =
       kSigned ? static_cast<T>((uint64_t{1} << (kBits - 1)) - 1) : static_cast<T>(~T(0));

@@ -43,7 +43,7 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::await_lines(Operation& 
   for (; cursor_.rank < size_; ++cursor_.rank, cursor_.line = 0) {
     if (cursor_.rank == me_) continue;
     WordLine* line = lines(cursor_.rank, sequence);
-    std::byte* into = gathered_.data() + static_cast<size_t>(cursor_.rank) * kSmallBytes;
+    std::byte* into = gathered_.data() + static_cast<size_t>(cursor_.rank) * kGatheredBytes;
     for (; cursor_.line < count; ++cursor_.line) {
       const std::atomic<uint64_t>& word = line[cursor_.line].word;
       if (word.load(kAcquire) != expected) {
@@ -55,8 +55,8 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::await_lines(Operation& 
           return Step::kMoved;
         }
       }
-      const size_t at = cursor_.line * kLineBytes;
-      if (count > 1) memcpy(into + at, line[cursor_.line].data, std::min(kLineBytes, bytes - at));
+      // Whole lines, also the last: `gathered_` has room, and a length known here costs no call.
+      if (count > 1) memcpy(into + cursor_.line * kLineBytes, line[cursor_.line].data, kLineBytes);
     }
   }
   return Step::kDone;
@@ -69,7 +69,7 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::small_allreduce(Operati
   auto* result = static_cast<std::byte*>(operation.result.data);
   for (int k = 0; k < size_; ++k) {
     const std::byte* from = one_line ? lines(k, operation.sequence)[0].data
-                                     : gathered_.data() + static_cast<size_t>(k) * kSmallBytes;
+                                     : gathered_.data() + static_cast<size_t>(k) * kGatheredBytes;
     sources_[static_cast<size_t>(k)] = k == me_ ? result : from;
   }
   fault_point("collective_sum");

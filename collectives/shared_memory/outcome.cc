@@ -11,7 +11,6 @@ namespace hvd {
 namespace {
 
 constexpr auto kAcquire = std::memory_order_acquire;
-constexpr auto kRelease = std::memory_order_release;
 
 }  // namespace
 
@@ -57,8 +56,7 @@ void SharedMemoryCommunicator::notice_departure(int rank, uint64_t sequence) {
 SharedMemoryCommunicator::Step SharedMemoryCommunicator::await_entries(Operation& operation) {
   const uint64_t sequence = operation.sequence;
   const uint64_t expected = word_of(sequence, operation.hash);
-  const bool has_lines =
-      operation.kind == OperationKind::kAllreduce && operation.result.bytes() <= kSmallBytes;
+  const bool has_lines = is_small(operation);
   for (; cursor_.rank < size_; ++cursor_.rank) {
     const std::atomic<uint64_t>& word = lines(cursor_.rank, sequence)[0].word;
     const Step step = await_word(cursor_.rank, word, sequence);
@@ -97,9 +95,7 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::await_counters(
 SharedMemoryCommunicator::Step SharedMemoryCommunicator::await_done(
     const Operation& operation) const {
   if ((operation.stage & kDiffers) != 0) return Step::kDone;
-  const bool commit =
-      (operation.stage & kStagedData) != 0 ||
-      (operation.kind == OperationKind::kAllreduce && operation.result.bytes() > kSmallBytes);
+  const bool commit = (operation.stage & kStagedData) != 0 || is_large(operation);
   if (!commit && (operation.stage & kHasReaders) == 0) return Step::kDone;
   for (int k = 0; k < size_; ++k) {
     const std::atomic<uint64_t>& done = words(k).done;
@@ -170,8 +166,7 @@ std::string SharedMemoryCommunicator::compose_refusal(const Operation& operation
 // others all entries. What had them and failed all the same stood behind a failure, or was cut.
 bool SharedMemoryCommunicator::was_begun(const Operation& operation) const {
   const uint64_t expected = word_of(operation.sequence, operation.hash);
-  const bool has_lines =
-      operation.kind == OperationKind::kAllreduce && operation.result.bytes() <= kSmallBytes;
+  const bool has_lines = is_small(operation);
   const size_t count =
       has_lines ? std::max<size_t>(1, (operation.result.bytes() + kLineBytes - 1) / kLineBytes) : 1;
   for (int k = 0; k < size_; ++k)

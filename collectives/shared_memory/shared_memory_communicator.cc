@@ -16,10 +16,6 @@ namespace {
 constexpr auto kAcquire = std::memory_order_acquire;
 constexpr auto kRelease = std::memory_order_release;
 
-bool is_small_allreduce(const Operation& operation) {
-  return operation.kind == OperationKind::kAllreduce && operation.result.bytes() <= kSmallBytes;
-}
-
 }  // namespace
 
 uint64_t communicator_bytes(bool staging) {
@@ -51,7 +47,7 @@ SharedMemoryCommunicator::SharedMemoryCommunicator(Peers& peers, Arena& arena,
     staging_.push_back(base + sizeof(CommunicatorWords));
   }
   const auto ranks = static_cast<size_t>(size_);
-  gathered_.resize(ranks * kSmallBytes);
+  gathered_.resize(ranks * kGatheredBytes);
   sources_.resize(ranks);
   destinations_.resize(ranks);
   counts_.resize(ranks);
@@ -115,7 +111,7 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::enter(Operation& operat
     if (step != Step::kDone) return step;
   }
   to_enter_ = operation.next;
-  if (is_small_allreduce(operation))
+  if (is_small(operation))
     write_lines(operation);
   else
     write_entry(operation);
@@ -131,14 +127,14 @@ void SharedMemoryCommunicator::write_lines(Operation& operation) {
   const uint64_t word = word_of(operation.sequence, operation.hash);
   WordLine* line = lines(me_, operation.sequence);
   size_t at = 0;
-  do {
-    const size_t part = std::min(bytes - at, kLineBytes);
+  for (; bytes - at > kLineBytes; at += kLineBytes, ++line) {
     fault_point("collective_line");
-    if (part != 0) memcpy(line->data, from + at, part);
+    memcpy(line->data, from + at, kLineBytes);  // of a length known here: a few moves, no call
     line->word.store(word, kRelease);
-    at += part;
-    ++line;
-  } while (at < bytes);
+  }
+  fault_point("collective_line");
+  if (bytes != 0) memcpy(line->data, from + at, bytes - at);
+  line->word.store(word, kRelease);
 }
 
 void SharedMemoryCommunicator::write_entry(Operation& operation) {
@@ -222,7 +218,7 @@ bool SharedMemoryCommunicator::is_identity(const Operation& operation) const {
 
 SharedMemoryCommunicator::Step SharedMemoryCommunicator::work_on(Operation& operation) {
   const bool predecessor_resolved = resolved_ + 1 == operation.sequence;
-  if (is_small_allreduce(operation) && (operation.stage & kDiffers) == 0 && !is_identity(operation))
+  if (is_small(operation) && (operation.stage & kDiffers) == 0 && !is_identity(operation))
     return predecessor_resolved ? small_allreduce(operation) : Step::kWait;
   if ((operation.stage & kAllEntered) == 0) {
     const Step step = await_entries(operation);
@@ -254,8 +250,7 @@ void SharedMemoryCommunicator::publish_done(const Operation& operation) {
   fault_point("collective_done");
   mine().done.store(operation.sequence, kRelease);
   fault_point("collective_done");
-  const bool awaited = !is_small_allreduce(operation) &&
-                       operation.kind != OperationKind::kBarrier &&
+  const bool awaited = !is_small(operation) && operation.kind != OperationKind::kBarrier &&
                        operation.kind != OperationKind::kSegment;
   if (awaited) ring();
 }

@@ -69,6 +69,14 @@ class SharedMemoryCommunicator final : public Communicator {
     std::byte* result = nullptr;  // allgather
   };
 
+  // The two kinds of allreduce: by lines, and by `done`.
+  static bool is_small(const Operation& operation) {
+    return operation.kind == OperationKind::kAllreduce && operation.result.bytes() <= kSmallBytes;
+  }
+  static bool is_large(const Operation& operation) {
+    return operation.kind == OperationKind::kAllreduce && operation.result.bytes() > kSmallBytes;
+  }
+
   // shared_memory_communicator.cc
   Step enter(Operation& operation);
   bool slot_is_free(uint64_t sequence);
@@ -160,7 +168,7 @@ class SharedMemoryCommunicator final : public Communicator {
   uint64_t populated_ = 0;                // bytes of it
   std::string unable_;                    // why it cannot be
   // Filled anew for each operation, never allocated there.
-  std::vector<std::byte> gathered_;  // small allreduce: everybody's data, kSmallBytes each
+  std::vector<std::byte> gathered_;  // small allreduce: everybody's data, kGatheredBytes each
   std::vector<const std::byte*> sources_;
   std::vector<std::byte*> destinations_;
   std::vector<uint64_t> counts_;  // allgather: elements of each rank

@@ -14,6 +14,7 @@ inline constexpr uint64_t kOperationSlots = 8;  // operations that may be entere
 inline constexpr size_t kSmallBytes = 2048;     // up to here an allreduce travels in lines
 inline constexpr size_t kLineBytes = 56;        // a multiple of every element's size
 inline constexpr size_t kLines = (kSmallBytes + kLineBytes - 1) / kLineBytes;
+inline constexpr size_t kGatheredBytes = kLines * kLineBytes;  // of one rank, whole lines
 
 // Staging of memory that peers cannot see: three slots, so that bringing a chunk, summing the one
 // before and taking the one before that overlap. Two would have to wait for each other.

@@ -249,7 +249,7 @@ TEST_CASE("conformance: many operations of every kind under way at once") {
         expect(operation.outcome == Outcome::kComplete, "not complete");
         if (operation.kind == OperationKind::kBarrier) continue;
         const auto* data = static_cast<const float*>(operation.result.data);
-        const float sum = static_cast<float>(size * t + size * (size - 1) / 2);
+        const float sum = static_cast<float>(size * t) + static_cast<float>(size * (size - 1)) / 2;
         expect(std::all_of(data, data + operation.result.count, [&](float x) { return x == sum; }),
                "wrong sum in tensor " + std::to_string(t));
       }

@@ -1,22 +1,19 @@
 // What ranks see when they differ, when one leaves, and what no good operation may cost.
 #include <poll.h>
 
-#include <cstdlib>
 #include <cstring>
-#include <new>
 #include <string>
 
 #include "collectives/shared_memory/shared_memory_communicator.h"
 #include "hvd/error.h"
 #include "tests/collectives/reference.h"
+#include "tests/support/allocations.h"
 #include "tests/support/catch.h"
 #include "tests/support/ranks.h"
 
 using namespace hvd;
 
 namespace {
-
-thread_local long allocations = 0;
 
 void expect(bool condition, const std::string& what) {
   if (!condition) throw std::runtime_error(what);
@@ -57,15 +54,6 @@ void check_refused(int size, const std::function<void(Rank&, Operation&, std::by
 }
 
 }  // namespace
-
-// Counts what each thread allocates, so that a test can say that an operation allocates nothing.
-void* operator new(size_t size) {
-  ++allocations;
-  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 TEST_CASE("outcome: different shapes are refused by all, naming both sides") {
   check_refused(2,
@@ -317,8 +305,9 @@ TEST_CASE("outcome: no operation allocates") {
       while (!rank.communicator->idle()) rank.communicator->progress();
     };
     round();
-    const long before = allocations;
+    const long before = allocations_of_this_thread();
     for (int k = 0; k < 20; ++k) round();
-    expect(allocations == before, std::to_string(allocations - before) + " allocations");
+    const long made = allocations_of_this_thread() - before;
+    expect(made == 0, std::to_string(made) + " allocations");
   });
 }

@@ -82,7 +82,7 @@ class InProcessHost::RankPeers final : public Peers {
   }
   void ring(int local_rank, Sleeper sleeper) override { host_.ring(local_rank, sleeper); }
   int doorbell(Sleeper sleeper) const override {
-    return host_.doorbells_[static_cast<size_t>(world_.local_rank * kSleepers + sleeper)].get();
+    return host_.doorbell(world_.local_rank, sleeper);
   }
   int agent_fd() const override { return -1; }
   bool agent_alive() override { return host_.agent_alive_; }
@@ -135,9 +135,8 @@ std::unique_ptr<Peers> InProcessHost::peers(int rank) {
 
 void InProcessHost::ring(int rank, int sleeper) {
   const uint64_t one = 1;
-  const int doorbell = doorbells_[static_cast<size_t>(rank * kSleepers + sleeper)].get();
   // A full counter is readable already.
-  [[maybe_unused]] const ssize_t written = write(doorbell, &one, sizeof one);
+  [[maybe_unused]] const ssize_t written = write(doorbell(rank, sleeper), &one, sizeof one);
 }
 
 void InProcessHost::request_segment(uint32_t id, uint64_t bytes) {

@@ -53,6 +53,9 @@ class InProcessHost {
     std::string refusal;
   };
 
+  int doorbell(int rank, int sleeper) const {
+    return doorbells_[static_cast<size_t>(rank) * kSleepers + static_cast<size_t>(sleeper)].get();
+  }
   void ring(int rank, int sleeper);
   void request_segment(uint32_t id, uint64_t bytes);
   std::optional<std::vector<UniqueFd>> take_segment(uint32_t id);

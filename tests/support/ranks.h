@@ -42,7 +42,7 @@ CommunicatorFactory shared_memory_factory();
 
 class RankThreads {
  public:
-  RankThreads(int size, const CommunicatorFactory& factory = shared_memory_factory());
+  explicit RankThreads(int size, const CommunicatorFactory& factory = shared_memory_factory());
   RankThreads(const RankThreads&) = delete;
   RankThreads& operator=(const RankThreads&) = delete;
 
