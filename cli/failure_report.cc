@@ -74,13 +74,20 @@ void sort_by_death(std::vector<RankEnd>& ends) {
             [&](const RankEnd& a, const RankEnd& b) { return key(a) < key(b); });
 }
 
-// Ranks that nobody sent a signal; the first of them that failed is the cause, unless it failed
+// Of the ranks that nobody sent a signal the first that failed is the cause, unless it failed
 // because another one had left it alone with exit code 0.
 std::optional<RankEnd> first_failure(const std::vector<RankEnd>& sorted) {
-  std::optional<RankEnd> deserter;
   for (const RankEnd& end : sorted) {
-    if (!failed(end) && end.stranded_others && !deserter) deserter = end;
-    if (failed(end) && end.sent_signal == 0) return deserter && end.claimed ? deserter : end;
+    if (!failed(end) || end.sent_signal != 0) continue;
+    const auto left_it_alone = [&](const RankEnd& other) {
+      return !failed(other) && (other.stranded_others || (other.left && end.missed_leavers));
+    };
+    if (end.claimed)
+      for (const RankEnd& other : sorted) {
+        if (other.rank == end.rank) break;  // only those that ended before it
+        if (left_it_alone(other)) return other;
+      }
+    return end;
   }
   return std::nullopt;
 }
@@ -133,7 +140,7 @@ Verdict attribute(const JobFacts& facts) {
     const RankEnd& first = *verdict.first;
     verdict.status.code = failed(first) ? code_of(first) : 1;
     if (!failed(first))
-      verdict.why = "it ended without hvd::shutdown() while other ranks needed it";
+      verdict.why = "it ended while other ranks needed it for a collective";
     else if (first.given_up)
       verdict.why = "it did not answer after another rank had failed, so its agent killed it";
     else if (!facts.init_refused.empty())

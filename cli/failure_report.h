@@ -29,6 +29,8 @@ struct RankEnd {
   bool claimed = false;          // it used libhvd
   bool stranded_others = false;  // it ended without shutdown() while others needed it
   bool given_up = false;         // it did not answer in a broken epoch, and its agent killed it
+  bool left = false;             // it had called shutdown()
+  bool missed_leavers = false;   // its epoch broke because others had called shutdown() before
   std::string doing;             // by its status page; empty: nothing is known
   int64_t resident_bytes_max = 0;
 };

@@ -74,6 +74,8 @@ RankEnd from_proto(const proto::RankEnd& message) {
   end.claimed = message.last().claimed();
   end.stranded_others = message.last().stranded_others();
   end.given_up = message.last().given_up();
+  end.left = message.last().left();
+  end.missed_leavers = message.last().missed_leavers();
   end.doing = message.last().doing();
   end.resident_bytes_max = message.resident_bytes_max();
   return end;

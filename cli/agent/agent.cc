@@ -207,6 +207,8 @@ void Agent::fill_status(const Worker& worker, proto::RankStatus& status) const {
   status.set_claimed(facts.claimed);
   status.set_stranded_others(facts.stranded_others);
   status.set_given_up(facts.given_up);
+  status.set_left(facts.left);
+  status.set_missed_leavers(facts.missed_leavers);
   if (facts.claimed) status.set_doing(facts.doing);
 }
 

@@ -35,6 +35,7 @@ struct RankFacts {
   bool asked = false;            // it waits in init() for the next epoch
   bool stranded_others = false;  // it ended without shutdown() while others of its epoch were in,
                                  // or had not finished, their collectives
+  bool missed_leavers = false;   // its epoch broke because others had called shutdown() before
   StatusSnapshot status;
   std::string doing;  // describe(status), frozen at the death
 };

@@ -135,6 +135,15 @@ TEST_CASE("failure report: a rank that left others alone with exit code 0 is the
   CHECK(attribute(facts({stranded, deserter}, EndCause::kNone)).status.code == 0);
 }
 
+TEST_CASE("failure report: who called shutdown() too early is the failure, if that broke others") {
+  RankEnd leaver = code(1, 0, 2), stranded = code(0, 1, 3);
+  leaver.claimed = leaver.left = stranded.claimed = true;
+  CHECK(attribute(facts({stranded, leaver})).first->rank == 0);  // it had a reason of its own
+  stranded.missed_leavers = true;
+  CHECK(attribute(facts({stranded, leaver})).first->rank == 1);
+  CHECK(attribute(facts({stranded, leaver})).status.code == 1);
+}
+
 TEST_CASE(
     "failure report: the last line names the rank, its host, how and after how long it ended") {
   JobFacts job = facts({killed(1, SIGSEGV, 2), killed(0, SIGTERM, 3, SIGTERM)});

@@ -185,19 +185,21 @@ def run_case(case):
     return verdict != "FAIL"
 
 
-def parse_options():
+def parse_options(*programs):
+    """`programs` are further arguments behind HVDRUN: paths of what a script starts."""
     global options
     parser = argparse.ArgumentParser()
-    parser.add_argument("hvdrun")
+    for name in ("hvdrun",) + programs:
+        parser.add_argument(name, type=os.path.abspath)
     parser.add_argument("word", nargs="?", default="")
     parser.add_argument("--long", action="store_true")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     options = parser.parse_args()
-    options.hvdrun = os.path.abspath(options.hvdrun)
 
 
 def main(*cases):
-    parse_options()
+    if options is None:
+        parse_options()
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
     chosen = [case for case in cases if options.word in case.__name__.replace("_", " ")]

@@ -1,0 +1,63 @@
+// A program that uses libhvd, for the end-to-end tests: `worker WHAT RANK` does WHAT where it is
+// that rank.
+//
+//   loop          all ranks sum without end
+//   desert        RANK ends with exit code 0 after a few sums, without shutdown(); the others go on
+//   leave         the same, after shutdown()
+//   crash         RANK kills itself with SIGSEGV after a few sums; the others say what they were
+//   told absent        RANK never calls init(), and sleeps epochs        ten times init(), a sum,
+//   shutdown()
+#include <hvd/hvd.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace {
+
+void sum() {
+  std::vector<float> x(1000, float(hvd::rank()));
+  hvd::allreduce_(std::span(x), {.op = hvd::ReduceOp::kSum});
+  if (x[7] != float(hvd::size() * (hvd::size() - 1)) / 2) std::abort();
+}
+
+int run(const std::string& what, bool here) {
+  if (what == "absent" && here) {
+    pause();
+    return 0;
+  }
+  if (what == "epochs") {
+    for (int i = 0; i < 10; ++i) {
+      hvd::init();
+      sum();
+      hvd::shutdown();
+    }
+    return 0;
+  }
+  hvd::init();
+  for (int i = 0;; ++i) {
+    sum();
+    if (i == 3) std::printf("going\n"), std::fflush(stdout);
+    if (i < 10 || !here || what == "loop") continue;
+    if (what == "crash") raise(SIGSEGV);
+    if (what == "leave") hvd::shutdown();
+    std::_Exit(0);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) return 2;
+  const char* rank = std::getenv("HVD_RANK");
+  try {
+    return run(argv[1], rank != nullptr && std::string(argv[2]) == rank);
+  } catch (const hvd::Error& error) {
+    std::fprintf(stderr, "worker: %s\n", error.what());
+    return 3;
+  }
+}
