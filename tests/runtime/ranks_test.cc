@@ -252,6 +252,13 @@ const RankProgram steps("steps", [] {
   return status;
 });
 
+// The rank has waited in the named allreduce for long enough to note since when.
+bool waits_in_allreduce(HostJob& job, int rank) {
+  const StatusSnapshot status = job.memory().facts(rank).status;
+  return status.phase == Phase::kCollective && status.since_ns != 0 &&
+         status.operation.find("allreduce") != std::string::npos;
+}
+
 void check_all_finish(HostJob& job, int ranks) {
   REQUIRE(job.run());
   INFO(job.describe());
@@ -320,10 +327,8 @@ TEST_CASE("ranks: who needs a rank that has left fails and names it") {
 
 TEST_CASE("ranks: the status page tells what a rank was doing when it died") {
   HostJob job({.ranks = 2, .program = "blocked"});
-  REQUIRE(job.run_until([&] {
-    return job.memory().facts(1).status.phase == Phase::kCollective &&
-           job.memory().facts(1).status.since_ns != 0;
-  }));
+  REQUIRE(job.run_until(
+      [&] { return waits_in_allreduce(job, 1) && job.board(0).numbers[kReached] == 1; }));
   CHECK(job.memory().facts(0).status.phase == Phase::kComputing);
   job.signal(1, SIGKILL);
   REQUIRE(job.run_until([&] { return job.rank(1).status.has_value(); }));
@@ -334,9 +339,7 @@ TEST_CASE("ranks: the status page tells what a rank was doing when it died") {
 
 TEST_CASE("ranks: a survivor that is stopped is given up on, and its memory is left alone") {
   HostJob job({.ranks = 3, .program = "blocked"});
-  REQUIRE(job.run_until([&] {
-    return job.memory().facts(1).status.since_ns != 0 && job.memory().facts(2).status.since_ns != 0;
-  }));
+  REQUIRE(job.run_until([&] { return waits_in_allreduce(job, 1) && waits_in_allreduce(job, 2); }));
   job.signal(1, SIGSTOP);
   job.signal(0, SIGKILL);
   REQUIRE(job.run());
