@@ -116,6 +116,13 @@ TEST_CASE("worker environment: without a port there is no master") {
   CHECK_FALSE(is_set_in(all, "HVD_AGENT"));
 }
 
+TEST_CASE("worker environment: -x NAME=V replaces what the user had, -x NAME changes nothing") {
+  const Entries users = {"A=1", "B=2", "AB=3"};
+  const std::vector<EnvironmentSetting> settings = {
+      {"A", "new=value"}, {"B", std::nullopt}, {"C", ""}};
+  CHECK(with_settings(users, settings) == Entries{"B=2", "AB=3", "A=new=value", "C="});
+}
+
 TEST_CASE("worker environment: of several values the last one counts") {
   const Entries entries = {"A=1", "AB=2", "A=3"};
   CHECK(value_in(entries, "A", "") == "3");
