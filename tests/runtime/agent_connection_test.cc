@@ -1,0 +1,228 @@
+// The worker's end of its socket, with an agent that says what the test wants.
+#include "runtime/agent_connection.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include <functional>
+#include <thread>
+
+#include "runtime/base/control_block.h"
+#include "runtime/base/error.h"
+#include "tests/support/catch.h"
+
+using namespace hvd;
+using namespace std::chrono_literals;
+
+namespace {
+
+// Listens, accepts one worker, and follows the script on a thread of its own.
+class ScriptedAgent {
+ public:
+  using Script = std::function<void(ScriptedAgent&)>;
+  explicit ScriptedAgent(Script script)
+      : listener_(listen_at(address_.name)), thread_([this, script = std::move(script)] {
+          wait_readable(listener_.get());
+          socket_ = AgentSocket(
+              UniqueFd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)));
+          script(*this);
+          socket_.close();
+        }) {}
+
+  const AgentAddress& address() const { return address_; }
+
+  // The next message of that kind; nothing when the worker is gone.
+  std::optional<AgentMessage> expect(AgentMessage::Kind kind) {
+    while (!socket_.ended()) {
+      if (auto message = socket_.receive(); message && message->kind == kind) return message;
+      wait_readable(socket_.fd());
+    }
+    return std::nullopt;
+  }
+  std::optional<AgentMessage> receive() { return socket_.receive(); }
+  void send(AgentMessage::Kind kind, uint32_t id = 0, const std::string& text = "",
+            int64_t value = 0, std::span<const int> fds = {}) {
+    AgentMessage message;
+    message.kind = kind;
+    message.epoch = 4;
+    message.id = id;
+    message.value = value;
+    message.body = to_bytes(text);
+    socket_.send(message, fds);
+  }
+  void welcome() {
+    expect(AgentMessage::kClaim);
+    const UniqueFd page(memfd_create("page", MFD_CLOEXEC));
+    const int fd = ftruncate(page.get(), sizeof(StatusPage)) == 0 ? page.get() : -1;
+    send(AgentMessage::kClaimed, 0, "", 0, std::span(&fd, 1));
+  }
+  // Two local ranks; doorbells in two messages.
+  void start_epoch() {
+    expect(AgentMessage::kWantEpoch);
+    AgentMessage message;
+    message.kind = AgentMessage::kWorld;
+    message.epoch = 4;
+    message.key = "localhost";
+    message.body = encode({4, 1, 2, 1, 2, 0, 1, "localhost"});
+    const UniqueFd event(eventfd(0, EFD_CLOEXEC));
+    const int fds[] = {event.get(), event.get(), event.get()};
+    socket_.send(message, std::span(fds, 1));
+    send(AgentMessage::kDoorbells, 0, "", 0, fds);
+    send(AgentMessage::kDoorbells, 0, "", 0, std::span(fds, 1));
+  }
+
+ private:
+  static void wait_readable(int fd) {
+    pollfd polled{fd, POLLIN, 0};
+    poll(&polled, 1, 30'000);
+  }
+
+  const AgentAddress address_{make_agent_name(), 1};
+  UniqueFd listener_;
+  AgentSocket socket_;
+  std::jthread thread_;
+};
+
+}  // namespace
+
+TEST_CASE("agent connection: nobody listens") {
+  CHECK_THROWS_WITH(AgentConnection({make_agent_name(), 0}), Catch::Contains("no agent answers"));
+}
+
+TEST_CASE("agent connection: a refused claim is told in the agent's words") {
+  ScriptedAgent agent([](ScriptedAgent& self) {
+    self.expect(AgentMessage::kClaim);
+    self.send(AgentMessage::kRefused, 0, "rank 1 is taken",
+              static_cast<int64_t>(ErrorCode::kUnavailable));
+  });
+  CHECK_THROWS_WITH(AgentConnection(agent.address()), Catch::Equals("rank 1 is taken"));
+}
+
+TEST_CASE("agent connection: an agent that ends ends every wait") {
+  SECTION("while the rank is claimed") {
+    ScriptedAgent agent([](ScriptedAgent& self) { self.expect(AgentMessage::kClaim); });
+    CHECK_THROWS_WITH(AgentConnection(agent.address()), Catch::Contains("has ended"));
+  }
+  SECTION("while init() waits") {
+    ScriptedAgent agent([](ScriptedAgent& self) {
+      self.welcome();
+      self.expect(AgentMessage::kWantEpoch);
+    });
+    AgentConnection connection(agent.address());
+    CHECK_THROWS_WITH(connection.join(), Catch::Contains("has ended"));
+  }
+  SECTION("while the Store is asked") {
+    ScriptedAgent agent([](ScriptedAgent& self) {
+      self.welcome();
+      self.expect(AgentMessage::kStoreGet);
+    });
+    AgentConnection connection(agent.address());
+    CHECK(connection.alive());
+    AgentMessage question;
+    question.kind = AgentMessage::kStoreGet;
+    CHECK_THROWS_WITH(connection.ask(std::move(question)), Catch::Contains("has ended"));
+    CHECK_FALSE(connection.alive());
+  }
+}
+
+TEST_CASE("agent connection: init() is refused, and may be tried again") {
+  ScriptedAgent agent([](ScriptedAgent& self) {
+    self.welcome();
+    self.expect(AgentMessage::kWantEpoch);
+    self.send(AgentMessage::kRefused, 0, "rank 0 has not called hvd::init()",
+              static_cast<int64_t>(ErrorCode::kTimeout));
+    self.start_epoch();
+    self.expect(AgentMessage::kClaim);  // never comes: until the worker is gone
+  });
+  AgentConnection connection(agent.address());
+  try {
+    connection.join();
+    FAIL("it has to throw");
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kTimeout);
+    CHECK(std::string(error.what()) == "rank 0 has not called hvd::init()");
+  }
+  const AgentConnection::Epoch epoch = connection.join();
+  CHECK(epoch.world.epoch == 4);
+  CHECK(epoch.world.local_rank == 1);
+  CHECK(epoch.doorbells.size() == 2 * kSleepers);
+}
+
+TEST_CASE("agent connection: a segment is there when all its parts are, and once") {
+  ScriptedAgent agent([](ScriptedAgent& self) {
+    self.welcome();
+    self.start_epoch();
+    const UniqueFd memory(memfd_create("piece", MFD_CLOEXEC));
+    const int fd = memory.get();
+    self.expect(AgentMessage::kRequestSegment);
+    self.send(AgentMessage::kSegment, 0, "", 4096, std::span(&fd, 1));
+    self.expect(AgentMessage::kRequestSegment);
+    self.send(AgentMessage::kSegment, 0, "", 4096, std::span(&fd, 1));
+    self.send(AgentMessage::kSegmentRefused, 1, "segment 1 is too large");
+    self.expect(AgentMessage::kClaim);
+  });
+  AgentConnection connection(agent.address());
+  const AgentConnection::Epoch epoch = connection.join();
+  int arrivals = 0;
+  connection.on_segment(&epoch, [&] { ++arrivals; });
+  AgentMessage request;
+  request.kind = AgentMessage::kRequestSegment;
+  connection.post(request);
+  const auto wait = [&] {
+    pollfd polled{connection.fd(), POLLIN, 0};
+    REQUIRE(poll(&polled, 1, 30'000) == 1);
+  };
+  wait();
+  CHECK_FALSE(connection.take_segment(0));
+  CHECK(arrivals == 0);
+  connection.post(request);
+  std::optional<std::vector<UniqueFd>> pieces;
+  while (!(pieces = connection.take_segment(0))) wait();
+  CHECK(pieces->size() == 2);
+  CHECK(arrivals >= 1);
+  CHECK_FALSE(connection.take_segment(0));  // given out once
+  const auto refused = [&] {
+    for (;;) {
+      if (connection.take_segment(1)) return;
+      wait();
+    }
+  };
+  CHECK_THROWS_WITH(refused(), Catch::Equals("segment 1 is too large"));
+}
+
+TEST_CASE("agent connection: threads that ask at once get their own answers") {
+  constexpr int kThreads = 4, kQuestions = 200;
+  ScriptedAgent agent([](ScriptedAgent& self) {
+    self.welcome();
+    // Whatever is there, backwards, so that answers reach threads that were not reading.
+    for (int answered = 0; answered < kThreads * kQuestions;) {
+      std::vector<AgentMessage> questions;
+      std::optional<AgentMessage> next = self.expect(AgentMessage::kStoreAdd);
+      for (; next; next = self.receive()) questions.push_back(std::move(*next));
+      if (questions.empty()) return;
+      answered += static_cast<int>(questions.size());
+      for (; !questions.empty(); questions.pop_back())
+        self.send(AgentMessage::kStoreAnswer, questions.back().id, "", questions.back().value);
+    }
+    self.expect(AgentMessage::kClaim);
+  });
+  AgentConnection connection(agent.address());
+  std::atomic<int> right{0};
+  {
+    std::vector<std::jthread> threads;
+    for (int thread = 0; thread < kThreads; ++thread) {
+      threads.emplace_back([&, thread] {
+        for (int i = 0; i < kQuestions; ++i) {
+          AgentMessage question;
+          question.kind = AgentMessage::kStoreAdd;
+          question.value = thread * kQuestions + i;
+          right += connection.ask(std::move(question)).value == thread * kQuestions + i;
+        }
+      });
+    }
+  }
+  CHECK(right == kThreads * kQuestions);
+}
