@@ -1,5 +1,7 @@
 #include "tests/benchmark/collective_rows.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -57,51 +59,59 @@ std::array<std::byte, 8> encode(unsigned value, const std::string& dtype) {
   return bytes;
 }
 
-unsigned element_of(int rank, size_t index) {
-  return static_cast<unsigned>((static_cast<size_t>(rank) + index) % 3);
-}
-
+// Rank r holds (r + i) % 3 in element i, so everything repeats after three elements.
 class Pattern {
  public:
   Pattern(const Library& library, const RowsRequest& request, size_t bytes)
-      : library_(library), request_(request), count_(bytes / request.element_bytes) {}
-
-  void fill(std::byte* data) const {
-    for (size_t i = 0; i < count_; ++i) {
-      if (request_.kind == CollectiveKind::kAllgather && owner(i) != library_.rank()) continue;
-      put(data, i, element_of(library_.rank(), i));
+      : library_(library), request_(request), count_(bytes / request.element_bytes) {
+    const int ranks = request.kind == CollectiveKind::kAllreduce ? library.size() : 1;
+    for (size_t phase = 0; phase < 3; ++phase) {
+      unsigned sum = 0;
+      for (int rank = 0; rank < ranks; ++rank) sum += element_of(rank, phase);
+      one_[phase] = encode(static_cast<unsigned>(phase), request.dtype);
+      result_[phase] = encode(sum, request.dtype);
     }
   }
 
+  // What this rank has before the call.
+  void fill(std::byte* data) const {
+    const auto [begin, end] = part(library_.rank());
+    for (size_t i = begin; i < end; ++i)
+      std::memcpy(data + i * request_.element_bytes, one_[element_of(library_.rank(), i)].data(),
+                  request_.element_bytes);
+  }
+
   uint64_t wrong(const std::byte* data) const {
+    if (request_.kind != CollectiveKind::kAllgather) return differing(data, 0, count_, 0);
     uint64_t found = 0;
-    for (size_t i = 0; i < count_; ++i) {
-      const auto want = encode(expected(i), request_.dtype);
-      found +=
-          std::memcmp(data + i * request_.element_bytes, want.data(), request_.element_bytes) != 0;
+    for (int rank = 0; rank < library_.size(); ++rank) {
+      const auto [begin, end] = part(rank);
+      found += differing(data, begin, end, rank);
     }
     return found;
   }
 
  private:
-  int owner(size_t index) const {
-    return static_cast<int>(index / (count_ / static_cast<size_t>(library_.size())));
+  static unsigned element_of(int rank, size_t index) {
+    return static_cast<unsigned>((static_cast<size_t>(rank) + index) % 3);
   }
-  void put(std::byte* data, size_t index, unsigned value) const {
-    const auto bytes = encode(value, request_.dtype);
-    std::memcpy(data + index * request_.element_bytes, bytes.data(), request_.element_bytes);
+  std::pair<size_t, size_t> part(int rank) const {
+    if (request_.kind != CollectiveKind::kAllgather) return {0, count_};
+    const size_t each = count_ / static_cast<size_t>(library_.size());
+    return {each * static_cast<size_t>(rank), each * static_cast<size_t>(rank + 1)};
   }
-  unsigned expected(size_t index) const {
-    if (request_.kind == CollectiveKind::kBroadcast) return element_of(0, index);
-    if (request_.kind == CollectiveKind::kAllgather) return element_of(owner(index), index);
-    unsigned sum = 0;
-    for (int rank = 0; rank < library_.size(); ++rank) sum += element_of(rank, index);
-    return sum;
+  uint64_t differing(const std::byte* data, size_t begin, size_t end, int rank) const {
+    uint64_t found = 0;
+    for (size_t i = begin; i < end; ++i)
+      found += std::memcmp(data + i * request_.element_bytes, result_[element_of(rank, i)].data(),
+                           request_.element_bytes) != 0;
+    return found;
   }
 
   const Library& library_;
   const RowsRequest& request_;
   const size_t count_;
+  std::array<std::array<std::byte, 8>, 3> one_, result_;  // by phase: 0, 1, 2; and what comes out
 };
 
 // ---- one row -----------------------------------------------------------------------------------
@@ -209,7 +219,7 @@ void write_json(const RowsRequest& request, int ranks, std::span<const Row> rows
   for (const Row& row : rows) {
     std::fprintf(
         file,
-        R"(%s  {"bytes": %zu, "time_us": %.4f, "algbw_gbps": %.6f, "busbw_gbps": %.6f, "wrong": %llu})",
+        R"(%s  {"bytes": %zu, "time_us": %.4f, "algbw_gbps": %.9g, "busbw_gbps": %.9g, "wrong": %llu})",
         separator, row.bytes, row.time_us, row.algbw_gbps, row.busbw_gbps,
         static_cast<unsigned long long>(row.wrong));
     separator = ",\n";
@@ -295,6 +305,19 @@ void check_request(RowsRequest& request, std::span<const char* const> memories) 
 }
 
 }  // namespace
+
+PrivateMemory::PrivateMemory(size_t bytes) : bytes_(bytes) {
+  void* found = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (found == MAP_FAILED)
+    throw std::runtime_error("no memory for " + std::to_string(bytes) + " bytes of data");
+  madvise(found, bytes, MADV_HUGEPAGE);
+  std::memset(found, 0, bytes);
+  data_ = static_cast<std::byte*>(found);
+}
+
+PrivateMemory::~PrivateMemory() {
+  if (data_) munmap(data_, bytes_);
+}
 
 bool parse_rows_request(std::span<char* const> arguments, std::span<const char* const> memories,
                         RowsRequest& request) {

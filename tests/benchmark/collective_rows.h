@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 
 namespace hvd {
 
@@ -51,6 +52,28 @@ class Library {
   virtual void maximum(std::span<double> values) = 0;
   // The floor computes nothing that could be wrong.
   virtual bool has_result() const { return true; }
+};
+
+// Zeroed memory of one process, in huge pages where the system gives them.
+class PrivateMemory {
+ public:
+  PrivateMemory() = default;
+  explicit PrivateMemory(size_t bytes);
+  PrivateMemory(PrivateMemory&& other) noexcept { swap(other); }
+  PrivateMemory& operator=(PrivateMemory other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~PrivateMemory();
+  std::byte* data() const { return data_; }
+
+ private:
+  void swap(PrivateMemory& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+  }
+  std::byte* data_ = nullptr;
+  size_t bytes_ = 0;
 };
 
 // Measures all sizes. Rank 0 prints the rows and writes the JSON file. Collective. Returns the

@@ -2,13 +2,10 @@
 //
 // An allreduce of N bytes among p ranks has to read p·N and write p·N bytes; this loop does just
 // that and moves nothing between ranks but a barrier. Ranks are threads: the traffic is the same.
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstring>
-#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -45,21 +42,14 @@ void scale(float* data, size_t count, float factor) {
 class Floor final : public hvd::Library {
  public:
   Floor(Meeting& meeting, int rank) : meeting_(meeting), rank_(rank) {}
-  ~Floor() override {
-    if (memory_) munmap(memory_, bytes_);
-  }
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(meeting_.counters.size()); }
   bool has_result() const override { return false; }
 
   std::byte* memory(size_t bytes) override {
-    void* found = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (found == MAP_FAILED) throw std::runtime_error("no memory for the data");
-    madvise(found, bytes, MADV_HUGEPAGE);
-    std::memset(found, 0, bytes);
-    bytes_ = bytes;
-    return memory_ = static_cast<std::byte*>(found);
+    memory_ = hvd::PrivateMemory(bytes);
+    return memory_.data();
   }
 
   void barrier() override {
@@ -93,8 +83,7 @@ class Floor final : public hvd::Library {
   const int rank_;
   const float factor_ = 1.0000001F;
   uint32_t meetings_ = 0;
-  std::byte* memory_ = nullptr;
-  size_t bytes_ = 0;
+  hvd::PrivateMemory memory_;
 };
 
 }  // namespace

@@ -4,6 +4,8 @@ import json
 import os
 import sys
 
+import collectives
+import idle
 import launch
 import output
 from experiment import run
@@ -12,7 +14,7 @@ from programs import ROOT, NotBuilt
 from report import as_json, table
 from samples import ENOUGH, QUIET_CPUS, exit_status
 
-BENCHMARKS = {"launch": launch, "output": output}
+BENCHMARKS = {"launch": launch, "collectives": collectives, "output": output, "idle": idle}
 INTRODUCTION = """\
 Measures hvdrun beside others on this machine and prints ratios of one run.
 

@@ -1,6 +1,5 @@
 // The same rows through MPI: mpirun -np 2 mpi_collectives.openmpi --op allreduce --json FILE.
 #include <mpi.h>
-#include <sys/mman.h>
 
 #include <cstdio>
 #include <cstring>
@@ -34,12 +33,9 @@ class Mpi final : public hvd::Library {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  std::byte* memory(size_t bytes) override {  // until the process ends
-    void* found = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (found == MAP_FAILED) throw std::runtime_error("no memory for the data");
-    madvise(found, bytes, MADV_HUGEPAGE);
-    std::memset(found, 0, bytes);
-    return static_cast<std::byte*>(found);
+  std::byte* memory(size_t bytes) override {
+    memory_ = hvd::PrivateMemory(bytes);
+    return memory_.data();
   }
 
   void barrier() override { MPI_Barrier(MPI_COMM_WORLD); }
@@ -70,6 +66,7 @@ class Mpi final : public hvd::Library {
   const MPI_Datatype type_;
   const size_t element_bytes_;
   int rank_ = 0, size_ = 1;
+  hvd::PrivateMemory memory_;
 };
 
 }  // namespace

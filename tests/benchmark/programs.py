@@ -56,10 +56,11 @@ def python_with_torch():
 
 
 def environment(**more):
-    """Ours with what peers need to run as root, and without another launcher's variables."""
+    """Ours, one compute thread a rank, what peers need to run as root, and no other launcher's variables."""
     prefixes = ("OMPI_", "PMI_", "PMIX_", "HVD_", "HOROVOD_", "HYDRA_", "MPI")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
-    return dict(kept, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", **more)
+    asked = {"OMP_NUM_THREADS": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return kept | asked | more
 
 
 def run_once(words, limit_s, **popen):

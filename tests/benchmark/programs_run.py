@@ -1,0 +1,61 @@
+"""The measured programs run under hvdrun and say what they promise: programs_run.py BIN_FOLDER. Nothing is timed."""
+import json
+import os
+import sys
+import tempfile
+import unittest
+
+import idle
+from programs import run_once
+
+BIN = sys.argv.pop(1)
+ROW_KEYS = ["bytes", "time_us", "algbw_gbps", "busbw_gbps", "wrong"]
+
+
+def program(name):
+    return os.path.join(BIN, name)
+
+
+class CollectiveBenchmarkTest(unittest.TestCase):
+    def rows(self, np, *options):
+        with tempfile.NamedTemporaryFile() as file:
+            words = [program("collective_benchmark"), *options, "--seconds", "0.001", "--json", file.name]
+            if np > 1:
+                words = [program("hvdrun"), "-np", str(np), "--", *words]
+            run_once(words, 60)
+            return json.load(file)
+
+    def test_the_json_has_just_the_keys_that_were_agreed(self):
+        found = self.rows(2, "--dtype", "int32", "--min-bytes", "8", "--max-bytes", "128K", "--factor", "128")
+        self.assertEqual(list(found), ["op", "dtype", "ranks", "memory", "rows"])
+        self.assertEqual(list(found.values())[:4], ["allreduce", "int32", 2, "arena"])
+        self.assertEqual([list(row) for row in found["rows"]], [ROW_KEYS] * 3)
+        self.assertEqual([row["bytes"] for row in found["rows"]], [8, 1024, 131072])
+        for row in found["rows"]:
+            self.assertGreater(row["time_us"], 0)
+            # one link of two carries as much as the algorithm moves
+            self.assertAlmostEqual(row["algbw_gbps"], row["busbw_gbps"])
+            self.assertAlmostEqual(row["algbw_gbps"], row["bytes"] / row["time_us"] / 1e3, delta=row["algbw_gbps"] * 0.01)
+
+    def test_every_operation_is_right_alone_and_among_three_and_from_both_memories(self):
+        for np in (1, 3):
+            for op in ("allreduce", "allgather", "broadcast"):
+                for memory in ("arena", "private"):
+                    found = self.rows(np, "--op", op, "--memory", memory, "--min-bytes", "100", "--max-bytes", "400K", "--factor", "64")
+                    self.assertEqual([row["wrong"] for row in found["rows"]], [0] * len(found["rows"]))
+                    self.assertEqual(found["ranks"], np)
+
+
+class BlockedRankTest(unittest.TestCase):
+    def test_the_other_ranks_wait_until_the_job_is_ended(self):
+        job = idle.Job(program("hvdrun"), [program("blocked_rank")], idle.NP - 1)
+        try:
+            self.assertIsNone(job.process.poll())
+            self.assertEqual(len(job.ranks), idle.NP)
+            self.assertGreaterEqual(len(job.launcher), 3)  # hvdrun, keeper, agent
+        finally:
+            job.end()
+
+
+if __name__ == "__main__":
+    unittest.main()
