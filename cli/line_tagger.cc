@@ -19,13 +19,12 @@ size_t first_line_bytes(std::string_view whole, bool has_cr) {
 
 // How many bytes of `bytes` are lines that have ended. A \r as the last byte may be half of \r\n:
 // it has to wait.
-size_t whole_lines_bytes(std::string_view bytes, bool& has_cr) {
+size_t whole_lines_bytes(std::string_view bytes) {
   auto after_last = [&](char end, size_t most) -> size_t {
     const void* last = memrchr(bytes.data(), end, most);
     return last ? size_t(static_cast<const char*>(last) - bytes.data()) + 1 : 0;
   };
   const size_t after_cr = bytes.empty() ? 0 : after_last('\r', bytes.size() - 1);
-  has_cr = after_cr > 0;
   return std::max(after_cr, after_last('\n', bytes.size()));
 }
 
@@ -47,7 +46,7 @@ void LineTagger::write_lines(State& state, std::string_view whole, std::string& 
     out.append(whole);
     whole = {};
   }
-  const bool has_cr = std::memchr(whole.data(), '\r', whole.size()) != nullptr;
+  const bool has_cr = whole.find('\r') != whole.npos;
   while (!whole.empty()) {
     const size_t length = first_line_bytes(whole, has_cr);
     write_prefix(state, out);
@@ -65,8 +64,7 @@ void LineTagger::feed(size_t stream, std::string_view bytes, TimePoint now, std:
   std::string& target = holder_ && *holder_ != stream ? waiting_ : out;
   if (!state.rest.empty() && state.rest.back() == '\r' && bytes.front() != '\n')
     end_rest(stream, target);
-  bool has_cr = false;
-  const size_t whole_bytes = whole_lines_bytes(bytes, has_cr);
+  const size_t whole_bytes = whole_lines_bytes(bytes);
   if (whole_bytes > 0) {
     if (!state.rest.empty()) {
       write_prefix(state, target);
