@@ -8,10 +8,10 @@ from support import expect, run, start
 
 def thirty_jobs_at_once():
     begin = time.monotonic()
-    jobs = [start("--", "bash", "-c", "echo $HVD_RANK; exit $((HVD_RANK * 5))") for _ in range(30)]
+    jobs = [start("--", "bash", "-c", "echo $HVD_RANK") for _ in range(30)]
     for job in jobs:
         out, _ = job.communicate(timeout=60)
-        expect(job.returncode, 5)
+        expect(job.returncode, 0)
         expect(sorted(out.splitlines()), [b"[0]<stdout>:0", b"[1]<stdout>:1"])
     return f"{time.monotonic() - begin:.1f} s"
 
