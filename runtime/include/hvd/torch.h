@@ -1,0 +1,153 @@
+// hvd for LibTorch: the gradients of any torch::optim optimizer averaged over all ranks.
+//
+//   hvd::init();
+//   torch::manual_seed(42);
+//   Net model;
+//   model->to(hvd::local_device());
+//   torch::optim::SGD sgd(model->parameters(), 0.01 * hvd::size());
+//   hvd::broadcast_parameters(*model, 0);
+//   hvd::broadcast_optimizer_state(sgd, 0);
+//   hvd::DistributedOptimizer optimizer(sgd, model->named_parameters());
+//   … optimizer.zero_grad(); loss.backward(); optimizer.step();
+//
+// Names, meanings and defaults are those of horovod.torch. Results are equal, bit for bit, on every
+// rank. What throws says so; errors are hvd::Error, and hvd::CommFailure when the world broke.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+#include <torch/ordered_dict.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "hvd/hvd.h"
+#include "hvd/torch_types.h"
+
+namespace hvd {
+
+// ---- collectives on tensors
+//
+// Of any shape, contiguous or not, on the CPU. Those that do not end in _ leave their input alone;
+// they are not differentiable yet, so an input that requires a gradient is kUnsupported (detach()
+// it). Types: those of <hvd/types.h>; broadcast takes any. Different shapes or types on two ranks
+// are an Error on every rank.
+
+// A tensor to come. Copies share it.
+class HVD_API TensorWork {
+ public:
+  bool done() const;
+  // Throws what went wrong. May be called again. In-place results are there after the first wait().
+  torch::Tensor wait();
+
+  class Impl;
+  explicit TensorWork(std::shared_ptr<Impl> impl);
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+HVD_API torch::Tensor allreduce(const torch::Tensor& tensor, const AllreduceOptions& options = {},
+                                Compression compression = Compression::kNone);
+HVD_API torch::Tensor allreduce_(const torch::Tensor& tensor, const AllreduceOptions& options = {});
+HVD_API TensorWork allreduce_async(const torch::Tensor& tensor,
+                                   const AllreduceOptions& options = {});
+HVD_API TensorWork allreduce_async_(const torch::Tensor& tensor,
+                                    const AllreduceOptions& options = {});
+
+HVD_API torch::Tensor broadcast(const torch::Tensor& tensor, int root,
+                                const BroadcastOptions& options = {});
+HVD_API torch::Tensor broadcast_(const torch::Tensor& tensor, int root,
+                                 const BroadcastOptions& options = {});
+HVD_API TensorWork broadcast_async(const torch::Tensor& tensor, int root,
+                                   const BroadcastOptions& options = {});
+HVD_API TensorWork broadcast_async_(const torch::Tensor& tensor, int root,
+                                    const BroadcastOptions& options = {});
+
+// All ranks' rows, in rank order; their numbers may differ. A tensor without dimensions is a row.
+HVD_API torch::Tensor allgather(const torch::Tensor& tensor, const AllgatherOptions& options = {});
+HVD_API TensorWork allgather_async(const torch::Tensor& tensor,
+                                   const AllgatherOptions& options = {});
+
+// ---- training
+
+// This rank's GPU, or the CPU: the CPU for now, and it says so once when there are GPUs.
+HVD_API torch::Device local_device();
+
+// The root's values to all ranks, in place; of a module its parameters and buffers. Collectives of
+// the init thread.
+HVD_API void broadcast_parameters(const torch::nn::Module& module, int root = 0);
+HVD_API void broadcast_parameters(
+    const torch::OrderedDict<std::string, torch::Tensor>& named_tensors, int root = 0);
+HVD_API void broadcast_parameters(const std::vector<torch::Tensor>& tensors, int root = 0);
+
+// A torch::optim optimizer whose gradients are reduced over all ranks before each step.
+//
+// It holds a reference to the optimizer, which goes on being the one for schedulers and
+// checkpoints. Make it, and step it, in the thread that called hvd::init(); every rank makes the
+// same ones in the same order. A parameter that no rank used in a step keeps an undefined gradient.
+//
+// A gradient becomes memory that the ranks share, valid as long as the tensor is held; one that is
+// kept while the next two steps are made is overwritten: clone() what you keep for longer.
+class HVD_API DistributedOptimizer {
+ public:
+  using NamedParameters = torch::OrderedDict<std::string, torch::Tensor>;
+
+  // Collective. Throws kInvalidArgument when a parameter of `optimizer` that requires a gradient
+  // has no name, or belongs to another DistributedOptimizer; when the ranks' parameters differ (the
+  // text says in what); kUnsupported for what cannot be exchanged (LBFGS, Adasum, sparse, GPU).
+  DistributedOptimizer(torch::optim::Optimizer& optimizer, const NamedParameters& named_parameters,
+                       const DistributedOptimizerOptions& options = {});
+  ~DistributedOptimizer();  // gives back the parameters' hooks; gradients stay
+  DistributedOptimizer(const DistributedOptimizer&) = delete;
+  DistributedOptimizer& operator=(const DistributedOptimizer&) = delete;
+
+  // synchronize(), then the wrapped optimizer's step. With a closure: after it, before the step.
+  // Throws kInvalidArgument on every rank, and changes no parameter on any, when one rank made a
+  // mistake since the last step (it is named).
+  torch::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr);
+
+  // Waits until every .grad is the result; for clipping and the like. Go on with
+  // skip_synchronize(), otherwise step() reduces the results once more (and warns once).
+  void synchronize();
+
+  // While it lives, step() does not synchronize:
+  //   optimizer.synchronize(); clip(…); auto guard = optimizer.skip_synchronize();
+  //   optimizer.step();
+  class HVD_API SkipSynchronize {
+   public:
+    ~SkipSynchronize();
+    SkipSynchronize(const SkipSynchronize&) = delete;
+    SkipSynchronize& operator=(const SkipSynchronize&) = delete;
+
+   private:
+    friend class DistributedOptimizer;
+    explicit SkipSynchronize(DistributedOptimizer& owner);
+    DistributedOptimizer& owner_;
+  };
+  [[nodiscard]] SkipSynchronize skip_synchronize();
+
+  // Throws kInvalidArgument between backward() and step(): gradients are under way.
+  void zero_grad(bool set_to_none = true);
+
+  // Throws kInvalidArgument between backward() and step().
+  void set_backward_passes_per_step(int passes);
+
+  torch::optim::Optimizer& optimizer();  // the wrapped one
+  std::vector<torch::optim::OptimizerParamGroup>& param_groups();
+
+  // For tests: over another data path.
+  class Impl;
+  explicit DistributedOptimizer(std::unique_ptr<Impl> impl);
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+// The root's options (learning rate and so on, of every group) and state to all ranks. Of Adagrad,
+// Adam, AdamW, RMSprop and SGD; kUnsupported for others. A collective of the init thread.
+HVD_API void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root = 0);
+HVD_API void broadcast_optimizer_state(DistributedOptimizer& optimizer, int root = 0);
+
+}  // namespace hvd

@@ -1,0 +1,199 @@
+// <hvd/torch.h> over the current Context.
+#include <c10/core/GradMode.h>
+#include <torch/cuda.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <utility>
+
+#include "hvd/torch.h"
+#include "runtime/context.h"
+#include "runtime/torch/broadcast.h"
+#include "runtime/torch/compression.h"
+#include "runtime/torch/optimizer.h"
+#include "runtime/torch/tensor_collective.h"
+
+namespace hvd {
+namespace {
+
+using Place = TensorCollective::Place;
+using Collective = std::shared_ptr<TensorCollective>;
+
+Reduction reduction_of(const AllreduceOptions& options) {
+  return {.op = options.op, .prescale = options.prescale, .postscale = options.postscale};
+}
+
+template <class Options>
+std::string name_of(const Options& options, Context& current, const char* kind) {
+  return options.name.empty() ? current.next_name(kind) : options.name;
+}
+
+std::unique_ptr<BucketList> make_bucket_list(const BucketListSpec& spec) {
+  const auto current = context();
+  if (!current->engine().on_init_thread()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "a DistributedOptimizer is made, and given further parameters, in the thread that "
+                "called hvd::init()");
+  }
+  return current->engine().make_bucket_list(spec);
+}
+
+NamedTensors numbered(const std::vector<torch::Tensor>& tensors) {
+  NamedTensors named;
+  for (size_t i = 0; i < tensors.size(); ++i)
+    named.emplace_back("parameter " + std::to_string(i), tensors[i]);
+  return named;
+}
+
+void append(NamedTensors& to, const torch::OrderedDict<std::string, torch::Tensor>& tensors) {
+  for (const auto& item : tensors) to.emplace_back(item.key(), item.value());
+}
+
+}  // namespace
+
+class TensorWork::Impl {
+ public:
+  Impl(std::shared_ptr<Work> work, Collective collective)
+      : work_(std::move(work)), collective_(std::move(collective)) {}
+  bool done() const { return work_->done(); }
+  torch::Tensor wait() {
+    work_->wait();
+    return collective_->take_result();
+  }
+
+ private:
+  const std::shared_ptr<Work> work_;
+  const Collective collective_;
+};
+
+TensorWork::TensorWork(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+bool TensorWork::done() const { return impl_->done(); }
+torch::Tensor TensorWork::wait() { return impl_->wait(); }
+
+namespace {
+
+TensorWork submit(Context& current, const Collective& collective) {
+  auto work = TensorCollective::submit(current.engine(), collective);
+  return TensorWork(std::make_shared<TensorWork::Impl>(std::move(work), collective));
+}
+
+torch::Tensor run_allreduce(const torch::Tensor& tensor, Place place,
+                            const AllreduceOptions& options) {
+  const auto collective =
+      TensorCollective::allreduce(tensor, place, reduction_of(options), options.name);
+  return TensorCollective::run(context()->engine(), collective);
+}
+
+TensorWork submit_allreduce(const torch::Tensor& tensor, Place place,
+                            const AllreduceOptions& options) {
+  const auto current = context();
+  return submit(*current, TensorCollective::allreduce(tensor, place, reduction_of(options),
+                                                      name_of(options, *current, "allreduce")));
+}
+
+torch::Tensor run_broadcast(const torch::Tensor& tensor, Place place, int root,
+                            const BroadcastOptions& options) {
+  return TensorCollective::run(context()->engine(),
+                               TensorCollective::broadcast(tensor, place, root, options.name));
+}
+
+TensorWork submit_broadcast(const torch::Tensor& tensor, Place place, int root,
+                            const BroadcastOptions& options) {
+  const auto current = context();
+  return submit(*current, TensorCollective::broadcast(tensor, place, root,
+                                                      name_of(options, *current, "broadcast")));
+}
+
+}  // namespace
+
+torch::Tensor allreduce(const torch::Tensor& tensor, const AllreduceOptions& options,
+                        Compression compression) {
+  if (!tensor.defined()) return run_allreduce(tensor, Place::kNew, options);  // its named error
+  const at::ScalarType type = exchanged_type(tensor.scalar_type(), compression);
+  if (type == tensor.scalar_type()) return run_allreduce(tensor, Place::kNew, options);
+  return run_allreduce(tensor.to(type), Place::kNew, options).to(tensor.scalar_type());
+}
+
+torch::Tensor allreduce_(const torch::Tensor& tensor, const AllreduceOptions& options) {
+  return run_allreduce(tensor, Place::kInPlace, options);
+}
+
+TensorWork allreduce_async(const torch::Tensor& tensor, const AllreduceOptions& options) {
+  return submit_allreduce(tensor, Place::kNew, options);
+}
+
+TensorWork allreduce_async_(const torch::Tensor& tensor, const AllreduceOptions& options) {
+  return submit_allreduce(tensor, Place::kInPlace, options);
+}
+
+torch::Tensor broadcast(const torch::Tensor& tensor, int root, const BroadcastOptions& options) {
+  return run_broadcast(tensor, Place::kNew, root, options);
+}
+
+torch::Tensor broadcast_(const torch::Tensor& tensor, int root, const BroadcastOptions& options) {
+  return run_broadcast(tensor, Place::kInPlace, root, options);
+}
+
+TensorWork broadcast_async(const torch::Tensor& tensor, int root, const BroadcastOptions& options) {
+  return submit_broadcast(tensor, Place::kNew, root, options);
+}
+
+TensorWork broadcast_async_(const torch::Tensor& tensor, int root,
+                            const BroadcastOptions& options) {
+  return submit_broadcast(tensor, Place::kInPlace, root, options);
+}
+
+torch::Tensor allgather(const torch::Tensor& tensor, const AllgatherOptions& options) {
+  return TensorCollective::run(context()->engine(),
+                               TensorCollective::allgather(tensor, options.name));
+}
+
+TensorWork allgather_async(const torch::Tensor& tensor, const AllgatherOptions& options) {
+  const auto current = context();
+  return submit(*current,
+                TensorCollective::allgather(tensor, name_of(options, *current, "allgather")));
+}
+
+torch::Device local_device() {
+  static std::atomic<bool> said{false};
+  // LibTorch sees a GPU only if the program links its CUDA part, so the driver's file counts, too.
+  const bool has_gpu = torch::cuda::is_available() || access("/dev/nvidia0", F_OK) == 0;
+  if (has_gpu && local_rank() == 0 && !said.exchange(true)) {
+    std::fputs("hvd: this machine has GPUs, but this build trains on the CPU\n", stderr);
+  }
+  return torch::Device(torch::kCPU);
+}
+
+void broadcast_parameters(const torch::nn::Module& module, int root) {
+  NamedTensors tensors;
+  append(tensors, module.named_parameters());
+  append(tensors, module.named_buffers());
+  broadcast_tensors(context()->engine(), tensors, root);
+}
+
+void broadcast_parameters(const torch::OrderedDict<std::string, torch::Tensor>& named_tensors,
+                          int root) {
+  NamedTensors tensors;
+  append(tensors, named_tensors);
+  broadcast_tensors(context()->engine(), tensors, root);
+}
+
+void broadcast_parameters(const std::vector<torch::Tensor>& tensors, int root) {
+  broadcast_tensors(context()->engine(), numbered(tensors), root);
+}
+
+void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root) {
+  broadcast_optimizer(context()->engine(), optimizer, root);
+}
+
+void broadcast_optimizer_state(DistributedOptimizer& optimizer, int root) {
+  broadcast_optimizer_state(optimizer.optimizer(), root);
+}
+
+DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
+                                           const NamedParameters& named_parameters,
+                                           const DistributedOptimizerOptions& options)
+    : impl_(std::make_unique<Impl>(optimizer, named_parameters, options, make_bucket_list)) {}
+
+}  // namespace hvd

@@ -1,0 +1,90 @@
+// Optimizers travel as torch's own archive of them: options and state of every kind, exactly.
+#include "runtime/torch/broadcast.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+#include <c10/core/GradMode.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+#include <torch/serialize/archive.h>
+
+#include <cstring>
+#include <sstream>
+
+#include "runtime/torch/element_type.h"
+#include "runtime/torch/tensor_collective.h"
+
+namespace hvd {
+namespace {
+
+using torch::optim::Optimizer;
+
+std::string kind_of(const Optimizer& optimizer) {
+  if (dynamic_cast<const torch::optim::Adagrad*>(&optimizer)) return "Adagrad";
+  if (dynamic_cast<const torch::optim::AdamW*>(&optimizer)) return "AdamW";
+  if (dynamic_cast<const torch::optim::Adam*>(&optimizer)) return "Adam";
+  if (dynamic_cast<const torch::optim::RMSprop*>(&optimizer)) return "RMSprop";
+  if (dynamic_cast<const torch::optim::SGD*>(&optimizer)) return "SGD";
+  const bool lbfgs = dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr;
+  throw Error(ErrorCode::kUnsupported,
+              std::string("broadcast_optimizer_state: ") + (lbfgs ? "LBFGS" : "this optimizer") +
+                  " is not supported; Adagrad, Adam, AdamW, RMSprop and SGD are");
+}
+
+// "SGD with 2 groups of 8 and 2 parameters": what has to agree, as the name of the operation.
+std::string summary_of(const Optimizer& optimizer) {
+  std::string text = kind_of(optimizer) + " with groups of";
+  for (const auto& group : optimizer.param_groups())
+    text += " " + std::to_string(group.params().size());
+  return text + " parameters";
+}
+
+at::Tensor broadcast_in_place(Engine& engine, const at::Tensor& tensor, int root,
+                              const std::string& name) {
+  return TensorCollective::run(
+      engine, TensorCollective::broadcast(tensor, TensorCollective::Place::kInPlace, root, name));
+}
+
+at::Tensor save(const Optimizer& optimizer) {
+  torch::serialize::OutputArchive archive;
+  optimizer.save(archive);
+  std::ostringstream stream;
+  archive.save_to(stream);
+  const std::string bytes = stream.str();
+  at::Tensor tensor = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
+  std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
+  return tensor;
+}
+
+void load(Optimizer& optimizer, const at::Tensor& bytes) {
+  torch::serialize::InputArchive archive;
+  archive.load_from(static_cast<const char*>(bytes.data_ptr()), bytes.nbytes());
+  optimizer.state().clear();
+  optimizer.load(archive);
+}
+
+}  // namespace
+
+void broadcast_tensors(Engine& engine, const NamedTensors& tensors, int root) {
+  at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : tensors)
+    if (tensor.defined()) broadcast_in_place(engine, tensor, root, name);
+}
+
+void broadcast_optimizer(Engine& engine, Optimizer& optimizer, int root) {
+  const std::string name = "optimizer state of " + summary_of(optimizer);
+  at::NoGradGuard no_grad;
+  const bool is_root = engine.world().rank == root;
+  at::Tensor bytes = is_root ? save(optimizer) : at::Tensor();
+  at::Tensor size = at::tensor({is_root ? bytes.numel() : int64_t{0}}, at::kLong);
+  broadcast_in_place(engine, size, root, name);
+  if (!is_root) bytes = at::empty({size.item<int64_t>()}, at::kByte);
+  broadcast_in_place(engine, bytes, root, name);
+  if (!is_root) load(optimizer, bytes);
+}
+
+}  // namespace hvd

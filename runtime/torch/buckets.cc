@@ -1,0 +1,203 @@
+// What happens to a gradient between its hook and the end of the step.
+#include "runtime/torch/buckets.h"
+
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <exception>
+
+#include "runtime/base/error.h"
+#include "runtime/torch/compression.h"
+#include "runtime/torch/element_type.h"
+
+namespace hvd {
+namespace {
+
+std::string settings_of(const DistributedOptimizerOptions& options) {
+  return std::string("op ") + name_of(options.op) + ", predivide " +
+         std::to_string(options.gradient_predivide_factor) + ", compression " +
+         name_of(options.compression) + ", bucket_bytes " + std::to_string(options.bucket_bytes);
+}
+
+// All of it before anything collective, so that a mistake on every rank hangs none.
+void check_parameter(const std::string& name, const at::Tensor& parameter) {
+  if (!parameter.is_leaf() || !parameter.requires_grad()) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "\"" + name + "\" is no leaf that requires a gradient; pass parameters of a module");
+  }
+  if (!parameter.device().is_cpu() || parameter.layout() != at::kStrided) {
+    throw Error(ErrorCode::kUnsupported, "parameter \"" + name + "\" is on " +
+                                             parameter.device().str() +
+                                             ", only dense ones on the CPU are supported yet");
+  }
+  if (!at::isFloatingType(parameter.scalar_type())) {
+    throw Error(ErrorCode::kUnsupported, "parameter \"" + name + "\" is " + describe(parameter) +
+                                             "; gradients are exchanged in floating types only");
+  }
+  if (GradientHook::is_installed(parameter)) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "parameter \"" + name +
+            "\" already belongs to a DistributedOptimizer; give each parameter to one only");
+  }
+}
+
+BucketListSpec make_spec(const std::string& name, std::span<const GradientShape> shapes,
+                         const Layout& layout, const DistributedOptimizerOptions& options) {
+  LayoutIdentity identity = identify(shapes, settings_of(options));
+  BucketListSpec spec;
+  spec.name = name;
+  spec.buckets = layout.buckets;
+  spec.parameters = static_cast<int>(shapes.size());
+  spec.layout_hash = identity.hash;
+  spec.layout_text = std::move(identity.text);
+  // Both factors are applied in the accumulator: later accumulation passes add unscaled gradients.
+  spec.reduction = {.op = options.op,
+                    .prescale = 1 / options.gradient_predivide_factor,
+                    .postscale = options.gradient_predivide_factor};
+  return spec;
+}
+
+}  // namespace
+
+Buckets::Buckets(const std::string& name, const NamedTensors& parameters,
+                 const DistributedOptimizerOptions& options, const MakeBucketList& make)
+    : passes_per_step_(options.backward_passes_per_step) {
+  std::vector<GradientShape> shapes;
+  for (const auto& [label, tensor] : parameters) {
+    check_parameter(label, tensor);
+    shapes.push_back(
+        {label, static_cast<size_t>(tensor.numel()),
+         data_type_of(exchanged_type(tensor.scalar_type(), options.compression), label)});
+  }
+  const Layout layout = plan_buckets(shapes, options.bucket_bytes);
+  list_ = make(make_spec(name, shapes, layout, options));
+  add_parameters(parameters, options.compression, layout);
+}
+
+void Buckets::add_parameters(const NamedTensors& parameters, Compression compression,
+                             const Layout& layout) {
+  MutexLock lock(mutex_);
+  buckets_.resize(layout.buckets.size());
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const auto& [label, tensor] = parameters[i];
+    const auto [bucket, offset] = layout.placements[i];
+    const size_t bytes = offset * size_of(layout.buckets[static_cast<size_t>(bucket)].type);
+    auto slot = std::make_unique<GradientSlot>(
+        label, tensor, exchanged_type(tensor.scalar_type(), compression),
+        GradientSlot::Memory{list_->memory(bucket, Home::kHome) + bytes,
+                             list_->memory(bucket, Home::kSpare) + bytes, list_->segment()});
+    parameters_.push_back({std::move(slot), bucket, 0});
+    buckets_[static_cast<size_t>(bucket)].members.push_back(i);
+    accumulators_.push_back(torch::autograd::impl::grad_accumulator(tensor));
+    hooks_.push_back(std::make_unique<GradientHook>(tensor, label, [this, i] { on_gradient(i); }));
+  }
+  begin_step();
+}
+
+Buckets::~Buckets() = default;
+
+bool Buckets::in_flight() const {
+  MutexLock lock(mutex_);
+  return any_gradient_;
+}
+
+void Buckets::set_passes_per_step(int passes) {
+  MutexLock lock(mutex_);
+  passes_per_step_ = passes;
+}
+
+void Buckets::on_gradient(size_t index) {
+  MutexLock lock(mutex_);
+  try {
+    accept_gradient(index);
+  } catch (const std::exception& error) {
+    if (word_.poison.empty()) word_.poison = error.what();
+    throw;  // out of backward()
+  }
+}
+
+void Buckets::accept_gradient(size_t index) {
+  Parameter& p = parameters_[index];
+  any_gradient_ = true;
+  Bucket& bucket = buckets_[static_cast<size_t>(p.bucket)];
+  if (p.passes >= passes_per_step_ || bucket.ready) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "the gradient of \"" + p.slot->name() + "\" came " + std::to_string(p.passes + 1) +
+                    " times before step(); raise backward_passes_per_step (now " +
+                    std::to_string(passes_per_step_) + ") or call step() after each backward()");
+  }
+  p.slot->check_gradient();
+  // A slot that somebody else sees is left alone: complete() moves the bucket to its spare then.
+  if (!p.slot->is_cast() && p.slot->can_use(Home::kHome)) p.slot->put(Home::kHome);
+  if (++p.passes < passes_per_step_) return;
+  if (--bucket.missing == 0) complete(p.bucket);
+}
+
+// All gradients are there, or none is to come any more: everything into one home, and out. An error
+// must not keep the bucket back, the other ranks wait for it: the control word tells them.
+void Buckets::complete(int index) {
+  Bucket& bucket = buckets_[static_cast<size_t>(index)];
+  bucket.ready = true;
+  try {
+    bucket.home = gather(bucket);
+  } catch (const std::exception& error) {
+    if (word_.poison.empty()) word_.poison = error.what();
+  }
+  list_->ready(index, bucket.home);
+}
+
+Home Buckets::gather(const Bucket& bucket) {
+  Home home = Home::kHome;
+  for (const size_t i : bucket.members) {
+    GradientSlot& slot = *parameters_[i].slot;
+    if (slot.has_gradient()) {
+      slot.check_gradient();  // autograd may have had no part in it: users set .grad, too
+      word_.used[i / 64] |= uint64_t{1} << (i % 64);
+    }
+    if (!slot.can_use(Home::kHome)) home = Home::kSpare;
+  }
+  // The spare may be seen, too, by who kept gradients for longer than one step; then it is theirs
+  // no more.
+  for (const size_t i : bucket.members) parameters_[i].slot->put(home);
+  return home;
+}
+
+StepVerdict Buckets::finish(uint64_t next_layout) {
+  StepWord word;
+  {
+    MutexLock lock(mutex_);
+    for (size_t bucket = 0; bucket < buckets_.size(); ++bucket)
+      if (!buckets_[bucket].ready) complete(static_cast<int>(bucket));
+    word = word_;
+  }
+  word.next_layout = next_layout;
+  StepVerdict verdict = list_->finish(word);
+  MutexLock lock(mutex_);
+  if (verdict.poison.empty()) take_results(verdict);
+  begin_step();
+  return verdict;
+}
+
+void Buckets::take_results(const StepVerdict& verdict) {
+  HVD_CHECK(verdict.used.size() >= word_.used.size(), "a verdict has a bit for every parameter");
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& p = parameters_[i];
+    p.slot->take_result(buckets_[static_cast<size_t>(p.bucket)].home, is_used(verdict.used, i));
+  }
+}
+
+void Buckets::begin_step() {
+  for (Parameter& p : parameters_) p.passes = 0;
+  for (Bucket& bucket : buckets_) {
+    bucket.missing = static_cast<int>(bucket.members.size());
+    bucket.ready = false;
+    bucket.home = Home::kHome;
+  }
+  word_.poison.clear();
+  word_.used.assign((parameters_.size() + 63) / 64, 0);
+  any_gradient_ = false;
+}
+
+}  // namespace hvd

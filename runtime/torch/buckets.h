@@ -1,0 +1,91 @@
+// The gradients of one set of parameters, in the arena, exchanged once a step.
+//
+// Each parameter's hook sees to it that the gradient lies in its bucket (one copy at most) and is
+// .grad, and reports the bucket once it is complete here. Nothing is copied out: after finish()
+// .grad is the result. A mistake (a second backward, a sparse gradient) throws in backward and
+// makes the step void on every rank, because this rank's control word says so.
+//
+// Threads: hooks come from the threads that run backward; everything else from the one that steps.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hvd/torch_types.h"
+#include "runtime/base/mutex.h"
+#include "runtime/engine/bucket_list.h"
+#include "runtime/torch/gradient_hook.h"
+#include "runtime/torch/gradient_slot.h"
+#include "runtime/torch/layout.h"
+
+namespace hvd {
+
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+// How a bucket list comes about: the engine's, or a test's.
+using MakeBucketList = std::function<std::unique_ptr<BucketList>(const BucketListSpec&)>;
+
+class Buckets {
+ public:
+  // Collective of all ranks, on the init thread. Parameters: leaves on the CPU. Throws
+  // kInvalidArgument or kUnsupported before anything collective when one cannot be exchanged.
+  Buckets(const std::string& name, const NamedTensors& parameters,
+          const DistributedOptimizerOptions& options, const MakeBucketList& make);
+  ~Buckets();  // puts back the hooks that were there
+  Buckets(const Buckets&) = delete;
+  Buckets& operator=(const Buckets&) = delete;
+
+  // Completes the step on all ranks; see StepVerdict. A parameter without a gradient counts as
+  // zeros, and keeps none if no rank had one. When the verdict is poisoned the gradients are
+  // worthless. `next_layout`: hash of what this rank wants to add, 0 for nothing.
+  StepVerdict finish(uint64_t next_layout) EXCLUDES(mutex_);
+
+  // A gradient came, and finish() was not called since.
+  bool in_flight() const EXCLUDES(mutex_);
+  void set_passes_per_step(int passes) EXCLUDES(mutex_);  // not while in flight
+  const BucketList& list() const { return *list_; }
+
+ private:
+  struct Parameter {
+    std::unique_ptr<GradientSlot> slot;
+    int bucket = 0;
+    int passes = 0;  // backward passes of this step
+  };
+  struct Bucket {
+    std::vector<size_t> members;
+    int missing = 0;     // members whose last pass has not come
+    bool ready = false;  // handed to the list
+    Home home = Home::kHome;
+  };
+
+  void add_parameters(const NamedTensors& parameters, Compression compression,
+                      const Layout& layout);
+  void on_gradient(size_t index) EXCLUDES(mutex_);
+  void accept_gradient(size_t index) REQUIRES(mutex_);
+  void complete(int bucket) REQUIRES(mutex_);
+  Home gather(const Bucket& bucket) REQUIRES(mutex_);
+  void take_results(const StepVerdict& verdict) REQUIRES(mutex_);
+  void begin_step() REQUIRES(mutex_);
+  bool is_used(const std::vector<uint64_t>& bits, size_t index) const {
+    return (bits[index / 64] >> (index % 64) & 1) != 0;
+  }
+
+  std::unique_ptr<BucketList> list_;
+  std::vector<std::shared_ptr<void>>
+      accumulators_;  // held, else autograd makes them anew per graph
+
+  mutable Mutex mutex_;
+  std::vector<Parameter> parameters_ GUARDED_BY(mutex_);
+  std::vector<Bucket> buckets_ GUARDED_BY(mutex_);
+  StepWord word_ GUARDED_BY(mutex_);
+  int passes_per_step_ GUARDED_BY(mutex_);
+  bool any_gradient_ GUARDED_BY(mutex_) = false;
+
+  std::vector<std::unique_ptr<GradientHook>> hooks_;  // last: gone before what they call
+};
+
+}  // namespace hvd

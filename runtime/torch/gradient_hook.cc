@@ -1,0 +1,79 @@
+// The hook in a tensor's slot, and the way back out of it.
+#include "runtime/torch/gradient_hook.h"
+
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <utility>
+
+#include "hvd/error.h"
+#include "runtime/base/mutex.h"
+
+namespace hvd {
+
+using torch::autograd::PostAccumulateGradHook;
+
+// Outlives the GradientHook when somebody chained a hook of theirs behind ours, and the hook in the
+// tensor's slot when somebody put another one there.
+struct GradientHook::Target {
+  Mutex mutex;
+  std::function<void()> callback GUARDED_BY(mutex);  // empty once the GradientHook is gone
+};
+
+class GradientHook::Installed final : public PostAccumulateGradHook {
+ public:
+  Installed(std::shared_ptr<Target> target, std::unique_ptr<PostAccumulateGradHook> earlier)
+      : target_(std::move(target)), earlier_(std::move(earlier)) {}
+
+  void operator()(const at::Tensor& parameter) override {
+    if (earlier_) (*earlier_)(parameter);
+    MutexLock lock(target_->mutex);
+    if (target_->callback) target_->callback();
+  }
+  const std::shared_ptr<Target>& target() const { return target_; }
+  std::unique_ptr<PostAccumulateGradHook> take_earlier() { return std::move(earlier_); }
+
+ private:
+  const std::shared_ptr<Target> target_;
+  std::unique_ptr<PostAccumulateGradHook> earlier_;
+};
+
+bool GradientHook::is_installed(const at::Tensor& parameter) {
+  auto* ours =
+      dynamic_cast<Installed*>(torch::autograd::impl::post_acc_grad_hooks(parameter).get());
+  if (ours == nullptr) return false;
+  MutexLock lock(ours->target()->mutex);
+  return static_cast<bool>(ours->target()->callback);
+}
+
+GradientHook::GradientHook(const at::Tensor& parameter, const std::string& name,
+                           std::function<void()> callback)
+    : parameter_(parameter), target_(std::make_shared<Target>()) {
+  if (is_installed(parameter)) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "parameter \"" + name +
+            "\" already belongs to a DistributedOptimizer; give each parameter to one only");
+  }
+  {
+    MutexLock lock(target_->mutex);
+    target_->callback = std::move(callback);
+  }
+  auto& slot = torch::autograd::impl::post_acc_grad_hooks(parameter);
+  torch::autograd::impl::set_post_acc_grad_hooks(
+      parameter, std::make_unique<Installed>(target_, std::move(slot)));
+}
+
+GradientHook::~GradientHook() {
+  {
+    MutexLock lock(target_->mutex);
+    target_->callback = nullptr;
+  }
+  auto& slot = torch::autograd::impl::post_acc_grad_hooks(parameter_);
+  auto* ours = dynamic_cast<Installed*>(slot.get());
+  if (ours == nullptr || ours->target() != target_) return;  // replaced, or somebody's behind ours
+  auto earlier = ours->take_earlier();
+  slot = std::move(earlier);
+}
+
+}  // namespace hvd

@@ -1,0 +1,34 @@
+// Calls back whenever autograd has accumulated a parameter's gradient.
+//
+// A tensor has one slot for such a hook, so what was there is kept and called first, and put back
+// in the end. The callback comes from whichever thread runs backward.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+
+namespace hvd {
+
+class GradientHook {
+ public:
+  // Throws kInvalidArgument, naming `name`, when the parameter has a GradientHook already.
+  GradientHook(const at::Tensor& parameter, const std::string& name,
+               std::function<void()> callback);
+  // Waits for a callback under way; none comes afterwards.
+  ~GradientHook();
+  GradientHook(const GradientHook&) = delete;
+  GradientHook& operator=(const GradientHook&) = delete;
+
+  static bool is_installed(const at::Tensor& parameter);
+
+ private:
+  struct Target;
+  class Installed;
+
+  const at::Tensor parameter_;
+  const std::shared_ptr<Target> target_;
+};
+
+}  // namespace hvd

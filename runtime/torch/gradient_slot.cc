@@ -1,0 +1,125 @@
+// How a gradient gets into its slot, and who can see the memory.
+#include "runtime/torch/gradient_slot.h"
+
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/GradMode.h>
+
+#include <cstring>
+#include <utility>
+
+#include "hvd/error.h"
+#include "runtime/torch/element_type.h"
+
+namespace hvd {
+namespace {
+
+// Strides of dimensions of size 1 say nothing; autograd chooses them freely.
+bool same_strides(const at::Tensor& tensor, at::IntArrayRef strides) {
+  for (int64_t d = 0; d < tensor.dim(); ++d)
+    if (tensor.size(d) != 1 && tensor.stride(d) != strides[static_cast<size_t>(d)]) return false;
+  return true;
+}
+
+// Gradients take the parameter's strides where these leave no gaps, else they are contiguous.
+std::vector<int64_t> gradient_strides(const at::Tensor& parameter) {
+  if (parameter.is_non_overlapping_and_dense()) return parameter.strides().vec();
+  return at::empty_like(parameter, at::MemoryFormat::Contiguous).strides().vec();
+}
+
+}  // namespace
+
+GradientSlot::GradientSlot(std::string name, at::Tensor parameter, at::ScalarType type,
+                           Memory memory)
+    : name_(std::move(name)),
+      parameter_(std::move(parameter)),
+      type_(type),
+      registered_type_(parameter_.scalar_type()),
+      sizes_(parameter_.sizes().vec()),
+      strides_(gradient_strides(parameter_)),
+      memory_(std::move(memory)) {}
+
+void GradientSlot::check_gradient() const {
+  const at::Tensor& gradient = parameter_.grad();
+  if (gradient.layout() != at::kStrided) {
+    throw Error(ErrorCode::kUnsupported,
+                "the gradient of \"" + name_ +
+                    "\" is sparse, which is not supported; make it dense (sparse=false)");
+  }
+  if (!gradient.device().is_cpu()) {
+    throw Error(ErrorCode::kUnsupported, "the gradient of \"" + name_ + "\" is on " +
+                                             gradient.device().str() +
+                                             ", only the CPU is supported yet");
+  }
+  if (gradient.scalar_type() != registered_type_ || gradient.sizes() != sizes_ ||
+      parameter_.scalar_type() != registered_type_) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "the gradient of \"" + name_ + "\" is " + describe(gradient) +
+                    " but the parameter was registered as " + c10::toString(registered_type_) +
+                    " " + describe_sizes(sizes_) +
+                    "; make a new DistributedOptimizer after changing a parameter's type or shape");
+  }
+}
+
+at::Tensor GradientSlot::make_view(Home home) const {
+  return at::from_blob(
+      address(home), sizes_, strides_, [keep = memory_.segment](void*) {},
+      parameter_.options().dtype(type_).requires_grad(false));
+}
+
+// A user's set_data() or resize_() may have turned the tensor that we lent to other memory.
+bool GradientSlot::is_intact(const at::Tensor& view, Home home) const {
+  return view.data_ptr() == address(home) && view.sizes() == sizes_ && view.strides() == strides_;
+}
+
+const at::Tensor& GradientSlot::view(Home home) {
+  at::Tensor& cached = views_[static_cast<size_t>(home)];
+  if (!cached.defined() || !is_intact(cached, home)) cached = make_view(home);
+  return cached;
+}
+
+bool GradientSlot::lies_at(Home home) const {
+  const at::Tensor& gradient = parameter_.grad();
+  return gradient.defined() && gradient.data_ptr() == address(home) &&
+         same_strides(gradient, strides_);
+}
+
+bool GradientSlot::can_use(Home home) {
+  if (is_cast() || lies_at(home)) return true;
+  const at::Tensor& v = view(home);  // one count is ours
+  return v.use_count() == 1 && v.storage().use_count() == 1;
+}
+
+void GradientSlot::put(Home home) {
+  at::NoGradGuard no_grad;
+  const at::Tensor gradient = parameter_.grad();
+  const at::Tensor& v = view(home);
+  if (!gradient.defined()) {
+    v.zero_();
+    return;
+  }
+  if (lies_at(home) && !is_cast()) return;
+  const at::Tensor source = gradient.detach();
+  if (!is_cast() && source.is_non_overlapping_and_dense() && same_strides(source, strides_)) {
+    std::memcpy(v.data_ptr(), source.data_ptr(), v.nbytes());
+  } else {
+    v.copy_(source);
+  }
+  if (!is_cast()) parameter_.mutable_grad() = v;
+}
+
+void GradientSlot::take_result(Home home, bool used) {
+  if (!used) return;
+  at::NoGradGuard no_grad;
+  if (is_cast()) {
+    at::Tensor& gradient = parameter_.mutable_grad();
+    if (!gradient.defined())
+      gradient = at::empty_strided(sizes_, strides_, parameter_.options().requires_grad(false));
+    gradient.copy_(view(home));
+  } else if (!lies_at(home)) {
+    parameter_.mutable_grad() = view(home);
+  }
+}
+
+}  // namespace hvd

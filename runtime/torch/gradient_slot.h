@@ -1,0 +1,68 @@
+// One parameter's place in its bucket, and what may be done to it.
+//
+// The place exists twice, as home and as spare. Unless the gradient is exchanged in another type,
+// the memory itself becomes the parameter's .grad, so that nothing is copied out. Such memory is
+// written only while nobody but its own parameter's .grad can see it: a gradient that a user kept
+// is never overwritten in the next step. Not thread-safe: Buckets guards it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "collectives/arena.h"
+#include "runtime/engine/bucket_list.h"
+
+namespace hvd {
+
+using Home = BucketList::Home;
+
+class GradientSlot {
+ public:
+  // Where the gradient is to lie, in both homes; the segment is held by every tensor that points
+  // into it.
+  struct Memory {
+    std::byte* home = nullptr;
+    std::byte* spare = nullptr;
+    std::shared_ptr<Segment> segment;
+  };
+
+  // `type` is the one that is exchanged.
+  GradientSlot(std::string name, at::Tensor parameter, at::ScalarType type, Memory memory);
+
+  const std::string& name() const { return name_; }
+  const at::Tensor& parameter() const { return parameter_; }
+  bool has_gradient() const { return parameter_.grad().defined(); }
+
+  // Throws kInvalidArgument or kUnsupported when .grad cannot be exchanged: sparse, of another
+  // device, type or shape than at registration.
+  void check_gradient() const;
+
+  // .grad stays autograd's own and is cast on its way (compression).
+  bool is_cast() const { return type_ != registered_type_; }
+  // .grad (or zeros for an undefined one) lies there already, or may be written there.
+  bool can_use(Home home);
+  // Makes it so; the caller asked can_use() first, or takes the spare as the last resort.
+  void put(Home home);
+  // The result lies there: makes it .grad. `used`: by any rank, otherwise .grad stays as it is.
+  void take_result(Home home, bool used);
+
+ private:
+  bool lies_at(Home home) const;
+  const at::Tensor& view(Home home);
+  at::Tensor make_view(Home home) const;
+  bool is_intact(const at::Tensor& view, Home home) const;
+  std::byte* address(Home home) const { return home == Home::kHome ? memory_.home : memory_.spare; }
+
+  const std::string name_;
+  const at::Tensor parameter_;
+  const at::ScalarType type_;             // as exchanged
+  const at::ScalarType registered_type_;  // of the parameter
+  const std::vector<int64_t> sizes_, strides_;
+  const Memory memory_;
+  at::Tensor views_[2];  // by Home; made when first needed, kept
+};
+
+}  // namespace hvd

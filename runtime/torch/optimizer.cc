@@ -1,0 +1,234 @@
+// DistributedOptimizer: what is checked, compared and agreed at step boundaries.
+#include "runtime/torch/optimizer.h"
+
+#include <torch/optim/lbfgs.h>
+
+#include <limits>
+#include <unordered_map>
+#include <utility>
+
+#include "runtime/torch/element_type.h"
+
+namespace hvd {
+namespace {
+
+void check_options(const DistributedOptimizerOptions& options) {
+  const auto refuse = [](ErrorCode code, const std::string& text) {
+    throw Error(code, "DistributedOptimizer: " + text);
+  };
+  if (options.op == ReduceOp::kAdasum)
+    refuse(ErrorCode::kUnsupported, "op Adasum is not supported yet; use Average or Sum");
+  if (options.op != ReduceOp::kAverage && options.op != ReduceOp::kSum)
+    refuse(ErrorCode::kInvalidArgument,
+           std::string("op ") + name_of(options.op) + " makes no gradient; use Average or Sum");
+  if (options.backward_passes_per_step < 1)
+    refuse(ErrorCode::kInvalidArgument, "backward_passes_per_step is " +
+                                            std::to_string(options.backward_passes_per_step) +
+                                            "; it has to be 1 or more");
+  if (!(options.gradient_predivide_factor > 0) ||
+      options.gradient_predivide_factor > std::numeric_limits<double>::max())
+    refuse(ErrorCode::kInvalidArgument, "gradient_predivide_factor is " +
+                                            std::to_string(options.gradient_predivide_factor) +
+                                            "; it has to be positive and finite");
+  if (options.gradient_predivide_factor != 1 && options.op != ReduceOp::kAverage)
+    refuse(ErrorCode::kInvalidArgument, "gradient_predivide_factor works with op Average only");
+  if (options.bucket_bytes == 0)
+    refuse(ErrorCode::kInvalidArgument, "bucket_bytes is 0; 2097152 is the default");
+}
+
+// The parameters of `inner` that require a gradient, in the order of its groups, by their names.
+NamedTensors name_parameters(const torch::optim::Optimizer& inner,
+                             const DistributedOptimizer::NamedParameters& named) {
+  std::unordered_map<const at::TensorImpl*, std::string> names;
+  for (const auto& item : named) names.emplace(item.value().unsafeGetTensorImpl(), item.key());
+  NamedTensors result;
+  size_t position = 0;
+  for (const auto& group : inner.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      const size_t index = position++;
+      if (!parameter.requires_grad()) continue;
+      const auto found = names.find(parameter.unsafeGetTensorImpl());
+      if (found == names.end()) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    "the optimizer's parameter " + std::to_string(index) + ", " +
+                        describe(parameter) +
+                        ", is not among the named parameters; pass the named_parameters() of all "
+                        "modules that it trains");
+      }
+      result.emplace_back(found->second, parameter);
+    }
+  }
+  if (result.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "DistributedOptimizer: the optimizer has no parameter that requires a gradient");
+  }
+  return result;
+}
+
+// What one rank wants to add, 0 for nothing.
+uint64_t hash_of(const NamedTensors& added) {
+  if (added.empty()) return 0;
+  std::vector<GradientShape> shapes;
+  for (const auto& [label, tensor] : added)
+    shapes.push_back({.name = label + " " + describe(tensor)});
+  return identify(shapes, "added").hash;
+}
+
+}  // namespace
+
+DistributedOptimizer::Impl::Impl(torch::optim::Optimizer& inner,
+                                 const NamedParameters& named_parameters,
+                                 const DistributedOptimizerOptions& options, MakeBucketList make)
+    : inner_(inner), make_(std::move(make)), options_(options) {
+  check_options(options);
+  if (dynamic_cast<torch::optim::LBFGS*>(&inner) != nullptr) {
+    throw Error(ErrorCode::kUnsupported,
+                "DistributedOptimizer: LBFGS decides from each rank's own loss how often it "
+                "evaluates, so ranks would part; use another optimizer");
+  }
+  add_set(name_parameters(inner, named_parameters));
+}
+
+void DistributedOptimizer::Impl::add_set(const NamedTensors& parameters) {
+  // The name has to agree, too; where ranks differ in more, the layouts' texts say in what.
+  const std::string name = "DistributedOptimizer of " + parameters.front().first + " …";
+  sets_.push_back(std::make_unique<Buckets>(name, parameters, options_, make_));
+  for (const auto& [label, tensor] : parameters) known_.insert(tensor.unsafeGetTensorImpl());
+}
+
+// Those that came by add_param_group(), or require a gradient only now.
+NamedTensors DistributedOptimizer::Impl::new_parameters() const {
+  NamedTensors result;
+  for (size_t g = 0; g < inner_.param_groups().size(); ++g) {
+    const auto& parameters = inner_.param_groups()[g].params();
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (!parameters[i].requires_grad() || known_.contains(parameters[i].unsafeGetTensorImpl()))
+        continue;
+      result.emplace_back("group" + std::to_string(g) + "." + std::to_string(i), parameters[i]);
+    }
+  }
+  return result;
+}
+
+// The control words say what each rank wants to add; only when all want the same can they go on
+// together.
+void DistributedOptimizer::Impl::compare_additions(const std::vector<uint64_t>& all, uint64_t mine,
+                                                   const NamedTensors& added) const {
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] == mine) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                "this rank adds " + std::to_string(added.size()) +
+                    " parameters to the optimizer in this step, rank " + std::to_string(rank) +
+                    (all[rank] == 0 ? " adds none" : " adds others") +
+                    "; add the same parameters on all ranks before the same step");
+  }
+}
+
+void DistributedOptimizer::Impl::synchronize() {
+  const NamedTensors added = new_parameters();
+  const uint64_t mine = hash_of(added);
+  std::string poison;
+  std::vector<uint64_t> additions;
+  for (size_t set = 0; set < sets_.size(); ++set) {
+    StepVerdict verdict = sets_[set]->finish(set == 0 ? mine : 0);
+    if (poison.empty()) poison = std::move(verdict.poison);
+    if (set == 0) additions = std::move(verdict.next_layout);
+  }
+  compare_additions(additions, mine, added);
+  if (poison.empty() && !added.empty()) {
+    add_set(added);
+    poison = sets_.back()->finish(0).poison;
+  }
+  if (!poison.empty())
+    throw Error(ErrorCode::kInvalidArgument, "this step is void on every rank: " + poison);
+  synchronized_ = true;
+}
+
+torch::Tensor DistributedOptimizer::Impl::step(torch::optim::Optimizer::LossClosure closure) {
+  if (!skip_synchronize_) return step_synchronized(closure);
+  if (in_flight()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "step() under skip_synchronize() but gradients came since the last synchronize(); "
+                "call synchronize() first");
+  }
+  synchronized_ = false;
+  return inner_.step(std::move(closure));
+}
+
+torch::Tensor DistributedOptimizer::Impl::step_synchronized(
+    const torch::optim::Optimizer::LossClosure& closure) {
+  if (synchronized_ && !warned_) {
+    warned_ = true;
+    TORCH_WARN(
+        "optimizer.step() called without optimizer.skip_synchronize() after "
+        "optimizer.synchronize(): the gradients are reduced twice. Hold the guard that "
+        "skip_synchronize() returns while calling step().");
+  }
+  torch::Tensor loss;
+  if (closure) {
+    // Once: the optimizers taken here evaluate their closure once, before they look at gradients.
+    at::AutoGradMode grad_mode(true);
+    loss = closure();
+  }
+  synchronize();
+  synchronized_ = false;
+  inner_.step();
+  return loss;
+}
+
+bool DistributedOptimizer::Impl::in_flight() const {
+  for (const auto& set : sets_)
+    if (set->in_flight()) return true;
+  return false;
+}
+
+void DistributedOptimizer::Impl::zero_grad(bool set_to_none) {
+  if (in_flight()) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "zero_grad() between backward() and step(): gradients are under way; call step() or "
+        "synchronize() first");
+  }
+  inner_.zero_grad(set_to_none);
+}
+
+void DistributedOptimizer::Impl::set_backward_passes_per_step(int passes) {
+  DistributedOptimizerOptions changed = options_;
+  changed.backward_passes_per_step = passes;
+  check_options(changed);
+  if (in_flight()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "set_backward_passes_per_step() between backward() and step(); call step() first");
+  }
+  options_ = changed;
+  for (const auto& set : sets_) set->set_passes_per_step(passes);
+}
+
+DistributedOptimizer::DistributedOptimizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+DistributedOptimizer::~DistributedOptimizer() = default;
+
+torch::Tensor DistributedOptimizer::step(torch::optim::Optimizer::LossClosure closure) {
+  return impl_->step(std::move(closure));
+}
+void DistributedOptimizer::synchronize() { impl_->synchronize(); }
+void DistributedOptimizer::zero_grad(bool set_to_none) { impl_->zero_grad(set_to_none); }
+void DistributedOptimizer::set_backward_passes_per_step(int passes) {
+  impl_->set_backward_passes_per_step(passes);
+}
+torch::optim::Optimizer& DistributedOptimizer::optimizer() { return impl_->inner(); }
+std::vector<torch::optim::OptimizerParamGroup>& DistributedOptimizer::param_groups() {
+  return impl_->inner().param_groups();
+}
+
+DistributedOptimizer::SkipSynchronize DistributedOptimizer::skip_synchronize() {
+  return SkipSynchronize(*this);
+}
+DistributedOptimizer::SkipSynchronize::SkipSynchronize(DistributedOptimizer& owner)
+    : owner_(owner) {
+  owner_.impl_->set_skip_synchronize(true);
+}
+DistributedOptimizer::SkipSynchronize::~SkipSynchronize() {
+  owner_.impl_->set_skip_synchronize(false);
+}
+
+}  // namespace hvd

@@ -1,0 +1,48 @@
+// DistributedOptimizer's inside: sets of buckets, one more for each time that parameters came
+// later.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "hvd/torch.h"
+#include "runtime/torch/buckets.h"
+
+namespace hvd {
+
+class DistributedOptimizer::Impl {
+ public:
+  Impl(torch::optim::Optimizer& inner, const NamedParameters& named_parameters,
+       const DistributedOptimizerOptions& options, MakeBucketList make);
+
+  torch::Tensor step(torch::optim::Optimizer::LossClosure closure);
+  void synchronize();
+  void zero_grad(bool set_to_none);
+  void set_backward_passes_per_step(int passes);
+  void set_skip_synchronize(bool skip) { skip_synchronize_ = skip; }
+
+  torch::optim::Optimizer& inner() { return inner_; }
+  const Buckets& buckets(size_t set) const { return *sets_[set]; }
+  size_t sets() const { return sets_.size(); }
+
+ private:
+  void add_set(const NamedTensors& parameters);
+  NamedTensors new_parameters() const;
+  void compare_additions(const std::vector<uint64_t>& all, uint64_t mine,
+                         const NamedTensors& added) const;
+  bool in_flight() const;
+  torch::Tensor step_synchronized(const torch::optim::Optimizer::LossClosure& closure);
+
+  torch::optim::Optimizer& inner_;
+  const MakeBucketList make_;
+  DistributedOptimizerOptions options_;
+  std::vector<std::unique_ptr<Buckets>> sets_;
+  std::unordered_set<const at::TensorImpl*> known_;  // in one of the sets, which hold them
+  bool skip_synchronize_ = false;
+  bool synchronized_ = false;  // by the user, since the last step
+  bool warned_ = false;
+};
+
+}  // namespace hvd

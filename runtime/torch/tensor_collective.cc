@@ -1,0 +1,187 @@
+// Checks and buffers of tensor collectives.
+#include "runtime/torch/tensor_collective.h"
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+
+#include <utility>
+
+#include "hvd/error.h"
+#include "runtime/torch/element_type.h"
+#include "runtime/torch/layout.h"
+
+namespace hvd {
+namespace {
+
+const char* name_of(OperationKind kind) {
+  switch (kind) {
+    case OperationKind::kAllreduce:
+      return "allreduce";
+    case OperationKind::kAllgather:
+      return "allgather";
+    case OperationKind::kBroadcast:
+      return "broadcast";
+    default:
+      return "operation";
+  }
+}
+
+int64_t row_elements(const at::Tensor& tensor) {
+  int64_t elements = 1;
+  for (int64_t d = 1; d < tensor.dim(); ++d) elements *= tensor.size(d);
+  return elements;
+}
+
+}  // namespace
+
+std::string TensorCollective::title() const {
+  return std::string(name_of(kind_)) + (name_.empty() ? "" : " \"" + name_ + "\"");
+}
+
+void TensorCollective::check(const at::Tensor& tensor, Place place) const {
+  const auto refuse = [this](ErrorCode code, const std::string& text) {
+    throw Error(code, title() + ": " + text);
+  };
+  if (!tensor.defined()) refuse(ErrorCode::kInvalidArgument, "the tensor is undefined");
+  if (tensor.layout() != at::kStrided)
+    refuse(ErrorCode::kUnsupported, "the tensor is sparse; call to_dense() first");
+  if (!tensor.device().is_cpu())
+    refuse(ErrorCode::kUnsupported,
+           "the tensor is on " + tensor.device().str() + "; only the CPU is supported yet");
+  if (tensor.requires_grad() && c10::GradMode::is_enabled())
+    refuse(ErrorCode::kUnsupported,
+           "the tensor requires a gradient, and collectives are not differentiable yet; detach() "
+           "it, or hold a torch::NoGradGuard");
+  if (place == Place::kInPlace && at::has_internal_overlap(tensor) == at::MemOverlap::Yes)
+    refuse(ErrorCode::kInvalidArgument,
+           "several elements of the tensor share memory (expand()); clone() it first");
+}
+
+void TensorCollective::set_buffer(const at::Tensor& tensor, Place place) {
+  at::NoGradGuard no_grad;
+  if (place == Place::kNew) {
+    target_ = buffer_ = tensor.detach().clone(at::MemoryFormat::Contiguous);
+  } else {
+    target_ = tensor;
+    buffer_ = tensor.is_contiguous() ? tensor : tensor.contiguous();
+  }
+  count_ = static_cast<size_t>(buffer_.numel());
+  set_shape(hvd::describe(tensor));
+}
+
+void TensorCollective::set_shape(std::string dimensions) { shape_ = std::move(dimensions); }
+
+std::shared_ptr<TensorCollective> TensorCollective::allreduce(const at::Tensor& tensor, Place place,
+                                                              const Reduction& reduction,
+                                                              std::string name) {
+  std::shared_ptr<TensorCollective> made(
+      new TensorCollective(OperationKind::kAllreduce, std::move(name)));
+  made->check(tensor, place);
+  made->type_ = data_type_of(tensor.scalar_type(), made->title());
+  made->reduction_ = reduction;
+  made->set_buffer(tensor, place);
+  return made;
+}
+
+std::shared_ptr<TensorCollective> TensorCollective::broadcast(const at::Tensor& tensor, Place place,
+                                                              int root, std::string name) {
+  std::shared_ptr<TensorCollective> made(
+      new TensorCollective(OperationKind::kBroadcast, std::move(name)));
+  made->check(tensor, place);
+  made->root_ = root;
+  made->set_buffer(tensor, place);
+  made->count_ *= tensor.element_size();  // as bytes, of any type: the shape names it
+  return made;
+}
+
+std::shared_ptr<TensorCollective> TensorCollective::allgather(const at::Tensor& tensor,
+                                                              std::string name) {
+  std::shared_ptr<TensorCollective> made(
+      new TensorCollective(OperationKind::kAllgather, std::move(name)));
+  made->check(tensor, Place::kNew);
+  made->type_ = data_type_of(tensor.scalar_type(), made->title());
+  if (row_elements(tensor) == 0) {
+    throw Error(ErrorCode::kInvalidArgument, made->title() + ": a row of " + hvd::describe(tensor) +
+                                                 " has no elements; gather another dimension");
+  }
+  made->set_buffer(tensor.dim() == 0 ? tensor.detach().reshape({1}) : tensor, Place::kNew);
+  std::string shape = hvd::describe(made->buffer_);
+  const size_t first = shape.find('[') + 1;
+  shape.replace(first, shape.find_first_of(",]", first) - first, "*");  // rows may differ
+  made->set_shape(std::move(shape));
+  return made;
+}
+
+void* TensorCollective::allocate_parts(std::span<const uint64_t> counts) {
+  uint64_t elements = 0;
+  for (const uint64_t count : counts) elements += count;
+  std::vector<int64_t> sizes = buffer_.sizes().vec();
+  sizes[0] = static_cast<int64_t>(elements) / row_elements(buffer_);
+  target_ = at::empty(sizes, buffer_.options());
+  return target_.data_ptr();
+}
+
+void TensorCollective::describe(Operation& operation) {
+  operation.kind = kind_;
+  if (kind_ == OperationKind::kAllgather) {
+    operation.input = {buffer_.data_ptr(), count_, type_};
+    operation.result.type = type_;
+    operation.allocate = [this](std::span<const uint64_t> counts) {
+      return allocate_parts(counts);
+    };
+  } else {
+    operation.result = {buffer_.data_ptr(), count_, type_};
+  }
+  operation.reduction = reduction_;
+  operation.root = root_;
+  operation.shape_hash = hash_text(shape_);
+  operation.name = name_;
+  operation.shape = shape_;
+}
+
+void TensorCollective::check_root(const World& world) const {
+  if (root_ >= 0 && root_ < world.size) return;
+  throw Error(ErrorCode::kInvalidArgument, title() + ": root " + std::to_string(root_) +
+                                               " is not a rank; there are " +
+                                               std::to_string(world.size));
+}
+
+at::Tensor TensorCollective::run(Engine& engine,
+                                 const std::shared_ptr<TensorCollective>& collective) {
+  collective->check_root(engine.world());
+  if (!engine.on_init_thread()) {
+    submit(engine, collective)->wait();
+  } else {
+    Operation operation;
+    collective->describe(operation);
+    engine.run(operation);
+  }
+  return collective->take_result();
+}
+
+std::shared_ptr<Work> TensorCollective::submit(
+    Engine& engine, const std::shared_ptr<TensorCollective>& collective) {
+  collective->check_root(engine.world());
+  auto submission = std::make_unique<Submission>();
+  submission->name = collective->name_;
+  submission->keep_alive = collective;
+  collective->describe(submission->operation);
+  submission->operation.name = submission->name;
+  return engine.submit(std::move(submission));
+}
+
+at::Tensor TensorCollective::take_result() {
+  if (taken_) return target_;
+  taken_ = true;
+  if (kind_ == OperationKind::kAllgather) return target_;
+  at::NoGradGuard no_grad;
+  if (!buffer_.is_same(target_)) {
+    target_.copy_(buffer_);
+  } else if (!target_.is_inference()) {
+    target_.unsafeGetTensorImpl()->bump_version();  // autograd has to see that it was written
+  }
+  return target_;
+}
+
+}  // namespace hvd

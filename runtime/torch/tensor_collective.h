@@ -1,0 +1,63 @@
+// One collective on tensors: checked, described, and brought back into the caller's tensor.
+//
+// Made by the thread that calls; while it runs, the holder of the progress token only touches what
+// its Operation points to.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "collectives/communicator.h"
+#include "runtime/engine/engine.h"
+
+namespace hvd {
+
+class TensorCollective {
+ public:
+  enum class Place { kNew, kInPlace };  // of the result
+
+  // All throw kInvalidArgument or kUnsupported, naming the tensor, for what cannot be sent.
+  static std::shared_ptr<TensorCollective> allreduce(const at::Tensor& tensor, Place place,
+                                                     const Reduction& reduction, std::string name);
+  // Any element type.
+  static std::shared_ptr<TensorCollective> broadcast(const at::Tensor& tensor, Place place,
+                                                     int root, std::string name);
+  // Parts along the first dimension, in rank order; a 0-dimensional tensor counts as one row.
+  static std::shared_ptr<TensorCollective> allgather(const at::Tensor& tensor, std::string name);
+
+  // Runs it now: program order on the init thread, elsewhere a named submission and a wait.
+  static at::Tensor run(Engine& engine, const std::shared_ptr<TensorCollective>& collective);
+  // `collective` lives as long as the Work. Throws kInvalidArgument when it has no name.
+  static std::shared_ptr<Work> submit(Engine& engine,
+                                      const std::shared_ptr<TensorCollective>& collective);
+
+  // After completion: the result, written back to where it belongs. Once; later the same tensor.
+  at::Tensor take_result();
+
+ private:
+  TensorCollective(OperationKind kind, std::string name) : kind_(kind), name_(std::move(name)) {}
+  void check(const at::Tensor& tensor, Place place) const;
+  void check_root(const World& world) const;
+  void set_buffer(const at::Tensor& tensor, Place place);
+  void set_shape(std::string dimensions);
+  void* allocate_parts(std::span<const uint64_t> counts);
+  void describe(Operation& operation);  // which points into this object
+  std::string title() const;            // `allreduce "loss"`, for errors
+
+  const OperationKind kind_;
+  std::string name_;
+  std::string shape_;  // what has to agree, in words; its hash is compared
+  at::Tensor target_;  // the caller's, or the new one
+  at::Tensor buffer_;  // contiguous; `target_` itself where that is possible
+  DataType type_ = DataType::kUint8;
+  size_t count_ = 0;
+  Reduction reduction_;
+  int root_ = 0;
+  bool taken_ = false;
+};
+
+}  // namespace hvd

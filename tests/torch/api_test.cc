@@ -1,0 +1,144 @@
+// <hvd/torch.h> as a program sees it, linked against the shared libraries: alone, and as ranks
+// under hvdrun.
+#include <ATen/ATen.h>
+#include <hvd/hvd.h>
+#include <hvd/torch.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+
+// Last: LibTorch has a CHECK of its own, which ends the program.
+#include "tests/support/catch.h"
+
+namespace {
+
+struct Job {
+  Job() { hvd::init(); }
+  ~Job() { hvd::shutdown(); }
+};
+
+template <class Body>
+std::string error_of(Body body) {
+  try {
+    body();
+  } catch (const hvd::Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+double mean_rank() { return double(hvd::size() - 1) / 2; }
+
+}  // namespace
+
+TEST_CASE("api: before init() every call says what to do") {
+  CHECK(contains(error_of([] { hvd::allreduce(at::ones({2})); }), "hvd::init()"));
+  CHECK(contains(error_of([] { hvd::allgather_async(at::ones({2}), {.name = "x"}); }),
+                 "hvd::init()"));
+  torch::nn::Linear net(2, 2);
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+  CHECK(contains(error_of([&] { hvd::DistributedOptimizer o(sgd, net->named_parameters()); }),
+                 "hvd::init()"));
+}
+
+TEST_CASE("api: collectives, synchronous, in place and asynchronous") {
+  Job job;
+  const at::Tensor mine = at::full({2, 3}, double(hvd::rank()));
+  CHECK(hvd::allreduce(mine).equal(at::full({2, 3}, mean_rank())));
+  CHECK(hvd::allreduce(mine, {.name = "sum", .op = hvd::ReduceOp::kSum, .postscale = 2})
+            .equal(at::full({2, 3}, mean_rank() * 2 * hvd::size())));
+  const at::Tensor half = hvd::allreduce(mine, {}, hvd::Compression::kFp16);
+  CHECK(half.equal(at::full({2, 3}, mean_rank())));
+  at::Tensor changed = mine.clone();
+  CHECK(hvd::allreduce_(changed).is_same(changed));
+  CHECK(changed.equal(at::full({2, 3}, mean_rank())));
+  CHECK(hvd::broadcast(mine, hvd::size() - 1).equal(at::full({2, 3}, double(hvd::size() - 1))));
+  CHECK(hvd::allgather(mine.select(0, 0)).size(0) == 3 * hvd::size());
+
+  at::Tensor column = at::full({4, 2}, double(hvd::rank())).select(1, 0);  // not contiguous
+  hvd::TensorWork in_place = hvd::allreduce_async_(column, {.name = "column"});
+  hvd::TensorWork unnamed = hvd::allreduce_async(mine);
+  hvd::TensorWork rows = hvd::allgather_async(mine, {.name = "rows"});
+  hvd::TensorWork root = hvd::broadcast_async(mine, 0, {.name = "root"});
+  CHECK(rows.wait().sizes() == at::IntArrayRef({2 * hvd::size(), 3}));
+  CHECK(root.wait().equal(at::zeros({2, 3})));
+  CHECK(unnamed.wait().equal(at::full({2, 3}, mean_rank())));
+  CHECK(in_place.wait().is_same(column));
+  CHECK(column.equal(at::full({4}, mean_rank())));
+  CHECK((in_place.done() && unnamed.done() && rows.done()));
+  at::Tensor zeros = mine.clone();
+  hvd::broadcast_async_(zeros, 0, {.name = "zeros"}).wait();
+  CHECK(zeros.equal(at::zeros({2, 3})));
+  CHECK(hvd::local_device().is_cpu());
+}
+
+TEST_CASE("api: a model is broadcast, trained, and the same everywhere") {
+  Job job;
+  torch::nn::Linear net(8, 3);
+  torch::nn::BatchNorm1d norm(3);
+  torch::optim::Adam adam(net->parameters(), torch::optim::AdamOptions(0.01 * (hvd::rank() + 1)));
+  hvd::broadcast_parameters(*net, 0);
+  hvd::broadcast_parameters(*norm, 0);
+  hvd::broadcast_parameters(net->named_parameters(), 0);
+  hvd::broadcast_parameters(net->parameters(), 0);
+  hvd::broadcast_optimizer_state(adam, 0);
+  CHECK(adam.param_groups()[0].options().get_lr() == 0.01);
+  hvd::DistributedOptimizer optimizer(adam, net->named_parameters(),
+                                      {.compression = hvd::Compression::kFp16});
+  hvd::broadcast_optimizer_state(optimizer, 0);
+  for (int step = 0; step < 5; ++step) {
+    optimizer.zero_grad();
+    net(at::full({4, 8}, double(hvd::rank() + step))).pow(2).mean().backward();
+    optimizer.synchronize();
+    const auto guard = optimizer.skip_synchronize();
+    optimizer.step();
+  }
+  CHECK(&optimizer.optimizer() == &adam);
+  CHECK(optimizer.param_groups().size() == 1);
+  const at::Tensor all = hvd::allgather(net->weight.detach().reshape({1, -1}));
+  for (int64_t rank = 0; rank < hvd::size(); ++rank) CHECK(all[rank].equal(all[0]));
+}
+
+TEST_CASE("api: a DistributedOptimizer belongs to the thread that called init()") {
+  Job job;
+  torch::nn::Linear net(2, 2);
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+  std::string error;
+  std::jthread([&] {
+    error = error_of([&] { hvd::DistributedOptimizer o(sgd, net->named_parameters()); });
+  }).join();
+  CHECK(contains(error, "in the thread that called hvd::init()"));
+}
+
+TEST_CASE("api: gradients and optimizer outlive shutdown()") {
+  torch::nn::Linear net(2, 2);
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+  std::unique_ptr<hvd::DistributedOptimizer> optimizer;
+  {
+    Job job;
+    hvd::broadcast_parameters(*net, 0);
+    optimizer = std::make_unique<hvd::DistributedOptimizer>(sgd, net->named_parameters());
+    net(at::ones({1, 2})).sum().backward();
+    optimizer->step();
+  }
+  CHECK(net->bias.grad().equal(at::ones({2})));
+  optimizer->zero_grad();
+  net(at::ones({1, 2})).sum().backward();
+  CHECK(error_of([&] { optimizer->step(); }) != "");
+  optimizer.reset();
+  Job job;  // and the next epoch takes the same parameters
+  hvd::DistributedOptimizer next(sgd, net->named_parameters());
+  sgd.zero_grad();
+  net(at::ones({1, 2})).sum().backward();
+  next.step();
+  CHECK(net->bias.grad().equal(at::ones({2})));
+}

@@ -1,0 +1,226 @@
+// Where gradients lie: one copy in, none out, homes and spares, hooks, overlap with backward.
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/optim/sgd.h>
+
+#include <chrono>
+#include <thread>
+
+#include "tests/torch/training.h"
+
+namespace hvd {
+namespace {
+
+constexpr DistributedOptimizerOptions kSmallBuckets = {.bucket_bytes = 8 << 10};
+
+}  // namespace
+
+TEST_CASE("buckets: kept gradients are not written in the next step, and outlive everything") {
+  check_as_ranks([](const ThreadRank& rank) {
+    std::vector<at::Tensor> kept, copies;
+    const auto keep = [&](const nets::Net& net, bool alias) {
+      for (const at::Tensor& p : net.parameters()) {
+        kept.push_back(alias ? p.grad().view({-1}) : p.grad());
+        copies.push_back(kept.back().clone());
+      }
+    };
+    const auto expect_kept = [&] {
+      for (size_t i = 0; i < kept.size(); ++i) EXPECT(same_bits(kept[i], copies[i]));
+    };
+    {
+      Training t(rank, nets::mlp(), nets::sgd(), kSmallBuckets);
+      Alone alone;
+      for (int step = 0; step < 12; ++step) {
+        t.train(step, step + 1);
+        alone.step(rank.size, step);
+        expect_kept();
+        kept.clear();
+        copies.clear();
+        if (step % 3 == 1) keep(*t.net, step % 2 == 0);  // for one step
+      }
+      expect_same(*t.net, *alone.net);
+      keep(*t.net, false);
+    }
+    expect_kept();
+  });
+}
+
+TEST_CASE("buckets: gradients that users exchange or turn to other memory are taken as they are") {
+  check_as_ranks([](const ThreadRank& rank) {
+    Training t(rank, nets::mlp(), nets::sgd(), kSmallBuckets);
+    Alone alone;
+    for (int step = 0; step < 12; ++step) {
+      t.optimizer->zero_grad(step % 3 == 0);
+      t.backward(step);
+      t.optimizer->step();
+      alone.step(rank.size, step);
+      for (const at::Tensor& p : t.net->parameters()) {
+        if (step % 4 == 1) p.grad().set_data(at::ones_like(p));
+        if (step % 4 == 3) p.mutable_grad() = at::ones_like(p);
+      }
+    }
+    expect_same(*t.net, *alone.net);
+  });
+}
+
+TEST_CASE("buckets: gradients lie in the arena after one copy, and nothing is copied out") {
+  check_as_ranks([](const ThreadRank& rank) {
+    Training t(rank, nets::mlp(), nets::sgd());
+    const BucketList& list = t.buckets().list();
+    const auto begin = reinterpret_cast<uintptr_t>(list.memory(0, Home::kHome));
+    const auto end = reinterpret_cast<uintptr_t>(list.memory(0, Home::kSpare));
+    const auto in_arena = [&](const at::Tensor& g) {
+      const auto address = reinterpret_cast<uintptr_t>(g.data_ptr());
+      return address >= begin && address < end;
+    };
+    t.optimizer->zero_grad();
+    t.backward(0);
+    std::vector<void*> addresses;
+    for (const at::Tensor& p : t.net->parameters()) {
+      EXPECT(in_arena(p.grad()));
+      addresses.push_back(p.grad().data_ptr());
+    }
+    t.optimizer->step();
+    for (size_t i = 0; i < addresses.size(); ++i)
+      EXPECT(t.net->parameters()[i].grad().data_ptr() == addresses[i]);
+    // Gradients zeroed in place stay where they are: autograd adds into the arena.
+    for (int step = 1; step < 4; ++step) {
+      t.optimizer->zero_grad(false);
+      t.backward(step);
+      t.optimizer->step();
+    }
+    for (size_t i = 0; i < addresses.size(); ++i)
+      EXPECT(t.net->parameters()[i].grad().data_ptr() == addresses[i]);
+  });
+}
+
+TEST_CASE("buckets: fp16 compression halves the bytes of the buckets and keeps .grad's type") {
+  check_as_ranks([](const ThreadRank& rank) {
+    size_t elements = 0;
+    DistributedOptimizerOptions options;
+    std::vector<BucketShape> plain, halved;
+    ThreadRank watched = rank;
+    auto* seen = &plain;
+    watched.make = [&](const BucketListSpec& spec) {
+      *seen = spec.buckets;
+      return rank.make(spec);
+    };
+    {
+      Training t(watched, nets::mlp(), nets::sgd(), options);
+    }
+    seen = &halved;
+    options.compression = Compression::kFp16;
+    Training t(watched, nets::mlp(), nets::sgd(), options);
+    EXPECT(plain.size() == 1 && halved.size() == 1);
+    EXPECT(plain[0].type == DataType::kFloat32 && halved[0].type == DataType::kFloat16);
+    for (const at::Tensor& p : t.net->parameters()) elements += size_t(p.numel());
+    EXPECT(halved[0].count * 2 < elements * 4 * 51 / 100 + 64 * 6);
+    t.train(0, 2);
+    for (const at::Tensor& p : t.net->parameters()) EXPECT(p.grad().scalar_type() == at::kFloat);
+  });
+}
+
+TEST_CASE("buckets: with small buckets one is finished on all ranks before backward ends") {
+  check_as_ranks([](const ThreadRank& rank) {
+    Training t(rank, nets::mlp(), nets::sgd(), {.bucket_bytes = 4 << 10});
+    int steps_seen = 0;
+    t.net->parameters()[0].register_hook([&](const at::Tensor& gradient) {
+      const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (t.buckets().list().finished_buckets() == 0 && std::chrono::steady_clock::now() < limit)
+        std::this_thread::yield();
+      steps_seen += t.buckets().list().finished_buckets() > 0;
+      return gradient;
+    });
+    t.train(0, 10);
+    EXPECT(steps_seen == 10);
+  });
+}
+
+TEST_CASE("buckets: a changed type is an error in backward and on every rank") {
+  check_as_ranks([](const ThreadRank& rank) {
+    Training t(rank, nets::mlp(), nets::sgd());
+    t.train(0, 2);
+    t.optimizer->zero_grad();
+    for (const at::Tensor& p : t.net->parameters()) p.set_data(p.to(at::kDouble));
+    at::Tensor loss = at::zeros({}, at::kDouble);
+    for (const at::Tensor& p : t.net->parameters()) loss = loss + p.sum();
+    EXPECT(contains(error_of([&] { loss.backward(); }), "after changing a parameter's type"));
+    EXPECT(contains(error_of([&] { t.optimizer->step(); }), "after changing a parameter's type"));
+  });
+}
+
+TEST_CASE("buckets: a sparse gradient is a named error") {
+  check_as_ranks([](const ThreadRank& rank) {
+    torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(10, 4).sparse(true));
+    torch::optim::SGD sgd(embedding->parameters(), torch::optim::SGDOptions(0.1));
+    DistributedOptimizer optimizer(std::make_unique<DistributedOptimizer::Impl>(
+        sgd, embedding->named_parameters(), DistributedOptimizerOptions{}, rank.make));
+    const at::Tensor loss = embedding(at::full({3}, 2, at::kLong)).sum();
+    EXPECT(contains(error_of([&] { loss.backward(); }), "sparse"));
+    EXPECT(contains(error_of([&] { optimizer.step(); }), "sparse"));
+  });
+}
+
+TEST_CASE("buckets: backward with create_graph gives the same gradients") {
+  check_as_ranks([](const ThreadRank& rank) {
+    Training t(rank, nets::mlp(), nets::sgd());
+    Alone alone;
+    for (int step = 0; step < 5; ++step) {
+      t.optimizer->zero_grad();
+      t.net->loss(rank.rank, step).backward({}, true, true);
+      t.optimizer->step();
+      alone.step(rank.size, step);
+    }
+    expect_same(*t.net, *alone.net);
+  });
+}
+
+namespace {
+
+struct CountingHook : torch::autograd::PostAccumulateGradHook {
+  explicit CountingHook(int& calls) : calls_(calls) {}
+  void operator()(const at::Tensor&) override { ++calls_; }
+  int& calls_;
+};
+
+void set_hook(const at::Tensor& parameter, int& calls) {
+  torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<CountingHook>(calls));
+}
+
+}  // namespace
+
+TEST_CASE("buckets: a hook that was there is called, and is there again afterwards") {
+  check_as_ranks([](const ThreadRank& rank) {
+    int calls = 0;
+    ThreadRank self = rank;
+    auto net = nets::mlp()();
+    set_hook(net->parameters()[0], calls);
+    {
+      Training t(self, [&] { return net; }, nets::sgd());
+      t.train(0, 1);
+      EXPECT(calls == 1);
+    }
+    net->zero_grad();
+    net->loss(0, 0).backward();
+    EXPECT(calls == 2);
+  });
+}
+
+TEST_CASE("buckets: a hook of the user's in place of ours costs overlap, not correctness") {
+  check_as_ranks([](const ThreadRank& rank) {
+    int calls = 0;
+    Training t(rank, nets::mlp(), nets::sgd());
+    Alone alone;
+    set_hook(t.net->parameters()[0], calls);
+    t.train(0, 4);
+    for (int step = 0; step < 4; ++step) alone.step(rank.size, step);
+    EXPECT(calls == 4);
+    expect_same(*t.net, *alone.net);
+  });
+}
+
+}  // namespace hvd

@@ -1,0 +1,114 @@
+// The nets.
+#include "tests/torch/nets.h"
+
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+namespace hvd::nets {
+namespace {
+
+struct Mlp : Net {
+  torch::nn::Linear a{40, 70}, b{70, 130}, c{130, 3};
+  Mlp() {
+    register_module("a", a);
+    register_module("b", b);
+    register_module("c", c);
+  }
+  at::Tensor loss(int part, int step) override {
+    const auto x = random(part, step, {8, 40}).to(a->weight.scalar_type());
+    return c(torch::relu(b(torch::tanh(a(x))))).pow(2).mean();
+  }
+};
+
+struct ChannelsLast : Net {
+  torch::nn::Conv2d a{torch::nn::Conv2dOptions(4, 16, 3).padding(1)};
+  torch::nn::Conv2d b{torch::nn::Conv2dOptions(16, 24, 3)};
+  torch::nn::BatchNorm2d norm{16};
+  torch::nn::Linear c{24 * 36, 5};
+  ChannelsLast() {
+    register_module("a", a);
+    register_module("norm", norm);
+    register_module("b", b);
+    register_module("c", c);
+    for (const at::Tensor& p : parameters())
+      if (p.dim() == 4) p.set_data(p.contiguous(at::MemoryFormat::ChannelsLast));
+  }
+  at::Tensor loss(int part, int step) override {
+    const auto x = random(part, step, {3, 4, 8, 8}).contiguous(at::MemoryFormat::ChannelsLast);
+    return c(torch::relu(b(torch::relu(norm(a(x))))).flatten(1)).pow(2).mean();
+  }
+};
+
+struct Unused : Net {
+  torch::nn::Linear a{64, 80}, sometimes{80, 80}, never{80, 80}, b{80, 2};
+  Unused() {
+    register_module("a", a);
+    register_module("sometimes", sometimes);
+    register_module("never", never);
+    register_module("b", b);
+  }
+  at::Tensor loss(int part, int step) override {
+    auto x = torch::tanh(a(random(part, step, {8, 64})));
+    if ((part + step) % 3 == 0) x = torch::tanh(sometimes(x));
+    return b(x).pow(2).mean();
+  }
+};
+
+struct Shared : Net {
+  torch::nn::Linear a{80, 80};
+  at::Tensor head;
+  Shared() {
+    register_module("a", a);
+    head = register_parameter("head", at::full({80}, 0.1));
+  }
+  at::Tensor loss(int part, int step) override {
+    const auto x = torch::tanh(a(torch::tanh(a(random(part, step, {8, 80})))));
+    return (at::mm(x, a->weight) * head).pow(2).mean();
+  }
+};
+
+// LibTorch's default generator is one for all threads.
+std::mutex generator_mutex;
+
+template <class T>
+MakeNet make() {
+  return [] {
+    std::lock_guard lock(generator_mutex);
+    torch::manual_seed(42);
+    return std::make_shared<T>();
+  };
+}
+
+}  // namespace
+
+at::Tensor random(int part, int step, at::IntArrayRef sizes) {
+  const auto generator =
+      at::detail::createCPUGenerator(static_cast<uint64_t>(1000 * step + part + 17));
+  return at::randn(sizes, generator, at::kFloat);
+}
+
+MakeNet mlp() { return make<Mlp>(); }
+MakeNet channels_last() { return make<ChannelsLast>(); }
+MakeNet unused() { return make<Unused>(); }
+MakeNet shared() { return make<Shared>(); }
+
+MakeOptimizer sgd(double lr, double momentum) {
+  return [=](std::vector<at::Tensor> parameters) {
+    return std::make_unique<torch::optim::SGD>(std::move(parameters),
+                                               torch::optim::SGDOptions(lr).momentum(momentum));
+  };
+}
+
+MakeOptimizer adamw() {
+  return [](std::vector<at::Tensor> parameters) {
+    return std::make_unique<torch::optim::AdamW>(
+        std::move(parameters), torch::optim::AdamWOptions(1e-3).weight_decay(0.1));
+  };
+}
+
+}  // namespace hvd::nets
