@@ -1,0 +1,86 @@
+// The IDX header and its bytes, through zlib, which passes plain files on unchanged.
+#include "examples/idx.h"
+
+#include <unistd.h>
+#include <zlib.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+
+namespace {
+
+constexpr uint64_t kBytesMax = uint64_t{1} << 30;
+constexpr uint8_t kUnsignedByte = 0x08;
+
+class Reader {
+ public:
+  explicit Reader(std::string file)
+      : file_(std::move(file)), stream_(gzopen(file_.c_str(), "rb"), gzclose) {
+    if (!stream_) throw std::runtime_error(file_ + ": cannot be opened: " + std::strerror(errno));
+  }
+
+  // Offsets count the bytes after decompression.
+  [[noreturn]] void fail(uint64_t offset, const std::string& what) const {
+    throw std::runtime_error(file_ + ": " + what + " at offset " + std::to_string(offset));
+  }
+
+  void read(void* to, uint64_t bytes) {
+    const uint64_t got = read_some(to, bytes);
+    if (got == bytes) return;
+    fail(offset_, "the file ends, " + std::to_string(bytes - got) + " bytes are missing");
+  }
+  uint32_t read_big_endian() {
+    uint8_t b[4];
+    read(b, sizeof b);
+    return uint32_t{b[0]} << 24 | uint32_t{b[1]} << 16 | uint32_t{b[2]} << 8 | b[3];
+  }
+  void expect_end() {
+    uint8_t more;
+    if (read_some(&more, 1) != 0) fail(offset_ - 1, "data behind the end of the array");
+  }
+
+ private:
+  uint64_t read_some(void* to, uint64_t bytes) {
+    const int got = gzread(stream_.get(), to, static_cast<unsigned>(bytes));
+    int error = Z_OK;
+    const char* text = gzerror(stream_.get(), &error);
+    if (error == Z_ERRNO) text = std::strerror(errno);
+    if (got < 0 || (error != Z_OK && error != Z_BUF_ERROR)) fail(offset_, text);
+    offset_ += static_cast<uint64_t>(got);
+    return static_cast<uint64_t>(got);
+  }
+
+  const std::string file_;
+  const std::unique_ptr<gzFile_s, int (*)(gzFile)> stream_;
+  uint64_t offset_ = 0;
+};
+
+}  // namespace
+
+IdxArray read_idx(const std::string& file, int dimensions) {
+  const bool plain = access(file.c_str(), F_OK) == 0;
+  const bool compressed = !plain && access((file + ".gz").c_str(), F_OK) == 0;
+  Reader reader(compressed ? file + ".gz" : file);
+  uint8_t magic[4];
+  reader.read(magic, sizeof magic);
+  if (magic[0] != 0 || magic[1] != 0 || magic[2] != kUnsignedByte || magic[3] != dimensions) {
+    char text[128];
+    std::snprintf(text, sizeof text, "magic 0x%02x%02x%02x%02x instead of 0x0000%02x%02x", magic[0],
+                  magic[1], magic[2], magic[3], kUnsignedByte, static_cast<unsigned>(dimensions));
+    reader.fail(0, text);
+  }
+  IdxArray array;
+  uint64_t bytes = 1;
+  for (int d = 0; d < dimensions; ++d) {
+    array.sizes.push_back(reader.read_big_endian());
+    bytes *= array.sizes.back();
+    if (bytes > kBytesMax)
+      reader.fail(static_cast<uint64_t>(4 + 4 * d), "an array of more than 1 GiB");
+  }
+  array.bytes.resize(bytes);
+  reader.read(array.bytes.data(), bytes);
+  reader.expect_end();
+  return array;
+}

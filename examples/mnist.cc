@@ -1,0 +1,204 @@
+// Trains Horovod's MNIST network on handwritten digits, one part of the data per rank.
+//
+//   hvdrun -np 2 mnist --epochs 60
+#include <hvd/hvd.h>
+#include <hvd/torch.h>
+#include <torch/data/samplers/distributed.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/optim/sgd.h>
+#include <torch/serialize/archive.h>
+#include <torch/utils.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+
+#include "examples/digits.h"
+#include "examples/mnist_lines.h"
+#include "examples/mnist_net.h"
+
+namespace {
+
+struct Options {
+  int64_t batch_size = 64;
+  int64_t test_batch_size = 1000;
+  int epochs = 10;
+  double lr = 0.01;
+  double momentum = 0.5;
+  uint64_t seed = 42;
+  int log_interval = 10;
+  bool fp16_allreduce = false;
+  double gradient_predivide_factor = 1.0;
+  std::string data_dir = default_digits_directory();
+  std::string checkpoint = "mnist-checkpoint.pt";
+  bool resume = false;
+};
+
+// Horovod's flags, and where data and checkpoints lie.
+Options parse(int argc, char** argv) {
+  Options o;
+  bool no_cuda = false, use_adasum = false;
+  CLI::App app{"Trains a digit classifier, data-parallel"};
+  app.option_defaults()->always_capture_default();
+  app.add_option("--batch-size", o.batch_size, "samples per rank and step")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--test-batch-size", o.test_batch_size)->check(CLI::PositiveNumber);
+  app.add_option("--epochs", o.epochs)->check(CLI::PositiveNumber);
+  app.add_option("--lr", o.lr, "learning rate, multiplied by the number of ranks");
+  app.add_option("--momentum", o.momentum);
+  app.add_option("--seed", o.seed);
+  app.add_option("--log-interval", o.log_interval, "batches between two lines")
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--fp16-allreduce", o.fp16_allreduce, "send gradients as float16");
+  app.add_option("--gradient-predivide-factor", o.gradient_predivide_factor);
+  app.add_flag("--no-cuda", no_cuda, "accepted; this build trains on the CPU");
+  app.add_flag("--use-adasum", use_adasum, "not supported yet");
+  app.add_option("--data-dir", o.data_dir, "folder with MNIST's four IDX files, also .gz");
+  app.add_option("--checkpoint", o.checkpoint, "written by rank 0 after each epoch");
+  app.add_flag("--resume", o.resume, "go on after the checkpoint's epoch");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error) == 0 ? 0 : 2);
+  }
+  if (use_adasum) {
+    std::fprintf(stderr, "mnist: --use-adasum is not supported yet; leave it out to average\n");
+    std::exit(2);
+  }
+  return o;
+}
+
+class Training {
+ public:
+  explicit Training(const Options& options)
+      : o_(options),
+        training_(load_digits(o_.data_dir, Part::kTraining)),
+        test_(load_digits(o_.data_dir, Part::kTest)),
+        sampler_(static_cast<size_t>(training_.images.size(0)), static_cast<size_t>(hvd::size()),
+                 static_cast<size_t>(hvd::rank())),
+        samples_((training_.images.size(0) + hvd::size() - 1) / hvd::size()),
+        sgd_(model_->parameters(),
+             torch::optim::SGDOptions(o_.lr * hvd::size()).momentum(o_.momentum)) {
+    if (o_.resume && hvd::rank() == 0) load();
+    first_epoch_ =
+        hvd::broadcast(torch::tensor(first_epoch_), 0, {.name = "first_epoch"}).item<int>();
+    hvd::broadcast_parameters(*model_, 0);
+    hvd::broadcast_optimizer_state(sgd_, 0);
+    optimizer_ = std::make_unique<hvd::DistributedOptimizer>(
+        sgd_, model_->named_parameters(),
+        hvd::DistributedOptimizerOptions{
+            .compression = o_.fp16_allreduce ? hvd::Compression::kFp16 : hvd::Compression::kNone,
+            .gradient_predivide_factor = o_.gradient_predivide_factor});
+  }
+
+  void run() {
+    for (int epoch = first_epoch_; epoch <= o_.epochs; ++epoch) {
+      train(epoch);
+      test();
+      if (hvd::rank() == 0) save(epoch);
+    }
+  }
+
+ private:
+  void train(int epoch) {
+    model_->train();
+    sampler_.set_epoch(static_cast<size_t>(epoch));
+    sampler_.reset();
+    // Anew in each epoch, so that a resumed run draws what the uninterrupted one drew.
+    torch::manual_seed(o_.seed + static_cast<uint64_t>(epoch * hvd::size() + hvd::rank()));
+    const int64_t batches = (samples_ + o_.batch_size - 1) / o_.batch_size;
+    for (int64_t batch = 0; batch < batches; ++batch) {
+      const auto drawn = sampler_.next(static_cast<size_t>(o_.batch_size));
+      const torch::Tensor index = torch::tensor(std::vector<int64_t>(drawn->begin(), drawn->end()));
+      optimizer_->zero_grad();
+      const torch::Tensor loss = torch::nll_loss(model_(training_.images.index_select(0, index)),
+                                                 training_.targets.index_select(0, index));
+      loss.backward();
+      optimizer_->step();
+      if (batch % o_.log_interval == 0) {
+        const double percent = 100.0 * static_cast<double>(batch) / static_cast<double>(batches);
+        print(train_line(epoch, batch * index.size(0), samples_, percent, loss.item<double>()));
+      }
+    }
+  }
+
+  // Every test image is seen by exactly one rank: the sums are those of all of them.
+  void test() {
+    torch::NoGradGuard no_grad;
+    model_->eval();
+    const int64_t count = test_.images.size(0);
+    const torch::Tensor mine = torch::arange(hvd::rank(), count, hvd::size());
+    torch::Tensor sums = torch::zeros({3}, torch::kDouble);  // loss, correct, images
+    for (const torch::Tensor& index : mine.split(o_.test_batch_size)) {
+      if (index.numel() == 0) continue;
+      const torch::Tensor output = model_(test_.images.index_select(0, index));
+      const torch::Tensor target = test_.targets.index_select(0, index);
+      sums[0] += torch::nll_loss(output, target, {}, at::Reduction::Sum).to(torch::kDouble);
+      sums[1] += output.argmax(1).eq(target).sum().to(torch::kDouble);
+      sums[2] += index.numel();
+    }
+    sums = hvd::allreduce(sums, {.name = "test_sums", .op = hvd::ReduceOp::kSum});
+    const double images = sums[2].item<double>();
+    if (hvd::rank() == 0)
+      print(test_line(sums[0].item<double>() / images, sums[1].item<double>() / images));
+  }
+
+  // Whole or not at all: a run that is interrupted here leaves the previous checkpoint.
+  void save(int epoch) {
+    torch::serialize::OutputArchive archive, model, optimizer;
+    model_->save(model);
+    sgd_.save(optimizer);
+    archive.write("epoch", torch::tensor(epoch));
+    archive.write("model", model);
+    archive.write("optimizer", optimizer);
+    const std::string unfinished = o_.checkpoint + ".unfinished";
+    archive.save_to(unfinished);
+    std::filesystem::rename(unfinished, o_.checkpoint);
+  }
+
+  void load() {
+    if (!std::filesystem::exists(o_.checkpoint))
+      throw std::runtime_error(o_.checkpoint + ": no such checkpoint; run without --resume first");
+    torch::serialize::InputArchive archive, model, optimizer;
+    archive.load_from(o_.checkpoint);
+    torch::Tensor epoch;
+    archive.read("epoch", epoch);
+    archive.read("model", model);
+    archive.read("optimizer", optimizer);
+    model_->load(model);
+    sgd_.load(optimizer);
+    first_epoch_ = epoch.item<int>() + 1;
+  }
+
+  static void print(const std::string& line) {
+    std::puts(line.c_str());
+    std::fflush(stdout);
+  }
+
+  const Options o_;
+  const Digits training_, test_;
+  torch::data::samplers::DistributedRandomSampler sampler_;
+  const int64_t samples_;  // of this rank in an epoch
+  MnistNet model_;
+  torch::optim::SGD sgd_;
+  std::unique_ptr<hvd::DistributedOptimizer> optimizer_;
+  int first_epoch_ = 1;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options options = parse(argc, argv);
+  try {
+    hvd::init();
+    torch::manual_seed(options.seed);
+    Training(options).run();
+    hvd::shutdown();
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "mnist: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,131 @@
+// Images per second of data-parallel training on made-up data, as Horovod's synthetic benchmark.
+//
+//   hvdrun -np 2 synthetic_benchmark --model resnet18 --batch-size 4 --num-iters 3
+#include <hvd/hvd.h>
+#include <hvd/torch.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/optim/sgd.h>
+#include <torch/utils.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "examples/resnet.h"
+
+namespace {
+
+struct Options {
+  std::string model = "resnet50";
+  int64_t batch_size = 32;
+  int64_t image_size = 224;
+  int warmup_batches = 10;
+  int batches_per_iteration = 10;
+  int iterations = 10;
+  bool fp16_allreduce = false;
+};
+
+Options parse(int argc, char** argv) {
+  Options o;
+  bool no_cuda = false, use_adasum = false;
+  CLI::App app{"Measures data-parallel training on made-up images"};
+  app.option_defaults()->always_capture_default();
+  app.add_option("--model", o.model, "resnet18, resnet34 or resnet50");
+  app.add_option("--batch-size", o.batch_size, "images per rank and step")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--image-size", o.image_size, "pixels a side")->check(CLI::PositiveNumber);
+  app.add_option("--num-warmup-batches", o.warmup_batches)->check(CLI::NonNegativeNumber);
+  app.add_option("--num-batches-per-iter", o.batches_per_iteration)->check(CLI::PositiveNumber);
+  app.add_option("--num-iters", o.iterations)->check(CLI::PositiveNumber);
+  app.add_flag("--fp16-allreduce", o.fp16_allreduce, "send gradients as float16");
+  app.add_flag("--no-cuda", no_cuda, "accepted; this build trains on the CPU");
+  app.add_flag("--use-adasum", use_adasum, "not supported yet");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error) == 0 ? 0 : 2);
+  }
+  if (use_adasum) {
+    std::fprintf(stderr, "synthetic_benchmark: --use-adasum is not supported yet\n");
+    std::exit(2);
+  }
+  return o;
+}
+
+// From rank 0 only.
+template <class... Values>
+void print(const char* format, Values... values) {
+  if (hvd::rank() != 0) return;
+  std::printf(format, values...);
+  std::fflush(stdout);
+}
+
+struct Estimate {
+  double mean = 0, margin = 0;  // 1.96 standard deviations
+};
+
+Estimate estimate(const std::vector<double>& samples) {
+  const auto n = static_cast<double>(samples.size());
+  const double mean = std::accumulate(samples.begin(), samples.end(), 0.0) / n;
+  double squares = 0;
+  for (const double sample : samples) squares += (sample - mean) * (sample - mean);
+  return {mean, 1.96 * std::sqrt(squares / n)};
+}
+
+void run(const Options& o) {
+  using Clock = std::chrono::steady_clock;
+  torch::manual_seed(42);
+  ResNet model = make_resnet(o.model);
+  torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.01 * hvd::size()));
+  hvd::broadcast_parameters(*model, 0);
+  hvd::broadcast_optimizer_state(sgd, 0);
+  hvd::DistributedOptimizerOptions options;
+  if (o.fp16_allreduce) options.compression = hvd::Compression::kFp16;
+  hvd::DistributedOptimizer optimizer(sgd, model->named_parameters(), options);
+
+  const torch::Tensor images = torch::randn({o.batch_size, 3, o.image_size, o.image_size});
+  const torch::Tensor targets = torch::randint(1000, {o.batch_size}, torch::kLong);
+  const auto run_batches = [&](int count) {
+    for (int batch = 0; batch < count; ++batch) {
+      optimizer.zero_grad();
+      torch::cross_entropy_loss(model(images), targets).backward();
+      optimizer.step();
+    }
+  };
+
+  print("Model: %s\nBatch size: %lld\nNumber of CPUs: %d\nRunning warmup...\n", o.model.c_str(),
+        static_cast<long long>(o.batch_size), hvd::size());
+  run_batches(o.warmup_batches);
+  print("Running benchmark...\n");
+  std::vector<double> rates;
+  for (int iteration = 0; iteration < o.iterations; ++iteration) {
+    const auto begin = Clock::now();
+    run_batches(o.batches_per_iteration);
+    const std::chrono::duration<double> seconds = Clock::now() - begin;
+    rates.push_back(static_cast<double>(o.batch_size * o.batches_per_iteration) / seconds.count());
+    print("Iter #%d: %.1f img/sec per CPU\n", iteration, rates.back());
+  }
+  const auto [mean, margin] = estimate(rates);
+  print("Img/sec per CPU: %.1f +-%.1f\n", mean, margin);
+  print("Total img/sec on %d CPU(s): %.1f +-%.1f\n", hvd::size(), hvd::size() * mean,
+        hvd::size() * margin);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options options = parse(argc, argv);
+  try {
+    hvd::init();
+    run(options);
+    hvd::shutdown();
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "synthetic_benchmark: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,113 @@
+// Reading IDX files: good ones, plain and compressed, and every way to be broken.
+#include "examples/idx.h"
+
+#include <zlib.h>
+
+#include <fstream>
+#include <stdexcept>
+
+#include "tests/support/catch.h"
+#include "tests/support/temporary_directory.h"
+
+namespace {
+
+const std::string kHeader("\0\0\x08\x02\0\0\0\x02\0\0\0\x03", 12);  // two rows of three
+const std::string kGood = kHeader + "abcdef";
+
+void write(const std::string& file, const std::string& bytes) {
+  std::ofstream(file, std::ios::binary) << bytes;
+}
+
+void write_gzip(const std::string& file, const std::string& bytes) {
+  gzFile stream = gzopen(file.c_str(), "wb");
+  gzwrite(stream, bytes.data(), static_cast<unsigned>(bytes.size()));
+  gzclose(stream);
+}
+
+std::string error_of(const std::string& file, int dimensions = 2) {
+  try {
+    read_idx(file, dimensions);
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+  return "none";
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("idx: reads a plain file and a compressed one") {
+  hvd::TemporaryDirectory directory;
+  const std::string file = (directory.path() / "images").string();
+  write_gzip(file + ".gz", kGood);
+  for (int round = 0; round < 2; ++round) {
+    const IdxArray array = read_idx(file, 2);
+    CHECK(array.sizes == std::vector<uint32_t>{2, 3});
+    CHECK(std::string(array.bytes.begin(), array.bytes.end()) == "abcdef");
+    write(file, kGood);  // preferred to the compressed one from now on
+  }
+}
+
+TEST_CASE("idx: a missing file is named") {
+  const std::string error = error_of("/nowhere/train-images-idx3-ubyte");
+  CHECK(contains(error, "/nowhere/train-images-idx3-ubyte"));
+  CHECK(contains(error, "No such file"));
+}
+
+TEST_CASE("idx: a file cut anywhere is an error that names the offset") {
+  hvd::TemporaryDirectory directory;
+  const std::string file = (directory.path() / "cut").string();
+  for (size_t length = 0; length < kGood.size(); ++length) {
+    write(file, kGood.substr(0, length));
+    const std::string error = error_of(file);
+    INFO(length << ": " << error);
+    CHECK(contains(error, file));
+    CHECK(contains(error, "the file ends"));
+    CHECK(contains(error, "at offset " + std::to_string(length)));
+  }
+}
+
+TEST_CASE("idx: a compressed file that is cut or damaged is an error") {
+  hvd::TemporaryDirectory directory;
+  const std::string file = (directory.path() / "images").string();
+  write_gzip(file + ".gz", kGood);
+  std::ifstream stream(file + ".gz", std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(stream)), {});
+  write(file + ".gz", bytes.substr(0, bytes.size() / 2));
+  std::string error = error_of(file);
+  CHECK(contains(error, file + ".gz"));
+  CHECK(contains(error, "offset"));
+  bytes[bytes.size() - 6] = static_cast<char>(bytes[bytes.size() - 6] ^ 1);  // the checksum
+  write(file + ".gz", bytes);
+  error = error_of(file);
+  CHECK(contains(error, file + ".gz"));
+  CHECK(contains(error, "offset"));
+}
+
+TEST_CASE("idx: the wrong kind of file is an error at offset 0") {
+  hvd::TemporaryDirectory directory;
+  const std::string file = (directory.path() / "labels").string();
+  write(file, kGood);
+  std::string error = error_of(file, 3);
+  CHECK(contains(error, "magic 0x00000802 instead of 0x00000803"));
+  CHECK(contains(error, "offset 0"));
+  write(file, "PNG and more");
+  error = error_of(file);
+  CHECK(contains(error, "magic 0x504e4720"));
+  CHECK(contains(error, "offset 0"));
+}
+
+TEST_CASE("idx: too much data and absurd sizes are errors") {
+  hvd::TemporaryDirectory directory;
+  const std::string file = (directory.path() / "images").string();
+  write(file, kGood + "x");
+  std::string error = error_of(file);
+  CHECK(contains(error, "behind the end"));
+  CHECK(contains(error, "offset 18"));
+  write(file, std::string("\0\0\x08\x02\x7f\xff\xff\xff\x7f\xff\xff\xff", 12));
+  error = error_of(file);
+  CHECK(contains(error, "more than 1 GiB"));
+}
