@@ -82,7 +82,6 @@ class Supervisor {
 
   const JobSpec& spec_;
   const StartState& start_;
-  const std::vector<Slot>& slots_;
   Loop loop_;
   SignalReader signals_;
   Output output_;
@@ -108,7 +107,6 @@ Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, cons
                        Carrier& carrier)
     : spec_(spec),
       start_(start),
-      slots_(slots),
       signals_({SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGCONT}, start.ignored_signals),
       output_(OutputOptions::of(spec)),
       agent_(loop_, carrier.start_agent(spec.hosts.front()),

@@ -24,7 +24,7 @@ struct Limits {
 // A product of an integer and a factor, towards zero, and to the nearest limit when out of range.
 template <class T, class Wide>
 T truncated(Wide value) {
-  if (!(value == value)) return 0;
+  if (__builtin_isnan(value)) return 0;
   if (value <= static_cast<Wide>(Limits<T>::kLeast)) return Limits<T>::kLeast;
   if (value >= static_cast<Wide>(Limits<T>::kMost)) return Limits<T>::kMost;
   return static_cast<T>(value);

@@ -77,7 +77,7 @@ IdxArray read_idx(const std::string& file, int dimensions) {
     array.sizes.push_back(reader.read_big_endian());
     bytes *= array.sizes.back();
     if (bytes > kBytesMax)
-      reader.fail(static_cast<uint64_t>(4 + 4 * d), "an array of more than 1 GiB");
+      reader.fail(4 + 4 * static_cast<uint64_t>(d), "an array of more than 1 GiB");
   }
   array.bytes.resize(bytes);
   reader.read(array.bytes.data(), bytes);

@@ -18,7 +18,9 @@ Engine::Engine(std::unique_ptr<Peers> peers, const EngineOptions& options)
 Engine::~Engine() {
   Parts& parts = *parts_;
   if (parts.state == Parts::State::kForked) {
-    new std::shared_ptr<Parts>(std::move(parts_));  // nothing of it may run here
+    // Nothing of it may run here. Without memory the child may as well end.
+    // NOLINTNEXTLINE(bugprone-unhandled-exception-at-new)
+    new std::shared_ptr<Parts>(std::move(parts_));
     return;
   }
   if (parts.state != Parts::State::kRunning) return;

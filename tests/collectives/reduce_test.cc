@@ -29,7 +29,7 @@ ByteVector run_variant(const ReduceVariant& variant, DataType type, const Reduct
   std::vector<ByteVector> buffers;
   for (const ByteVector& input : inputs) {
     ByteVector buffer(bytes + shift + 64, std::byte{0xab});
-    std::memcpy(buffer.data() + shift, input.data(), bytes);
+    if (bytes != 0) std::memcpy(buffer.data() + shift, input.data(), bytes);
     buffers.push_back(std::move(buffer));
   }
   std::vector<const std::byte*> sources;

@@ -282,6 +282,7 @@ class ArenaBuffer {
   T* begin() const { return data_; }
   T* end() const { return data_ + size_; }
   T& operator[](size_t i) const { return data_[i]; }
+  // NOLINTNEXTLINE(google-explicit-constructor): to be passed where a span is asked for
   operator std::span<T>() const { return {data_, size_}; }
 
  private:

@@ -231,7 +231,8 @@ TEST_CASE("host memory: a rank's end without shutdown is a death that all hear o
 }
 
 TEST_CASE("host memory: the death of a rank with much memory is told before it is reaped") {
-  // 512 MiB take the kernel some 50 ms to free. A loaded machine may blur some tries, hardly twenty.
+  // 512 MiB take the kernel some 50 ms to free. A loaded machine may blur some tries, hardly
+  // twenty.
   int early = 0;
   for (int i = 0; i < 20 && early == 0; ++i) {
     HostJob job(
@@ -384,7 +385,7 @@ TEST_CASE("host memory: a rank that exits 0 while others go on is known to have 
 }
 
 TEST_CASE("host memory: a rank that lost its socket and lives on is given up on") {
-  HostJob job({.ranks = 2, .program = "exec", .memory = {.stopped_grace = 20ms, .grace = 100ms}});
+  HostJob job({.ranks = 2, .program = "exec"});
   REQUIRE(job.run());
   INFO(job.describe());
   CHECK(job.rank(0).status == 128 + SIGKILL);
