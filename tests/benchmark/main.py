@@ -8,13 +8,14 @@ import collectives
 import idle
 import launch
 import output
+import step
 from experiment import run
 from machine import Machine, end_descendants
 from programs import ROOT, NotBuilt
 from report import as_json, table
 from samples import ENOUGH, QUIET_CPUS, exit_status
 
-BENCHMARKS = {"launch": launch, "collectives": collectives, "output": output, "idle": idle}
+BENCHMARKS = {"launch": launch, "collectives": collectives, "step": step, "output": output, "idle": idle}
 INTRODUCTION = """\
 Measures hvdrun beside others on this machine and prints ratios of one run.
 
