@@ -6,7 +6,7 @@
 #include <string>
 
 struct Digits {
-  torch::Tensor images;   // float32 [count, 1, 28, 28], normalised as MNIST is
+  torch::Tensor images;   // float32 [count, 1, 28, 28], normalised
   torch::Tensor targets;  // int64 [count]
 };
 
