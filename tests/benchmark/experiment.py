@@ -2,7 +2,7 @@
 import itertools
 from dataclasses import dataclass, field
 
-from samples import QUIET_CPUS, Cell, Record, judge
+from samples import GIVE_UP, QUIET_CPUS, Cell, Record, judge
 from machine import foreign_cpus
 
 
@@ -18,6 +18,7 @@ class Variant:
     measure: object
     ours: bool = False
     cases: tuple | None = None  # the only ones it can do; None: all
+    patience: int = GIVE_UP
 
 
 @dataclass
@@ -57,7 +58,9 @@ class Results:
 def run(experiment, machine, wanted, limit_s, limit_cpus=QUIET_CPUS, progress=lambda results: None):
     """Every cell runs once unmeasured, to warm up; then always the one with the fewest quiet samples."""
     measure = {variant.name: variant.measure for variant in experiment.variants}
-    results = Results(experiment, {cell: Record() for cell in experiment.cells()}, wanted, limit_cpus)
+    patience = {variant.name: variant.patience for variant in experiment.variants}
+    fresh = {cell: Record(patience=patience[cell.variant]) for cell in experiment.cells()}
+    results = Results(experiment, fresh, wanted, limit_cpus)
     records, begin_s = results.records, machine.now()
     last_tried, turn = dict.fromkeys(records, 0), itertools.count(1)
 

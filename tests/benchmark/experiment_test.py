@@ -2,10 +2,12 @@
 import os
 import subprocess
 import sys
+import time
 import unittest
 
 from experiment import Experiment, RunFailed, Variant, run
-from machine import Machine, Usage, cpu_s, descendants, foreign_cpus
+from machine import (Machine, Usage, cpu_s, descendants, foreign_cpus, other_pids, process_name,
+                     sees_all_processes)
 from programs import run_once
 from samples import GIVE_UP, Cell, Claim, Term
 
@@ -20,7 +22,7 @@ class FakeMachine:
         return self.clock_s
 
     def usage(self):
-        return Usage(self.clock_s, self.others_s, 0.0)
+        return Usage(self.clock_s, self.others_s)
 
     def wait_until_quiet(self, limit_cpus, deadline_s):
         self.waits += 1
@@ -81,6 +83,11 @@ class RunTest(unittest.TestCase):
         self.assertEqual(len(results.records[Cell("a", "x")].quiet), 3)
         self.assertEqual(results.own_failures(), [])
 
+    def test_a_variant_that_fails_often_gets_its_samples_with_patience(self):
+        often = self.variant("peer", fails=lambda turn: turn % 6 != 0, patience=6)
+        record = self.run_all(often, self.variant("x")).records[Cell("a", "peer")]
+        self.assertEqual((record.column("ms"), len(record.failures)), ([6, 12, 18], 15))
+
     def test_a_failure_of_our_own_is_reported(self):
         results = self.run_all(self.variant("x", fails=lambda turn: turn == 2, ours=True))
         self.assertEqual(results.own_failures(), ["a x: x hung", "b x: x hung"])
@@ -91,9 +98,9 @@ class RunTest(unittest.TestCase):
 
 
 class MachineTest(unittest.TestCase):
-    def test_what_we_used_is_not_others(self):
-        self.assertEqual(foreign_cpus(Usage(0, 0, 0), Usage(2, 3, 2)), 0.5)
-        self.assertEqual(foreign_cpus(Usage(0, 0, 0), Usage(2, 1, 1.01)), 0)
+    def test_others_share_is_of_one_cpu_and_never_negative(self):
+        self.assertEqual(foreign_cpus(Usage(1, 1), Usage(3, 2)), 0.5)
+        self.assertEqual(foreign_cpus(Usage(1, 1), Usage(3, 0.99)), 0)
 
     def test_cpu_time_of_children_alive_and_ended_is_ours(self):
         spin = "import time\nend = time.process_time() + 0.2\nwhile time.process_time() < end: pass\n"
@@ -110,6 +117,29 @@ class MachineTest(unittest.TestCase):
             self.assertGreaterEqual(cpu_s(child.pid), 0.2)
             self.assertGreaterEqual(Machine.own_cpu_s() - before, 0.2)
             child.stdin.write(b"\n")
+
+    @unittest.skipUnless(sees_all_processes(), "a container hides the machine's processes")
+    def test_everybody_else_is_others_but_for_the_kernels_workers(self):
+        with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as child:
+            others = other_pids()
+            child.stdin.close()
+        self.assertIn(os.getppid(), others)
+        self.assertTrue(others.isdisjoint({os.getpid(), child.pid}))
+        kinds = {name.split("/")[0] for name in map(process_name, others)}
+        self.assertIn("kthreadd", kinds)
+        self.assertNotIn("kworker", kinds)
+
+    def test_what_a_process_beside_us_worked_is_seen(self):
+        looks = ("import machine\nm = machine.Machine(); before = m.usage()\nprint(flush=True); input()\n"
+                 "after = m.usage(); print(after.others_s - before.others_s)\n")
+        words, folder = [sys.executable, "-Bc", looks], os.path.dirname(os.path.abspath(__file__))
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder, text=True) as judge:
+            judge.stdout.readline()
+            end_s = time.process_time() + 0.2
+            while time.process_time() < end_s:
+                pass
+            seen_s = float(judge.communicate("\n", timeout=20)[0])
+        self.assertGreaterEqual(seen_s, 0.2)
 
     def test_a_run_that_hangs_is_ended_with_all_it_started(self):
         Machine()  # orphans come to us

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 QUIET_CPUS = 0.08  # what others may use of one CPU during a sample
 ENOUGH = 5  # quiet samples, fewer are not judged
-GIVE_UP = 3  # failed runs in a row, after which a cell is tried no more
+GIVE_UP = 3  # failed runs in a row, after which a cell is tried no more; a variant may ask for more patience
 
 MET, MISSED, NOT_JUDGED, SHOWN = "met", "missed", "not judged", "shown"
 
@@ -28,6 +28,7 @@ class Record:
     noisy: int = 0  # samples left out because others used the CPUs
     failures: list = field(default_factory=list)  # texts; such runs are left out too
     failures_in_a_row: int = 0
+    patience: int = GIVE_UP
 
     def add(self, values, foreign_cpus, limit=QUIET_CPUS):
         self.failures_in_a_row = 0
@@ -42,7 +43,7 @@ class Record:
 
     @property
     def given_up(self):
-        return self.failures_in_a_row >= GIVE_UP
+        return self.failures_in_a_row >= self.patience
 
     def column(self, metric):
         return [values[metric] for values in self.quiet]
@@ -134,7 +135,7 @@ def judge(claim, records, missing=()):
             if variant in missing:
                 return Verdict(claim, NOT_JUDGED, why=f"{variant}: {missing[variant]}")
             if record is not None and record.given_up:
-                return Verdict(claim, NOT_JUDGED, why=f"{variant} failed {GIVE_UP} times in a row")
+                return Verdict(claim, NOT_JUDGED, why=f"{variant} failed {record.patience} times in a row")
     if len(found) < ENOUGH:
         return Verdict(claim, NOT_JUDGED, seen, len(found), f"{len(found)} quiet samples, {ENOUGH} are needed")
     return Verdict(claim, MET if claim.holds(seen.median) else MISSED, seen, len(found))

@@ -34,6 +34,14 @@ class RecordTest(unittest.TestCase):
             record.fail("hung")
         self.assertTrue(record.given_up)
 
+    def test_patience_is_what_it_was_made_with(self):
+        record = Record(patience=GIVE_UP + 1)
+        for _ in range(GIVE_UP):
+            record.fail("hung")
+        self.assertFalse(record.given_up)
+        record.fail("hung")
+        self.assertTrue(record.given_up)
+
 
 class RatioTest(unittest.TestCase):
     def test_the_nth_samples_are_divided_by_each_other(self):
