@@ -10,19 +10,9 @@ import subprocess
 import time
 
 import support
-from support import children, descendants, keeper_of, read, wait_for, wait_for_nobody
+from support import children, keeper_of, read, wait_for, wait_for_nobody
+from victims import SHAPES, TARGETS, kill, matched_by_name, processes
 
-SHAPES = {
-    "plain": ["sleep", "300"],
-    "shell wrapper": ["bash", "-c", "sleep 300; true"],
-    "setsid": ["bash", "-c", "setsid sleep 300 & setsid sleep 300 & wait"],
-    "double fork": ["bash", "-c", "(setsid sleep 300 &); (sleep 300 &); sleep 300"],
-    "env -i": ["env", "-i", "/bin/sh", "-c", "/bin/sleep 300 & /usr/bin/setsid /bin/sleep 300 & wait"],
-    "ignores TERM": ["bash", "-c", "trap '' TERM INT HUP; sleep 300 & (setsid sleep 300 &); sleep 300; true"],
-    "fork loop": ["bash", "-c", "while :; do setsid sleep 300 & sleep 0.02; done"],
-    "stopped": ["bash", "-c", "sleep 300 & kill -STOP $!; (setsid sleep 300 &); kill -STOP $$; true"],
-}
-TARGETS = ["hvdrun", "agent", "keeper", "hvdrun+agent", "hvdrun+keeper", "agent+keeper"]
 LIMIT_S = 15.0
 
 
@@ -39,11 +29,7 @@ class Trial:
         self.ending = False
 
     def pids(self):
-        below = children(self.launcher.pid)
-        keeper = below[0] if below else None
-        below = children(keeper) if keeper else []
-        agent = below[0] if below and read(below[0], "comm") in ("hvd-agent", "hvd-keeper", "exe") else None
-        return {"hvdrun": self.launcher.pid, "keeper": keeper, "agent": agent}
+        return processes(self.launcher.pid)
 
     def phase(self, pids):
         if self.ending:
@@ -84,11 +70,7 @@ class Trial:
         if len(hit) < len(names):
             phase = "already over"
         self.rng.shuffle(hit)
-        for name in hit:
-            try:
-                os.kill(pids[name], signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        kill(pids[name] for name in hit)
         statuses = {}
         seconds, survivors = wait_for_nobody(LIMIT_S, statuses)
         if survivors:
@@ -129,15 +111,14 @@ def nobody_survives_a_kill():
 
 def nobody_survives_a_kill_by_name():
     """All whose command line or name holds "hvdrun", as a kill by that name would match them, by id."""
-    for shape in ("setsid", "ignores TERM", "stopped"):
+    for shape in SHAPES:
         # The path of hvdrun may hold any word; the processes below it must not have it from there.
         job = subprocess.Popen(["hvdrun", "-np", "2", "--"] + SHAPES[shape], executable=support.options.hvdrun,
                                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_for(lambda: len(support.ranks_of(job.pid)) >= 2)
-        matched = [pid for pid in [job.pid] + descendants(job.pid) if "hvdrun" in read(pid, "cmdline") + read(pid, "comm")]
+        matched = matched_by_name(job.pid)
         assert matched == [job.pid], [read(pid, "cmdline") for pid in matched]
-        for pid in matched:
-            os.kill(pid, signal.SIGKILL)
+        kill(matched)
         _, survivors = wait_for_nobody(LIMIT_S)
         job.returncode = -9
         assert not survivors, survivors
