@@ -51,7 +51,12 @@ def tidy(build, source):
 
 
 def main():
+    if len(sys.argv) < 2 or {"-h", "--help"} & set(sys.argv[1:]):
+        print(__doc__.strip())
+        sys.exit(0 if len(sys.argv) > 1 else 2)
     build = pathlib.Path(sys.argv[1]).resolve()
+    if not (build / "compile_commands.json").is_file():
+        sys.exit(f"check_tidy: {build} has no compile_commands.json: name a build that scripts/build has configured")
     parts = set(sys.argv[2:]) or {"product", "tests"}
     if unknown := parts - {"product", "tests", "torch"}:
         sys.exit(f"check_tidy: no part {', '.join(unknown)}: product, tests or torch")

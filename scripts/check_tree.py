@@ -1,5 +1,6 @@
 """Checks what no compiler sees: who includes whom, sizes, names, first lines, bans. python3 scripts/check_tree.py [ROOT]
 
+ROOT is the top of a tree as this one (default: this one); it has a CMakeLists.txt and a README.md.
 Prints one line a finding, `file:line: what is wrong; what to do instead`, and exits 1 if there was any. The tables at
 the top are the rules; where one is wrong for a piece of code, change it here and say why in the commit.
 """
@@ -251,7 +252,13 @@ def findings(root):
 
 
 def main():
-    root = sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[1]
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(__doc__.strip())
+        sys.exit(0)
+    root = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parents[1]
+    if missing := [name for name in ("CMakeLists.txt", "README.md") if not (root / name).is_file()]:
+        print(f"check_tree: {root} is not the top of the tree: it has no {' and no '.join(missing)}", file=sys.stderr)
+        sys.exit(2)
     found = findings(root)
     for name, line, message in found:
         print(f"{name}:{line}: {message}")

@@ -1,0 +1,53 @@
+"""Each script says what it does with --help, and takes nothing that it does not know."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SCRIPTS = ("benchmark", "build", "check_format", "check_tidy.py", "check_tree.py", "demo", "setup", "test")
+
+
+def run(name, *arguments):
+    program = [sys.executable, "-B"] if name.endswith(".py") else []
+    done = subprocess.run([*program, str(ROOT / "scripts" / name), *arguments], stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, timeout=60, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+class Usage(unittest.TestCase):
+    def test_help_says_how_to_call_it(self):
+        for name in SCRIPTS:
+            for flag in ("-h", "--help"):
+                status, said, error = run(name, flag)
+                self.assertEqual((status, error), (0, ""), name)
+                self.assertIn(f"scripts/{name}", said)
+                self.assertGreater(len(said.splitlines()), 2, said)
+
+    def test_every_preset_is_named(self):
+        presets = json.loads((ROOT / "CMakePresets.json").read_text())["buildPresets"]
+        said = run("build", "--help")[1]
+        for preset in presets:
+            self.assertRegex(said, rf"\b{preset['name']}\b(?!-)")
+
+    def test_a_tree_that_is_none_is_refused(self):
+        with tempfile.TemporaryDirectory() as empty:
+            for arguments in ((empty,), (empty + "/gone",), ("--typo",)):
+                status, said, error = run("check_tree.py", *arguments)
+                self.assertEqual((status, said), (2, ""), arguments)
+                self.assertIn("is not the top of the tree", error)
+            status, _, error = run("check_tidy.py", empty)
+            self.assertEqual(status, 1)
+            self.assertIn("has no compile_commands.json", error)
+        self.assertEqual(run("check_tidy.py")[0], 2)
+
+    def test_unknown_options_are_refused(self):
+        for name in ("build", "check_format", "demo", "setup"):
+            self.assertNotEqual(run(name, "--typo")[0], 0, name)
+
+
+if __name__ == "__main__":
+    unittest.main()
