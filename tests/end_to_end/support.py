@@ -1,6 +1,6 @@
 """What the end-to-end tests share: a judge that is a subreaper above hvdrun, processes as /proc shows them, and cases.
 
-A script calls main() with its cases; its arguments are HVDRUN [--long] [WORD]: only cases whose name holds WORD are run.
+A script calls main() with its cases; its arguments are HVDRUN [--long] [--sanitizers] [WORD]: only cases whose name holds WORD are run.
 After each case no process may be left below this one.
 """
 import argparse
@@ -169,11 +169,21 @@ class Terminal:
         os.close(self.fd)
 
 
+def say_left_out(case, why):
+    """scripts/test lists them: a case that could not be judged must not hide behind a test that passes."""
+    if path := os.environ.get("HVD_TESTS_LEFT_OUT"):
+        script = os.path.basename(sys.argv[0]).removesuffix(".py")
+        with open(path, "a") as file:
+            file.write(f"e2e.{script}: {case.__name__.replace('_', ' ')}: {why}\n")
+
+
 def run_case(case):
     begin, note = time.monotonic(), ""
     try:
         note = case() or ""
         verdict = "ok  "
+        if note.startswith("left out: "):
+            say_left_out(case, note.removeprefix("left out: "))
     except Exception as error:  # the next case still has to run
         verdict, note = "FAIL", f"{type(error).__name__}: {error}"
     _, left = wait_for_nobody(GONE_LIMIT_S)
@@ -193,6 +203,7 @@ def parse_options(*programs):
         parser.add_argument(name, type=os.path.abspath)
     parser.add_argument("word", nargs="?", default="")
     parser.add_argument("--long", action="store_true")
+    parser.add_argument("--sanitizers", action="store_true")  # hvdrun is built with some
     parser.add_argument("--seed", type=int, default=int(time.time()))
     options = parser.parse_args()
 
