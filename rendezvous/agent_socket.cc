@@ -158,10 +158,10 @@ AgentSocket::Sent AgentSocket::send_packet(const Packet& packet) {
   for (;;) {
     if (sendmsg(fd_.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return Sent::kYes;
     if (errno == EINTR) continue;
+    if (errno == EAGAIN) return Sent::kNoRoom;
     // ETOOMANYREFS: as many descriptors as this user may have under way are under way.
-    const bool later =
-        errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM || errno == ETOOMANYREFS;
-    return later ? Sent::kLater : Sent::kGone;
+    const bool refused = errno == ENOBUFS || errno == ENOMEM || errno == ETOOMANYREFS;
+    return refused ? Sent::kKernelRefuses : Sent::kGone;
   }
 }
 
@@ -169,7 +169,11 @@ void AgentSocket::send(const AgentMessage& message, std::span<const int> fds,
                        std::shared_ptr<const void> owner) {
   if (ended_ || !fd_) return;
   Packet packet{pack(message), {fds.begin(), fds.end()}, std::move(owner)};
-  if (flush() && send_packet(packet) != Sent::kLater) return;
+  if (flush()) {
+    const Sent sent = send_packet(packet);
+    if (sent == Sent::kYes || sent == Sent::kGone) return;
+    kernel_refused_ = sent == Sent::kKernelRefuses;
+  }
   if (queue_.size() >= kQueueMax) {
     throw Error(ErrorCode::kUnavailable, "the other end of the agent's socket has left " +
                                              std::to_string(kQueueMax) + " messages unread");
@@ -192,7 +196,8 @@ void AgentSocket::duplicate_fds(Packet& packet) {
 bool AgentSocket::flush() {
   while (!queue_.empty()) {
     const Sent sent = send_packet(queue_.front());
-    if (sent == Sent::kLater) return false;
+    kernel_refused_ = sent == Sent::kKernelRefuses;
+    if (kernel_refused_ || sent == Sent::kNoRoom) return false;
     // What is gone says so when it is read.
     if (sent == Sent::kGone)
       queue_.clear();

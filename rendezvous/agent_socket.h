@@ -81,6 +81,8 @@ class AgentSocket {
   // Tries again to send what waits. True when nothing is left.
   bool flush();
   bool waiting() const { return !queue_.empty(); }
+  // It waits for the kernel, not for its reader, so no event of the socket says when to try again.
+  bool waiting_for_kernel() const { return waiting() && kernel_refused_; }
 
   // The next message, or nothing: none yet, or ended(). Throws kInvalidArgument when what came is
   // not a message of this version, kUnavailable when descriptors were lost for want of room.
@@ -95,12 +97,13 @@ class AgentSocket {
     std::vector<int> fds;
     std::shared_ptr<const void> owner;  // keeps them open
   };
-  enum class Sent { kYes, kLater, kGone };
+  enum class Sent { kYes, kNoRoom, kKernelRefuses, kGone };
   Sent send_packet(const Packet& packet);
   static void duplicate_fds(Packet& packet);
 
   UniqueFd fd_;
   bool ended_ = false;
+  bool kernel_refused_ = false;  // the first of the queue
   std::deque<Packet> queue_;
 };
 

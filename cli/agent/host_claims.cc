@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "cli/agent/host_memory_impl.h"
 #include "cli/agent/process_state.h"
@@ -17,9 +18,19 @@ namespace {
 
 constexpr size_t kStrangersMax = 64;  // programs that connect and say nothing must not fill us
 constexpr int kMessagesPerTurn = 64;  // of one worker, before the others have theirs
+// Descriptors become free when some other process reads its messages or closes files: no event.
+constexpr std::chrono::milliseconds kRetryPause{20};
 
 UniqueFd open_pidfd(pid_t pid) {
   return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+}
+
+AgentMessage refusal(ErrorCode code, const std::string& text) {
+  AgentMessage message;
+  message.kind = AgentMessage::kRefused;
+  message.value = static_cast<int64_t>(code);
+  message.body = to_bytes(text.substr(0, kAgentMessageBodyMax));
+  return message;
 }
 
 }  // namespace
@@ -31,7 +42,22 @@ void HostMemory::Impl::warn(const std::string& text) const {
 void HostMemory::Impl::accept_workers() {
   for (;;) {
     UniqueFd fd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd) return;
+    if (!fd && (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED)) return;
+    if (!fd) {
+      accepting = false;  // or the listener would wake us for ever
+      loop.rearm(listener.get(), 0);
+      retry_later();
+      return;
+    }
+    if (const PeerIdentity peer = identity_of(fd.get()); peer.uid != getuid()) {
+      // Not among those who have yet to claim: no other user may crowd workers out.
+      AgentSocket(std::move(fd))
+          .send(refusal(ErrorCode::kUnavailable, "process " + std::to_string(peer.pid) +
+                                                     " runs as user " + std::to_string(peer.uid) +
+                                                     ", the job is user " +
+                                                     std::to_string(getuid()) + "'s"));
+      continue;
+    }
     const auto unclaimed = [](const Connection& one) { return one.slot < 0; };
     if (size_t(std::count_if(connections.begin(), connections.end(), unclaimed)) >=
         slots.size() + kStrangersMax)
@@ -64,19 +90,44 @@ void HostMemory::Impl::read(Connection& connection, uint32_t what) {
     drop(connection);
     return;
   }
-  if (connection.watching_room != connection.socket.waiting()) {
-    connection.watching_room = connection.socket.waiting();
-    loop.rearm(connection.socket.fd(), EPOLLIN | (connection.watching_room ? EPOLLOUT : 0u));
+  watch_for(connection);
+}
+
+// Room in the socket is an event. What the kernel refused is not: the socket would say "writable"
+// in every turn.
+void HostMemory::Impl::watch_for(Connection& connection) {
+  if (connection.socket.waiting_for_kernel()) retry_later();
+  const bool room = connection.socket.waiting() && !connection.socket.waiting_for_kernel();
+  if (connection.watching_room == room) return;
+  connection.watching_room = room;
+  loop.rearm(connection.socket.fd(), EPOLLIN | (room ? EPOLLOUT : 0u));
+}
+
+void HostMemory::Impl::retry_later() {
+  if (next_try) return;
+  next_try = Clock::now() + kRetryPause;
+  if (std::exchange(shortage_told, true)) return;
+  warn(
+      "workers wait for descriptors: as many are open or under way as this user may have; raise "
+      "ulimit -n");
+}
+
+void HostMemory::Impl::retry() {
+  next_try.reset();
+  if (!accepting) {
+    accepting = true;
+    loop.rearm(listener.get(), EPOLLIN);
+  }
+  for (Connection& connection : connections) {
+    if (!connection.socket.waiting_for_kernel()) continue;
+    connection.socket.flush();
+    watch_for(connection);
   }
 }
 
 void HostMemory::Impl::refuse(Connection& connection, ErrorCode code, const std::string& text) {
   warn("a worker's socket is closed: " + text);
-  AgentMessage refusal;
-  refusal.kind = AgentMessage::kRefused;
-  refusal.value = static_cast<int64_t>(code);
-  refusal.body = to_bytes(text);
-  send(connection, refusal);
+  send(connection, refusal(code, text));
 }
 
 // Throws when the message is none that this connection may send.
@@ -123,7 +174,6 @@ std::string HostMemory::Impl::objection(const Connection& connection, const Agen
            std::to_string(slots.size());
   const Slot& slot = slots[message.id];
   const std::string what = who + " claims rank " + std::to_string(slot.rank) + ", but ";
-  if (peer.uid != getuid()) return what + "it runs as user " + std::to_string(peer.uid);
   if (slot.speaks()) return what + "process " + std::to_string(slot.pid) + " has done so before";
   const std::vector<pid_t> chain = ancestry(peer.pid, getpid());
   if (chain.empty()) return what + "this job did not start it";
@@ -178,10 +228,7 @@ void HostMemory::Impl::send(Connection& connection, const AgentMessage& message,
     shutdown(connection.socket.fd(), SHUT_RDWR);
     return;
   }
-  if (connection.socket.waiting() && !connection.watching_room) {
-    connection.watching_room = true;
-    loop.rearm(connection.socket.fd(), EPOLLIN | EPOLLOUT);
-  }
+  watch_for(connection);
 }
 
 void HostMemory::Impl::send_descriptors(Connection& connection, const AgentMessage& message,

@@ -183,6 +183,7 @@ std::optional<TimePoint> HostMemory::deadline() const {
   auto consider = [&](std::optional<TimePoint> when) {
     if (when && (!first || *when < *first)) first = when;
   };
+  consider(impl_->next_try);
   if (impl_->suspended) return first;
   if (impl_->questions) consider(impl_->questions->next_look());
   if (impl_->store) consider(impl_->store->deadline());
@@ -190,6 +191,7 @@ std::optional<TimePoint> HostMemory::deadline() const {
 }
 
 void HostMemory::tick(TimePoint now) {
+  if (impl_->next_try && now >= *impl_->next_try) impl_->retry();
   if (impl_->suspended) return;
   impl_->look(now);
   if (impl_->store) impl_->store->tick(now);

@@ -74,7 +74,7 @@ class HostMemory {
   // Starts the epoch with these members of this host, in the order of their local ranks; all of
   // them wait in init(). Its number is larger than any before.
   void start_epoch(std::span<const EpochMember> members);
-  // init() of every waiting slot throws kTimeout (or what `code` says) with this text.
+  // init() of every waiting slot throws kTimeout with this text.
   void refuse_init(const std::string& text);
 
   // While the job is suspended the clocks of questions stand.

@@ -69,6 +69,9 @@ struct HostMemory::Impl {
   void send_descriptors(Connection& connection, const AgentMessage& message,
                         const Descriptors& descriptors);
   void drop(Connection& connection);
+  void watch_for(Connection& connection);
+  void retry_later();
+  void retry();
   void warn(const std::string& text) const;
 
   // host_memory.cc
@@ -112,7 +115,10 @@ struct HostMemory::Impl {
   std::vector<int> members;            // slots by local rank
   std::vector<int> ranks;              // in the job, by local rank
   std::optional<TimePoint> suspended;  // since when the clocks stand
-  DeathWatch watch;                    // last: its thread looks at what is above
+  std::optional<TimePoint> next_try;   // of what the kernel refused for want of descriptors
+  bool accepting = true;
+  bool shortage_told = false;
+  DeathWatch watch;  // last: its thread looks at what is above
 };
 
 }  // namespace hvd

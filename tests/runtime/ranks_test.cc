@@ -348,6 +348,32 @@ TEST_CASE("ranks: a survivor that is stopped is given up on, and its memory is l
   CHECK(job.board(2).numbers[kOutcome] == kFailed);
 }
 
+TEST_CASE("ranks: without their agent they end, in a collective or computing") {
+  HostJob job({.ranks = 3, .program = "blocked"});
+  REQUIRE(job.run_until([&] {
+    return waits_in_allreduce(job, 1) && waits_in_allreduce(job, 2) &&
+           job.board(0).numbers[kReached] == 1;
+  }));
+  job.lose_agent();
+  REQUIRE(job.run());
+  INFO(job.describe());
+  for (int i = 0; i < 3; ++i) CHECK(job.rank(i).status == 125);
+}
+
+TEST_CASE("ranks: without their agent they do not wait in init()") {
+  size_t asked = 0;
+  HostJob job({.ranks = 2,
+               .program = "everything",
+               .epoch_wanted = [&](const std::vector<int>& slots, bool) { asked = slots.size(); }});
+  REQUIRE(job.run_until([&] { return asked == 2; }));
+  job.lose_agent();
+  REQUIRE(job.run());
+  for (int i = 0; i < 2; ++i) {
+    CHECK(job.board(i).numbers[kOutcome] == kOtherError);
+    CHECK_THAT(job.board(i).text, Catch::Contains("the agent of this host has ended"));
+  }
+}
+
 namespace {
 
 std::string temporary_file(const char* name) {

@@ -124,7 +124,7 @@ void HostJob::reap(int slot) {
   one.reaped = Clock::now();
   loop_.unwatch(one.pidfd.get());
   one.pidfd.reset();
-  memory_->ended(slot);
+  if (memory_) memory_->ended(slot);
 }
 
 void HostJob::start_epoch(const std::vector<int>& slots) {
@@ -158,9 +158,10 @@ bool HostJob::run_until(const std::function<bool()>& done, std::chrono::millisec
     if (deadline.passed()) return false;
     // A condition that only ranks change (a board) is looked at now and then.
     TimePoint next = std::min(deadline.when(), Clock::now() + std::chrono::milliseconds(5));
-    if (const auto wish = memory_->deadline()) next = std::min(next, *wish);
+    if (memory_)
+      if (const auto wish = memory_->deadline()) next = std::min(next, *wish);
     loop_.turn(next);
-    memory_->tick(Clock::now());
+    if (memory_) memory_->tick(Clock::now());
   }
   return true;
 }
@@ -176,7 +177,7 @@ std::string HostJob::describe() {
     const Rank& one = rank(slot);
     text += "\nrank " + std::to_string(slot) + ": " +
             (one.status ? "status " + std::to_string(*one.status)
-                        : "still running, " + memory_->facts(slot).doing) +
+                        : "still running, " + (memory_ ? memory_->facts(slot).doing : "")) +
             (one.given_up.empty() ? "" : ", given up") + " \"" + board(slot).text + "\"";
   }
   for (const std::string& warning : warnings_) text += "\n" + warning;

@@ -64,6 +64,8 @@ class HostJob {
   bool run_until(const std::function<bool()>& done,
                  std::chrono::milliseconds limit = std::chrono::seconds(60));
   void signal(int rank, int signal);
+  // As if the agent were killed: its sockets close, and nobody answers or tells of deaths.
+  void lose_agent() { memory_.reset(); }
   // Starts these slots in the next epoch, in this order.
   void start_epoch(const std::vector<int>& slots);
 
