@@ -158,7 +158,7 @@ void Agent::start_workers(const proto::StartWorkers& start) {
   workers_ = std::make_unique<Workers>(
       loop_, start, bootstrap_.job(), [this](int slot) { return memory_->address(slot); },
       [this](int rank) { on_worker_ended(rank); });
-  output_ = std::make_unique<OutputForwarder>(loop_);
+  output_ = std::make_unique<OutputForwarder>(loop_, STDOUT_FILENO);
   size_t readers = 0;
   for (const Worker& worker : workers_->all())
     readers +=

@@ -11,10 +11,11 @@
 
 namespace hvd {
 
-OutputForwarder::OutputForwarder(Loop& loop) : loop_(loop), header_(kFrameMagic) {
-  set_nonblocking(1);  // ours alone: the keeper has let go of it
-  fcntl(1, F_SETPIPE_SZ, 1 << 20);
-  loop_.watch(1, EPOLLOUT | EPOLLONESHOT, [this](uint32_t events) {
+OutputForwarder::OutputForwarder(Loop& loop, int output)
+    : loop_(loop), output_(output), header_(kFrameMagic) {
+  set_nonblocking(output_);
+  fcntl(output_, F_SETPIPE_SZ, 1 << 20);
+  loop_.watch(output_, EPOLLOUT | EPOLLONESHOT, [this](uint32_t events) {
     blocked_ = false;
     if (events & EPOLLERR)
       failed();
@@ -71,7 +72,7 @@ void OutputForwarder::pump() {
 
 bool OutputForwarder::move_current() {
   while (!header_.empty()) {
-    ssize_t n = write(1, header_.data(), header_.size());
+    ssize_t n = write(output_, header_.data(), header_.size());
     if (n > 0)
       header_.erase(0, size_t(n));
     else if (errno == EAGAIN)
@@ -80,7 +81,7 @@ bool OutputForwarder::move_current() {
       return failed(), false;
   }
   while (header_.empty() && current_) {
-    ssize_t n = splice(current_->pipe.get(), nullptr, 1, nullptr, current_left_,
+    ssize_t n = splice(current_->pipe.get(), nullptr, output_, nullptr, current_left_,
                        SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
     if (n > 0) {
       current_left_ -= size_t(n);
@@ -98,7 +99,7 @@ bool OutputForwarder::move_current() {
   }
   if (header_.empty() && !current_) return true;
   blocked_ = true;
-  loop_.rearm(1, EPOLLOUT | EPOLLONESHOT);
+  loop_.rearm(output_, EPOLLOUT | EPOLLONESHOT);
   return false;
 }
 
@@ -144,7 +145,7 @@ void OutputForwarder::failed() { discard(); }
 
 void OutputForwarder::discard() {
   gone_ = true;
-  loop_.unwatch(1);
+  loop_.unwatch(output_);
   while (!open_.empty())
     close(Place(open_.back()));  // writers get SIGPIPE, as they would without us
   ready_.clear();

@@ -20,7 +20,8 @@ namespace hvd {
 
 class OutputForwarder {
  public:
-  explicit OutputForwarder(Loop& loop);  // to descriptor 1
+  // To this descriptor, kept by the caller and shared with nobody: it is made non-blocking.
+  OutputForwarder(Loop& loop, int output);
   void add(int rank, Stream stream, UniqueFd pipe);
   void on_deadline(TimePoint now);  // streams that rested for kRest are looked at again
   std::optional<TimePoint> next_deadline() const;
@@ -54,6 +55,7 @@ class OutputForwarder {
   void failed();
 
   Loop& loop_;
+  const int output_;
   std::vector<Place> open_;
   std::deque<Place> ready_, resting_;  // to be looked at; in order of rest_until
   Place current_;                      // its frame is being written

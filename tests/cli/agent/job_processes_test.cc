@@ -1,0 +1,204 @@
+// All processes below an agent: who gets which signal when, who is stopped, and the proof that
+// nobody is left. The test is the agent: a subreaper with real children.
+#include "cli/agent/job_processes.h"
+
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <fstream>
+#include <map>
+#include <string>
+
+#include "cli/agent/descendants.h"
+#include "cli/pipe.h"
+#include "cli/subprocess.h"
+#include "tests/support/catch.h"
+
+namespace hvd {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Ends and kills whatever a test leaves.
+struct Job {
+  Job()
+      : processes({[this](pid_t pid) { return pid == own; },
+                   [this](pid_t pid, int status) { reaped[pid] = status; },
+                   [this](pid_t pid, int signal) { signalled[pid].push_back(signal); }}) {
+    REQUIRE(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
+  }
+  ~Job() { end_descendants(20s, nullptr); }
+
+  // Returns once the script has said "up" as often as it should.
+  pid_t start(const std::string& script, int ups = 1) {
+    Pipe out = make_pipe();
+    SpawnOptions options;
+    options.argv = {"sh", "-c", script};
+    options.path = "/usr/bin:/bin";
+    options.environment = environ;
+    options.stdout_fd = out.write.get();
+    options.new_session = true;
+    const SpawnResult result = spawn(options);
+    REQUIRE(result.pid > 0);
+    out.write.reset();
+    processes.note_started();
+    for (char letters[3]; ups > 0; --ups) {
+      pollfd one{out.read.get(), POLLIN, 0};
+      REQUIRE(poll(&one, 1, 60'000) == 1);
+      REQUIRE(read(out.read.get(), letters, 3) == 3);
+    }
+    return result.pid;
+  }
+
+  // What the agent's loop does, until nobody is left.
+  bool run(std::chrono::milliseconds limit = 60s) {
+    for (const Deadline deadline = Deadline::in(limit); !deadline.passed();) {
+      processes.reap_orphans();
+      if (processes.nothing_left()) return true;
+      processes.advance(Clock::now());
+      poll(nullptr, 0, 1);
+    }
+    return false;
+  }
+
+  size_t alive() const {
+    size_t count = 0;
+    for (const Descendant& one : descendants(getpid())) count += one.alive;
+    return count;
+  }
+  size_t sleepers() const {
+    size_t count = 0;
+    for (const Descendant& one : descendants(getpid())) {
+      std::ifstream file("/proc/" + std::to_string(one.pid) + "/comm");
+      std::string name;
+      count += file >> name && name == "sleep";
+    }
+    return count;
+  }
+  size_t stopped() const {
+    size_t count = 0;
+    for (const Descendant& one : descendants(getpid())) count += one.stopped;
+    return count;
+  }
+  bool ever(const std::function<bool()>& done) const {
+    for (const Deadline limit = Deadline::in(60s); !done(); poll(nullptr, 0, 1))
+      if (limit.passed()) return false;
+    return true;
+  }
+
+  pid_t own = 0;  // a worker: reaped by the test
+  std::map<pid_t, int> reaped;
+  std::map<pid_t, std::vector<int>> signalled;
+  JobProcesses processes;
+};
+
+// A shell, a child of a session of its own, and an orphan.
+const char* const kFamily =
+    "setsid sh -c 'echo up; sleep 300; :' & (sh -c 'echo up; sleep 300; :' &); echo up; sleep 300; "
+    ":";
+const char* const kStubborn =
+    "trap '' TERM; setsid sh -c 'echo up; sleep 300; :' & echo up; sleep 300; :";
+
+}  // namespace
+
+TEST_CASE("job processes: a signal reaches all that workers started, wherever they went") {
+  Job job;
+  const pid_t shell = job.start(kFamily, 3);
+  REQUIRE(job.ever([&] { return job.sleepers() == 3 && job.alive() == 6; }));
+  job.processes.begin_end(planned_end(SIGTERM, 60s), Clock::now());
+  REQUIRE(job.run());
+  CHECK(job.signalled.size() == 6);
+  for (const auto& [pid, signals] : job.signalled) CHECK(signals == std::vector<int>{SIGTERM});
+  REQUIRE(job.reaped.contains(shell));
+  CHECK(WTERMSIG(job.reaped[shell]) == SIGTERM);
+  CHECK(job.processes.unkillable() == 0);
+  CHECK(job.alive() == 0);
+}
+
+TEST_CASE("job processes: who ignores the first signal is killed when the grace is over") {
+  Job job;
+  const pid_t shell = job.start(kStubborn, 2);
+  job.processes.begin_end(planned_end(SIGTERM, 100ms), Clock::now());
+  REQUIRE(job.run());
+  CHECK(job.signalled[shell] == std::vector<int>{SIGTERM, SIGKILL});
+  CHECK(WTERMSIG(job.reaped[shell]) == SIGKILL);
+}
+
+TEST_CASE("job processes: a stopped one gets its signal too") {
+  Job job;
+  const pid_t shell = job.start("trap 'exit 7' TERM; echo up; kill -STOP $$; sleep 300");
+  REQUIRE(job.ever([&] { return job.stopped() == 1; }));
+  job.processes.begin_end(planned_end(SIGTERM, 60s), Clock::now());
+  REQUIRE(job.run());
+  CHECK(WEXITSTATUS(job.reaped[shell]) == 7);
+}
+
+TEST_CASE("job processes: a second plan makes the end sooner or changes nothing") {
+  Job job;
+  job.start(kStubborn, 2);
+  const TimePoint now = Clock::now();
+  job.processes.begin_end(planned_end(SIGTERM, 1000s), now);
+  const auto kill_at = job.processes.next_deadline(now);
+  REQUIRE(kill_at);
+  CHECK(*kill_at == now + 1000s);
+  job.processes.begin_end(planned_end(SIGINT, 2000s), now + 1s);
+  CHECK(job.processes.next_deadline(now) == kill_at);
+  job.processes.begin_end(planned_end(SIGKILL, {}), now + 2s);
+  REQUIRE(job.run());
+}
+
+TEST_CASE("job processes: what ignores an interrupt is not waited for once the ranks are gone") {
+  Job job;
+  job.start("trap '' INT; echo up; sleep 300; :");
+  const TimePoint now = Clock::now();
+  job.processes.begin_end(planned_end(SIGINT, 1000s), now);
+  CHECK(*job.processes.next_deadline(now) == now + 500s);
+  job.processes.hurry(now);
+  CHECK(job.run());
+}
+
+TEST_CASE(
+    "job processes: suspended are all, and continued are those that were not stopped before") {
+  Job job;
+  job.start(kFamily, 3);
+  const pid_t sleeper = job.start("echo up; kill -STOP $$; sleep 300; :");
+  REQUIRE(job.ever([&] { return job.stopped() == 1 && job.sleepers() == 3 && job.alive() == 7; }));
+  job.processes.suspend();
+  CHECK(job.processes.suspended());
+  CHECK(job.stopped() == 7);
+  job.processes.resume();
+  CHECK(job.ever([&] { return job.stopped() == 1; }));
+  for (const Descendant& one : descendants(getpid()))
+    if (one.stopped) CHECK(one.pid == sleeper);
+  job.processes.suspend();
+  job.processes.begin_end(planned_end(SIGTERM, 60s), Clock::now());  // ends also what is suspended
+  CHECK_FALSE(job.processes.suspended());
+  CHECK(job.run());
+}
+
+TEST_CASE("job processes: a worker's end is left to its owner, and those behind it wait") {
+  Job job;
+  job.own = job.start("echo up; exit 3");
+  siginfo_t info{};
+  REQUIRE(waitid(P_PID, id_t(job.own), &info, WEXITED | WNOWAIT) == 0);
+  job.processes.reap_orphans();
+  CHECK(job.processes.orphans_due());
+  CHECK(job.reaped.empty());
+  REQUIRE(waitpid(job.own, nullptr, 0) == job.own);
+  job.processes.reap_orphans();
+  CHECK_FALSE(job.processes.orphans_due());
+  CHECK(job.processes.nothing_left());
+}
+
+TEST_CASE("job processes: a loop of forks that ignores the signal does not outrun its end") {
+  Job job;
+  job.start("trap '' TERM; echo up; while :; do setsid sleep 300 & sleep 0.01; done");
+  job.processes.begin_end(planned_end(SIGTERM, 200ms), Clock::now());
+  REQUIRE(job.run());
+  CHECK(job.alive() == 0);
+}
+
+}  // namespace hvd
