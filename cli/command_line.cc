@@ -58,7 +58,8 @@ void apply_environment(const Arguments& arguments, const ReadEnvironment& read_e
     const std::string variable(option.environment);
     const std::optional<std::string> value = read_environment(variable.c_str());
     if (!value || value->empty()) continue;
-    if (value_count(option) == 0 && *value == "0") continue;
+    const bool no = *value == "0" || *value == "false" || *value == "False";
+    if (value_count(option) == 0 && no) continue;
     setting.apply(draft, variable + " (in the environment)", *value);
   }
 }

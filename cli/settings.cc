@@ -15,6 +15,7 @@ namespace {
 constexpr int kRanksMax = 1'000'000;
 constexpr int kJobSecondsMax = 100'000'000;  // three years
 constexpr int kSecondsMax = 1'000'000;       // of anything shorter; its milliseconds fit an int
+constexpr int kStallSecondsMax = 365 * 24 * 3600;     // libhvd takes no more
 constexpr size_t kEnvironmentBytesMax = 131'072 - 1;  // of NAME=VALUE; Linux takes no longer one
 
 [[noreturn]] void refuse(std::string_view source, const std::string& takes,
@@ -59,7 +60,7 @@ std::chrono::milliseconds read_seconds(std::string_view source, std::string_view
 
 std::chrono::seconds read_whole_seconds(std::string_view source, std::string_view value,
                                         int least) {
-  return std::chrono::seconds(read_integer(source, value, least, kJobSecondsMax));
+  return std::chrono::seconds(read_integer(source, value, least, kStallSecondsMax));
 }
 
 template <typename Value>
