@@ -83,6 +83,11 @@ void JobRecord::note_init_refused(const std::string& reason) {
   if (facts_.init_refused.empty()) facts_.init_refused = reason;
 }
 
+std::string JobRecord::first_failure() const {
+  const Verdict verdict = attribute(facts_);
+  return verdict.first ? describe(*verdict.first) : facts_.cause_text;
+}
+
 JobResult JobRecord::result(TimePoint now) const {
   JobResult result;
   result.job = job_;
@@ -90,6 +95,7 @@ JobResult JobRecord::result(TimePoint now) const {
   result.started_at_s = started_at_s_;
   result.seconds = std::chrono::duration<double>(now - began_).count();
   result.facts = facts_;
+  result.verdict = attribute(facts_);
   return result;
 }
 

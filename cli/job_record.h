@@ -40,7 +40,9 @@ class JobRecord {
 
   bool anyone_runs() const;
   const JobFacts& facts() const { return facts_; }
-  JobResult result(TimePoint now) const;  // without verdict and output
+  // As far as it is known now: who was first, and how it ended.
+  std::string first_failure() const;
+  JobResult result(TimePoint now) const;  // without output
 
  private:
   bool is_rank(int rank) const { return rank >= 0 && rank < int(hosts_.size()); }

@@ -90,6 +90,17 @@ std::string describe(const proto::RankStatus& status) {
   return text;
 }
 
+std::vector<std::string> remarks(const proto::Ended& ended) {
+  const auto processes = [](int count) {
+    return std::to_string(count) + (count == 1 ? " process" : " processes");
+  };
+  std::vector<std::string> all;
+  if (ended.leftovers() > 0)
+    all.push_back("ended " + processes(ended.leftovers()) + " that the ranks had left running");
+  if (ended.unkillable() > 0) all.push_back(processes(ended.unkillable()) + " cannot be ended");
+  return all;
+}
+
 std::string threads_note(int threads_each) {
   return "OMP_NUM_THREADS=" + std::to_string(threads_each) +
          " for each rank, its share of this machine's CPUs; set it to choose otherwise";

@@ -18,7 +18,9 @@ void to_proto(const World& world, proto::World& message);
 
 RankEnd from_proto(const proto::RankEnd& message);
 std::string describe(
-    const proto::RankStatus& status);        // "rank 1 was in allreduce …, stopped by a signal"
+    const proto::RankStatus& status);  // "rank 1 was in allreduce …, stopped by a signal"
+// What an agent's end leaves to be said: who was left running, and who still is.
+std::vector<std::string> remarks(const proto::Ended& ended);
 std::string threads_note(int threads_each);  // what hvdrun says of OMP_NUM_THREADS
 
 // What workers with these worlds are started from.

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "cli/agent/descendants.h"
+#include "cli/agent/process_state.h"
 #include "cli/agent_pipes.h"
 #include "cli/agent_watch.h"
 #include "cli/failure_report.h"
@@ -32,6 +33,7 @@ constexpr milliseconds kLastWords{
     1000};  // after the keeper's death, for what is still in the channels
 constexpr milliseconds kSweepLimit{10'000};
 constexpr milliseconds kAnswerLimit{1000};  // to a question that holds something up
+constexpr milliseconds kReportSoon{500};    // is why the job ends said at once, or by the report?
 constexpr int kInterruptsMax = 3;
 
 class Supervisor {
@@ -94,12 +96,14 @@ class Supervisor {
   proto::Bootstrap bootstrap_;
   bool bootstrap_sent_ = false;
   std::optional<int> session_;  // the agent's, once it has attached
+  pid_t agent_process_ = 0;     // 0: not known yet
   std::vector<proto::ToAgent> early_orders_;
   bool control_open_ = true;
   bool agent_ended_ = false;  // it said so itself
   int interrupts_ = 0;
   bool output_lost_said_ = false, threads_said_ = false;
   std::optional<TimePoint> time_limit_, states_deadline_, suspend_deadline_;
+  std::optional<TimePoint> say_why_at_;  // unless the job is over by then
   std::optional<TimePoint> keeper_gone_at_;
 };
 
@@ -169,8 +173,7 @@ void Supervisor::perform(const action::RefuseEpoch& refuse) {
 
 void Supervisor::perform(const action::EndJob& end) {
   const bool first = record_.note_cause(end.cause, end.reason);
-  if (first && end.cause == EndCause::kRankFailed && record_.anyone_runs())
-    say(end.reason + "; ending the others");
+  if (first && end.cause == EndCause::kRankFailed) say_why_at_ = Clock::now() + kReportSoon;
   order(to_message(end));
 }
 
@@ -238,6 +241,7 @@ void Supervisor::on_control() {
 void Supervisor::on_message(const proto::FromAgent& message) {
   switch (message.what_case()) {
     case proto::FromAgent::kAttached:
+      agent_process_ = pid_t(message.attached().agent_pid());
       tell(event::AgentJoined{message.attached().host()});
       break;
     case proto::FromAgent::kStarted:
@@ -295,12 +299,7 @@ void Supervisor::on_ended(const proto::Ended& ended) {
       ended.why() == proto::Ended::SIGNALLED || ended.why() == proto::Ended::FAILED;
   if (by_itself)
     record_.note_cause(EndCause::kOwnFailure, agent_name() + " ended the job: " + ended.reason());
-  const auto processes = [](int count) {
-    return std::to_string(count) + (count == 1 ? " process" : " processes");
-  };
-  if (ended.leftovers() > 0)
-    say("ended " + processes(ended.leftovers()) + " that the ranks had left running");
-  if (ended.unkillable() > 0) say(processes(ended.unkillable()) + " cannot be ended");
+  for (const std::string& words : remarks(ended)) say(words);
 }
 
 void Supervisor::on_states(const proto::RankStates& states) {
@@ -368,6 +367,7 @@ void Supervisor::on_watch(AgentWatch::Due due) {
       say(who + " has not answered for " + silence);
       break;
     case AgentWatch::Due::kCloseLease:
+      if (held_by_debugger(agent_process_)) return watch_.heard();
       tell(event::AgentLost{0, who + " did not answer for " + silence + " (--agent-timeout)"});
       agent_.close_lease();
       watch_.expect_end(Clock::now());
@@ -402,6 +402,8 @@ void Supervisor::on_deadlines(TimePoint now) {
   }
   if (due(states_deadline_)) begin_time_limit_end();
   if (due(suspend_deadline_)) suspend();
+  if (due(say_why_at_) && record_.anyone_runs())
+    say(record_.first_failure() + "; ending the others");
   on_watch(watch_.tick(now));
   const auto member_deadline = membership_.next_deadline();
   if (member_deadline && now >= *member_deadline) tell(event::TimePassed{});
@@ -436,7 +438,8 @@ std::optional<TimePoint> Supervisor::next_deadline() const {
   const auto consider = [&](const std::optional<TimePoint>& at) {
     if (at) soonest = std::min(soonest, *at);
   };
-  for (const auto& at : {time_limit_, states_deadline_, suspend_deadline_}) consider(at);
+  for (const auto& at : {time_limit_, states_deadline_, suspend_deadline_, say_why_at_})
+    consider(at);
   consider(output_.next_deadline());
   consider(membership_.next_deadline());
   if (keeper_gone_at_ && !agent_.output_paused()) consider(*keeper_gone_at_ + kLastWords);
@@ -466,7 +469,6 @@ ExitStatus Supervisor::finish() {
   on_sink();
   if (output_.lost()) record_.note_output_lost();
   JobResult result = record_.result(Clock::now());
-  result.verdict = attribute(result.facts);
   if (result.verdict.first) result.stderr_tail = output_.stderr_tail(result.verdict.first->rank);
   result.lost_output_bytes = output_.lost_bytes();
   result.split_lines = output_.split_lines();

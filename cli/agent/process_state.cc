@@ -43,6 +43,11 @@ std::optional<ProcessState> read_process_state(pid_t pid) {
   return stat->state;
 }
 
+bool held_by_debugger(pid_t pid) {
+  const auto state = pid > 0 ? read_process_state(pid) : std::nullopt;
+  return state && state->held_by_debugger();
+}
+
 std::vector<pid_t> ancestry(pid_t pid, pid_t root) {
   constexpr int kDepthMax = 1000;  // a tree that changes under the walk must not hold it for ever
   std::vector<pid_t> chain;

@@ -18,6 +18,8 @@ struct ProcessState {
 // Nothing when there is no such process.
 std::optional<ProcessState> read_process_state(pid_t pid);
 
+bool held_by_debugger(pid_t pid);
+
 // The process itself, its parent and so on up to and including `root`; empty when `root` is not
 // among them.
 std::vector<pid_t> ancestry(pid_t pid, pid_t root);
