@@ -1,6 +1,8 @@
 """Programs that use libhvd under hvdrun: who is named when one rank dies, leaves or never comes, and what it was doing."""
 import os
+import re
 import signal
+import subprocess
 import time
 
 import support
@@ -65,6 +67,72 @@ def a_time_limit_says_what_each_rank_was_doing():
     assert b"hvdrun: rank 1 runs and has not called hvd::init()" in seen.stderr, seen.stderr
 
 
+def a_collective_that_waits_too_long_fails_and_names_who_is_missing():
+    for more in ({}, {"env": {**os.environ, "HVD_COLLECTIVE_TIMEOUT": "1"}}):
+        flags = [] if more else ["--collective-timeout", "1"]
+        seen = run(*flags, *worker("idle", 1), np=3, **more)
+        expect(seen.returncode, 3, seen.stderr)  # of the ranks that were told
+        assert re.search(rb"\[[02]\]<stderr>:worker: .*rank 1", seen.stderr), seen.stderr
+        assert b"first failure: rank 1" not in seen.stderr, seen.stderr
+
+
+def a_stall_is_warned_of_with_the_missing_ranks():
+    seen = run("--stall-check-warning-time-seconds", "1", "--timeout", "4", *worker("idle", 1), np=3)
+    expect(seen.returncode, 124, seen.stderr)
+    assert b"Missing ranks:" in seen.stderr and b">:1: [" in seen.stderr, seen.stderr
+
+
+def a_stall_ends_the_job_when_asked_to():
+    seen = run("--stall-check-warning-time-seconds", "1", "--stall-check-shutdown-time-seconds", "2", *worker("idle", 1), np=3)
+    expect(seen.returncode, 3, seen.stderr)
+    assert b">:1!: [" in seen.stderr and b"the job is shut down" in seen.stderr, seen.stderr
+
+
+def no_stall_check_looks_for_none():
+    seen = run("--no-stall-check", "--timeout", "3", *worker("idle", 1), np=3,
+               env={**os.environ, "HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "1"})
+    expect(seen.returncode, 124, seen.stderr)
+    assert b"Missing ranks" not in seen.stderr, seen.stderr
+
+
+def every_time_the_command_line_takes_the_ranks_take_too():
+    """The largest that hvdrun lets through must not fail in init()."""
+    longest = ["--collective-timeout", "1000000", "--start-timeout", "1000000", "--stall-check-warning-time-seconds", "31536000",
+               "--stall-check-shutdown-time-seconds", "31536000"]
+    seen = run(*longest, *worker("epochs"))
+    expect(seen.returncode, 0, seen.stderr)
+
+
+def under_another_launcher_init_names_its_variable():
+    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE", "HOROVOD_SIZE"):
+        seen = subprocess.run([support.options.worker, "epochs", "0"], env={**os.environ, name: "2"}, timeout=30,
+                              stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        expect(seen.returncode, 3)
+        assert f"{name}=2".encode() in seen.stderr and b"hvdrun -np 2" in seen.stderr, seen.stderr
+        # Below hvdrun they are somebody else's, and no trap.
+        expect(run(*worker("epochs"), env={**os.environ, name: "7"}).returncode, 0)
+
+
+def a_suspended_job_times_out_nowhere():
+    terminal = support.Terminal()
+    terminal.type(f"{support.options.hvdrun} -np 3 --collective-timeout 1 --color never -- {support.options.worker} loop 0; echo rc=$?\n")
+    for _ in range(3):
+        terminal.wait(":going")
+    terminal.type("\x1a")
+    terminal.wait("Stopped")
+    time.sleep(3)  # three times as long as a collective may wait
+    ranks = support.ranks_of(terminal.launcher())
+    terminal.type("fg\n")
+    for _ in range(20):  # they go on, and stay
+        support.wait_for(lambda: all(support.state(rank) in "SR" for rank in ranks))
+        time.sleep(0.05)
+    terminal.type("\x03")
+    terminal.wait("$ ")
+    terminal.type("echo rc=$?\n")
+    terminal.wait("rc=130")
+    terminal.close()
+
+
 def a_rank_behind_a_wrapper_is_known_too():
     words = ["--", "bash", "-c", f"'{support.options.worker}' crash 1; exit $?"]
     seen = run(*words, np=3)
@@ -74,5 +142,8 @@ def a_rank_behind_a_wrapper_is_known_too():
 support.parse_options("worker")
 support.main(ten_epochs, a_rank_that_crashes_is_named_and_survivors_are_told,
              a_rank_killed_inside_a_collective_is_named_with_what_it_did, a_rank_that_deserts_with_code_0_is_the_failure,
+             a_collective_that_waits_too_long_fails_and_names_who_is_missing, a_stall_is_warned_of_with_the_missing_ranks,
+             a_stall_ends_the_job_when_asked_to, no_stall_check_looks_for_none,
+             every_time_the_command_line_takes_the_ranks_take_too, under_another_launcher_init_names_its_variable,
              a_rank_that_never_calls_init_is_named, a_time_limit_says_what_each_rank_was_doing,
-             a_rank_behind_a_wrapper_is_known_too)
+             a_suspended_job_times_out_nowhere, a_rank_behind_a_wrapper_is_known_too)

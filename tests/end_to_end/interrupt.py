@@ -1,4 +1,5 @@
 """Ctrl-C and its kin: what ranks get, when they are killed, and how hvdrun itself ends."""
+import os
 import signal
 import time
 
@@ -47,6 +48,20 @@ def the_second_interrupt_kills_now():
     return f"{(time.monotonic() - begin) * 1000:.0f} ms after the second"
 
 
+def the_third_interrupt_leaves_even_an_agent_that_is_stuck():
+    job = start("--stop-grace", "30", "--", "bash", "-c", STUBBORN)
+    up(job)
+    os.kill(support.agent_of(job.pid), signal.SIGSTOP)
+    begin = time.monotonic()
+    while job.poll() is None:
+        job.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+    expect(job.returncode, -2)
+    assert time.monotonic() - begin < 30, "hvdrun waited for the agent (--agent-timeout)"
+    job.stdout.close()
+    job.stderr.close()
+
+
 def ranks_get_int_and_may_end_by_themselves():
     job = start("--", "bash", "-c", "trap 'echo saved; exit 0' INT; echo up; while :; do sleep 0.05; done")
     up(job)
@@ -87,5 +102,6 @@ def a_terminals_ctrl_c():
 
 
 support.main(hvdrun_ends_by_the_signal_it_got, ranks_that_ignore_term_are_killed_after_the_grace,
-             the_second_interrupt_kills_now, ranks_get_int_and_may_end_by_themselves,
+             the_second_interrupt_kills_now, the_third_interrupt_leaves_even_an_agent_that_is_stuck,
+             ranks_get_int_and_may_end_by_themselves,
              background_children_that_ignore_int_do_not_delay, a_fork_loop_that_ignores_term_is_ended, a_terminals_ctrl_c)

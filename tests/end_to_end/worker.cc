@@ -1,12 +1,13 @@
 // A program that uses libhvd, for the end-to-end tests: `worker WHAT RANK` does WHAT where it is
 // that rank.
 //
-//   loop          all ranks sum without end
-//   desert        RANK ends with exit code 0 after a few sums, without shutdown(); the others go on
-//   leave         the same, after shutdown()
-//   crash         RANK kills itself with SIGSEGV after a few sums; the others say what they were
-//   told absent        RANK never calls init(), and sleeps epochs        ten times init(), a sum,
-//   shutdown()
+// - loop: all ranks sum without end
+// - desert: RANK ends with exit code 0 after a few sums, without shutdown(); the others go on
+// - leave: the same, after shutdown()
+// - crash: RANK kills itself with SIGSEGV after a few sums; the others say what they were told
+// - idle: RANK sums no more after a few sums, and sleeps
+// - absent: RANK never calls init(), and sleeps
+// - epochs: ten times init(), a sum, shutdown()
 #include <hvd/hvd.h>
 #include <unistd.h>
 
@@ -43,6 +44,7 @@ int run(const std::string& what, bool here) {
     sum();
     if (i == 3) std::printf("going\n"), std::fflush(stdout);
     if (i < 10 || !here || what == "loop") continue;
+    if (what == "idle") pause();
     if (what == "crash") raise(SIGSEGV);
     if (what == "leave") hvd::shutdown();
     std::_Exit(0);
