@@ -258,7 +258,8 @@ std::chrono::milliseconds Progress::backstop(const Awaited& awaited) const {
   auto most = awaited.waited < 1s ? kBackstopAtFirst : kBackstop;
   for (const Awaited* one : awaited_)
     if (one->timeout.count() != 0)
-      most = std::clamp(std::chrono::ceil<std::chrono::milliseconds>(one->timeout - one->waited),
+      most = std::clamp(std::chrono::ceil<std::chrono::milliseconds>(std::min<Clock::duration>(
+                            one->timeout / 4, one->timeout - one->waited)),
                         1ms, most);
   return most;
 }

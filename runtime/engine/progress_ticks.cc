@@ -9,7 +9,7 @@ namespace {
 using namespace std::chrono_literals;
 
 // A job that was suspended must not find all its timeouts passed: no step between two looks counts
-// for more than the longest sleep.
+// for more than the longest sleep, nor for more than a quarter of the timeout.
 constexpr Clock::duration kStepMost = 1500ms;
 constexpr Clock::duration kStallLookEvery = 1s;
 
@@ -33,7 +33,10 @@ void Progress::tick(TimePoint now) {
 void Progress::look_for_timeouts(TimePoint now) {
   for (Awaited* one : awaited_) {
     if (one->since == TimePoint{}) continue;  // has not slept yet
-    one->waited += std::min(now - std::max(last_tick_, one->since), kStepMost);
+    const auto most = one->timeout.count() == 0
+                          ? kStepMost
+                          : std::min(kStepMost, Clock::duration(one->timeout) / 4);
+    one->waited += std::min(now - std::max(last_tick_, one->since), most);
     if (one->timeout.count() == 0 || one->waited < one->timeout || end_.broken()) continue;
     raise_trouble(peers_, TroubleReason::kTimeout,
                   "rank " + std::to_string(peers_.world().rank) + " waited " +

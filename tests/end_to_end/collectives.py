@@ -115,7 +115,7 @@ def under_another_launcher_init_names_its_variable():
 
 def a_suspended_job_times_out_nowhere():
     terminal = support.Terminal()
-    terminal.type(f"{support.options.hvdrun} -np 3 --collective-timeout 1 --color never -- {support.options.worker} loop 0; echo rc=$?\n")
+    terminal.type(f"{support.options.hvdrun} -np 3 --collective-timeout 1 --color never -- {support.options.worker} loop 0\n")
     for _ in range(3):
         terminal.wait(":going")
     terminal.type("\x1a")
@@ -127,6 +127,7 @@ def a_suspended_job_times_out_nowhere():
         support.wait_for(lambda: all(support.state(rank) in "SR" for rank in ranks))
         time.sleep(0.05)
     terminal.type("\x03")
+    terminal.wait("interrupted (SIGINT)")
     terminal.wait("$ ")
     terminal.type("echo rc=$?\n")
     terminal.wait("rc=130")
