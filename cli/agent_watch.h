@@ -5,6 +5,7 @@
 // Who waits for the keeper has a deadline too, though it is a watchdog itself.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 
@@ -28,6 +29,7 @@ class AgentWatch {
   AgentWatch(std::chrono::milliseconds agent_timeout, TimePoint now);
 
   void heard() { silent_ticks_ = 0; }
+  void hurry() { ticks_max_ = std::min(ticks_max_, kSilentTicks); }  // silence is enough now
   void expect_end(TimePoint now);  // it said its last word, or its lease was closed
   void keeper_gone() { keeper_gone_ = true; }
 
@@ -36,7 +38,7 @@ class AgentWatch {
   int silent_ticks() const { return silent_ticks_; }
 
  private:
-  const int ticks_max_;
+  int ticks_max_;
   int silent_ticks_ = 0;
   TimePoint next_tick_;
   std::optional<TimePoint> end_by_;

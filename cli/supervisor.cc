@@ -29,8 +29,7 @@ namespace hvd {
 namespace {
 
 using std::chrono::milliseconds;
-constexpr milliseconds kLastWords{
-    1000};  // after the keeper's death, for what is still in the channels
+constexpr milliseconds kLastWords{1000};  // after the keeper's death, still in the channels
 constexpr milliseconds kSweepLimit{10'000};
 constexpr milliseconds kAnswerLimit{1000};  // to a question that holds something up
 constexpr milliseconds kReportSoon{500};    // is why the job ends said at once, or by the report?
@@ -174,6 +173,7 @@ void Supervisor::perform(const action::RefuseEpoch& refuse) {
 void Supervisor::perform(const action::EndJob& end) {
   const bool first = record_.note_cause(end.cause, end.reason);
   if (first && end.cause == EndCause::kRankFailed) say_why_at_ = Clock::now() + kReportSoon;
+  if (end.cause == EndCause::kStartTimeout) watch_.hurry();  // it may be the agent that is stuck
   order(to_message(end));
 }
 

@@ -23,6 +23,18 @@ TEST_CASE("agent watch: silence is said after 3 ticks and ends the lease after t
   CHECK(watch.tick(kStart + 5s) == Due::kCloseLease);
 }
 
+TEST_CASE("agent watch: in a hurry 3 ticks of silence end the lease, and a speaker still not") {
+  AgentWatch watch(60s, kStart);
+  watch.hurry();
+  for (int second = 1; second < 100; ++second) {
+    REQUIRE(watch.tick(kStart + second * 1s) == Due::kNothing);
+    watch.heard();
+  }
+  CHECK(watch.tick(kStart + 100s) == Due::kNothing);
+  CHECK(watch.tick(kStart + 101s) == Due::kNothing);
+  CHECK(watch.tick(kStart + 102s) == Due::kCloseLease);
+}
+
 TEST_CASE("agent watch: an agent that speaks is never silent") {
   AgentWatch watch(2s, kStart);
   for (int second = 1; second < 100; ++second) {

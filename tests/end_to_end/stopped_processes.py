@@ -66,6 +66,17 @@ def an_agent_that_a_debugger_holds_is_waited_for():
     expect(job.returncode, 3)
 
 
+def a_start_that_gets_stuck_ends_at_its_time_limit():
+    # Not only after --agent-timeout, which is 60 s.
+    for point, words in (("keeper_before_fork", b"no agent reported from localhost within 1 s"),
+                         ("agent_started", b"no agent reported from localhost within 1 s"),
+                         ("agent_spawned", b"ranks 0, 1 could not be started within 1 s")):
+        job = start("--start-timeout", "1", *LONG_LIVED, env={**os.environ, "HVD_FAULT_POINT": f"{point}:1:stop"})
+        _, err = job.communicate(timeout=40)
+        expect(job.returncode, 125, (point, err))
+        assert words in err.splitlines()[-1], (point, err)
+
+
 def a_stopped_keeper_does_not_hold_the_end():
     job = start("--", "sleep", "0.5")
     wait_for_ranks(job, 2)
@@ -97,5 +108,5 @@ def a_freeze_of_all_is_no_failure():
 
 support.main(a_stopped_agent_is_said_and_then_ended, a_stopped_agent_that_goes_on_costs_nothing,
              a_stopped_agent_and_keeper_are_ended_by_hvdrun, an_agent_that_a_debugger_holds_is_waited_for,
-             a_stopped_keeper_does_not_hold_the_end,
+             a_start_that_gets_stuck_ends_at_its_time_limit, a_stopped_keeper_does_not_hold_the_end,
              a_stopped_agent_when_hvdrun_dies_is_ended_by_its_keeper, a_freeze_of_all_is_no_failure)
