@@ -4,6 +4,7 @@
 // through them one lane at a time.
 #pragma once
 
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 #include <string.h>
 
@@ -178,8 +179,18 @@ struct Factors {
   hn::Vec<D> pre, post;
 };
 
+// Two ranks sum two tensors into both: counts that the compiler knows save a tenth of the time.
+template <bool kPair>
+HWY_INLINE size_t source_count(const ReduceArguments& arguments) {
+  return kPair ? 2 : arguments.source_count;
+}
+template <bool kPair>
+HWY_INLINE size_t destination_count(const ReduceArguments& arguments) {
+  return kPair ? 2 : arguments.destination_count;
+}
+
 // kVectors vectors from element i on: all sources in order, then all destinations.
-template <class Float, ReduceOp kOp, bool kPre, bool kPost, int kVectors, class D>
+template <class Float, ReduceOp kOp, bool kPre, bool kPost, bool kPair, int kVectors, class D>
 HWY_INLINE void reduce_step(D d, const ReduceArguments& arguments, const Factors<D>& factors,
                             size_t i) {
   const size_t lanes = hn::Lanes(d);
@@ -188,7 +199,7 @@ HWY_INLINE void reduce_step(D d, const ReduceArguments& arguments, const Factors
     a[v] = load_at<Float>(d, arguments.sources[0], i + static_cast<size_t>(v) * lanes);
     if constexpr (kPre) a[v] = hn::Mul(a[v], factors.pre);
   }
-  for (size_t s = 1; s < arguments.source_count; ++s) {
+  for (size_t s = 1; s < source_count<kPair>(arguments); ++s) {
     for (int v = 0; v < kVectors; ++v) {
       auto x = load_at<Float>(d, arguments.sources[s], i + static_cast<size_t>(v) * lanes);
       if constexpr (kPre) x = hn::Mul(x, factors.pre);
@@ -199,13 +210,27 @@ HWY_INLINE void reduce_step(D d, const ReduceArguments& arguments, const Factors
     if constexpr (kPost) a[v] = hn::Mul(a[v], factors.post);
     a[v] = with_one_nan(d, a[v]);
   }
-  for (size_t t = 0; t < arguments.destination_count; ++t)
+  for (size_t t = 0; t < destination_count<kPair>(arguments); ++t)
     for (int v = 0; v < kVectors; ++v)
       store_at<Float>(d, a[v], arguments.destinations[t], i + static_cast<size_t>(v) * lanes);
 }
 
-template <class Float, ReduceOp kOp, bool kPre, bool kPost>
+// Calls for the lines of all sources that a later step will need: what another core wrote comes
+// from its cache line by line, and the processor's own guesses end with each page. From 1 to 8 KiB
+// ahead are equal. It goes beyond the end too, which reads nothing and is nearly always wanted
+// next.
+template <bool kPair, size_t kBytes>
+HWY_INLINE void prefetch_step(const ReduceArguments& arguments, size_t at) {
+  constexpr size_t kAheadBytes = 2048, kLineBytes = 64;
+  for (size_t s = 0; s < source_count<kPair>(arguments); ++s) {
+    const std::byte* const from = arguments.sources[s] + at + kAheadBytes;
+    for (size_t line = 0; line < kBytes; line += kLineBytes) hwy::Prefetch(from + line);
+  }
+}
+
+template <class Float, ReduceOp kOp, bool kPre, bool kPost, bool kPair = false>
 void reduce_loop(const ReduceArguments& arguments, double factor) {
+  using Element = typename Float::Element;
   using Accumulator = typename Float::Accumulator;
   using Full = hn::ScalableTag<Accumulator>;
   using One = hn::CappedTag<Accumulator, 1>;
@@ -216,14 +241,17 @@ void reduce_loop(const ReduceArguments& arguments, double factor) {
   const Factors<Full> factors{hn::Set(d, pre), hn::Set(d, post)};
   const Factors<One> factors_one{hn::Set(one, pre), hn::Set(one, post)};
   constexpr int kVectors = 4;
+  constexpr size_t kStep = kVectors * hn::MaxLanes(Full());
   const size_t lanes = hn::Lanes(d);
   size_t i = 0;
-  for (; i + kVectors * lanes <= arguments.count; i += kVectors * lanes)
-    reduce_step<Float, kOp, kPre, kPost, kVectors>(d, arguments, factors, i);
+  for (; i + kVectors * lanes <= arguments.count; i += kVectors * lanes) {
+    prefetch_step<kPair, kStep * sizeof(Element)>(arguments, i * sizeof(Element));
+    reduce_step<Float, kOp, kPre, kPost, kPair, kVectors>(d, arguments, factors, i);
+  }
   for (; i + lanes <= arguments.count; i += lanes)
-    reduce_step<Float, kOp, kPre, kPost, 1>(d, arguments, factors, i);
+    reduce_step<Float, kOp, kPre, kPost, kPair, 1>(d, arguments, factors, i);
   for (; i < arguments.count; ++i)
-    reduce_step<Float, kOp, kPre, kPost, 1>(one, arguments, factors_one, i);
+    reduce_step<Float, kOp, kPre, kPost, kPair, 1>(one, arguments, factors_one, i);
 }
 
 template <class Float>
@@ -246,6 +274,9 @@ void reduce_floats(const ReduceArguments& arguments) {
   }
   constexpr ReduceOp kSum = ReduceOp::kSum;
   if (pre) return reduce_loop<Float, kSum, true, true>(arguments, factor);
+  const bool pair = arguments.source_count == 2 && arguments.destination_count == 2;
+  if (pair && post) return reduce_loop<Float, kSum, false, true, true>(arguments, factor);
+  if (pair) return reduce_loop<Float, kSum, false, false, true>(arguments, factor);
   if (post) return reduce_loop<Float, kSum, false, true>(arguments, factor);
   return reduce_loop<Float, kSum, false, false>(arguments, factor);
 }

@@ -1,5 +1,6 @@
 #include "collectives/reduce.h"
 
+#include <algorithm>
 #include <cfenv>
 #include <cstring>
 #include <string>
@@ -21,10 +22,8 @@ constexpr DataType kTypes[] = {DataType::kUint8,   DataType::kInt8,    DataType:
 constexpr ReduceOp kOps[] = {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,
                              ReduceOp::kProduct};
 
-// The result of one variant, in place in the first and the last source, `shift` bytes off
-// alignment.
-ByteVector run_variant(const ReduceVariant& variant, DataType type, const Reduction& reduction,
-                       const std::vector<ByteVector>& inputs, size_t shift) {
+// Copies that begin `shift` bytes off alignment.
+std::vector<ByteVector> shifted(const std::vector<ByteVector>& inputs, size_t shift) {
   const size_t bytes = inputs[0].size();
   std::vector<ByteVector> buffers;
   for (const ByteVector& input : inputs) {
@@ -32,6 +31,32 @@ ByteVector run_variant(const ReduceVariant& variant, DataType type, const Reduct
     if (bytes != 0) std::memcpy(buffer.data() + shift, input.data(), bytes);
     buffers.push_back(std::move(buffer));
   }
+  return buffers;
+}
+
+// As an allreduce in the arena: into all sources and nowhere else.
+void require_in_place(const ReduceVariant& variant, DataType type, const Reduction& reduction,
+                      const std::vector<ByteVector>& inputs, size_t shift,
+                      const ByteVector& expected) {
+  std::vector<ByteVector> buffers = shifted(inputs, shift);
+  std::vector<const std::byte*> sources;
+  std::vector<std::byte*> destinations;
+  for (ByteVector& buffer : buffers) {
+    sources.push_back(buffer.data() + shift);
+    destinations.push_back(buffer.data() + shift);
+  }
+  reduce_with(variant, type, reduction, sources, destinations, expected.size() / size_of(type));
+  ByteVector whole(expected.size() + shift + 64, std::byte{0xab});
+  std::ranges::copy(expected, whole.begin() + static_cast<long>(shift));
+  for (const ByteVector& buffer : buffers) REQUIRE(buffer == whole);
+}
+
+// The result of one variant, in place in the first and the last source, `shift` bytes off
+// alignment.
+ByteVector run_variant(const ReduceVariant& variant, DataType type, const Reduction& reduction,
+                       const std::vector<ByteVector>& inputs, size_t shift) {
+  const size_t bytes = inputs[0].size();
+  std::vector<ByteVector> buffers = shifted(inputs, shift);
   std::vector<const std::byte*> sources;
   for (const ByteVector& buffer : buffers) sources.push_back(buffer.data() + shift);
   ByteVector elsewhere(bytes + shift + 64, std::byte{0xcd});
@@ -59,6 +84,7 @@ void compare_variants(DataType type, const Reduction& reduction, size_t ranks, s
       INFO(variant.name << " " << name_of(type) << " " << name_of(reduction.op) << " ranks "
                         << ranks << " count " << count << " shift " << shift);
       REQUIRE(result == expected);
+      require_in_place(variant, type, reduction, inputs, shift, expected);
     }
   }
 }
