@@ -23,12 +23,12 @@ size_t block_bytes(int ranks) {
                     kBlockBytesMax);
 }
 
-size_t chunk_elements(int ranks, DataType type) {
-  return std::min(kStagingBytes, kSliceBytes * static_cast<size_t>(ranks)) / size_of(type);
+size_t chunk_bytes(int ranks) {
+  return std::min(kChunkBytesMax, kSliceBytes * static_cast<size_t>(ranks));
 }
 
 Slice chunk_of(uint64_t chunk, size_t count, int ranks, DataType type) {
-  const size_t each = chunk_elements(ranks, type);
+  const size_t each = chunk_bytes(ranks) / size_of(type);
   return {chunk * each, std::min(count, (chunk + 1) * each)};
 }
 
@@ -105,11 +105,12 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::arena_allreduce(Operati
 // where it lies (its own part straight in its tensor) and takes the others' slices. A slot is used
 // again when everybody has summed it and this rank has taken it.
 SharedMemoryCommunicator::Step SharedMemoryCommunicator::staged_allreduce(Operation& operation) {
-  const size_t each = chunk_elements(size_, operation.result.type);
+  const size_t bytes = chunk_bytes(size_);
+  const size_t each = bytes / size_of(operation.result.type);
   Cursor& c = cursor_;
   c.chunks = (operation.result.count + each - 1) / each;
   bool moved = false;
-  if (c.brought < c.chunks && c.brought < c.taken + kStagingSlots) {
+  if (c.brought < c.chunks && c.brought < c.taken + staging_slots(bytes)) {
     copy_chunk(operation, c.brought, true);
     publish(mine().brought, chunks_before_ + ++c.brought);
     moved = true;
@@ -145,7 +146,7 @@ void SharedMemoryCommunicator::sum_chunk(const Operation& operation, uint64_t ch
   for (int k = 0; k < size_; ++k) {
     std::byte* at = k == me_ ? static_cast<std::byte*>(operation.result.data) +
                                    (range.begin + slice.begin) * size_of(type)
-                             : staging(k, chunks_before_ + chunk) + slice.begin * size_of(type);
+                             : staging(k, chunk, chunk_bytes(size_)) + slice.begin * size_of(type);
     sources_[static_cast<size_t>(k)] = at;
     destinations_[static_cast<size_t>(k)] = at;
   }
@@ -160,7 +161,7 @@ void SharedMemoryCommunicator::copy_chunk(const Operation& operation, uint64_t c
   const Slice range = chunk_of(chunk, operation.result.count, size_, type);
   const Slice own = slice_of(range.size(), me_, size_, type);
   std::byte* tensor = static_cast<std::byte*>(operation.result.data) + range.begin * size_of(type);
-  std::byte* staged = staging(me_, chunks_before_ + chunk);
+  std::byte* staged = staging(me_, chunk, chunk_bytes(size_));
   fault_point("collective_stage");
   for (const Slice part : {Slice{0, own.begin}, Slice{own.end, range.size()}}) {
     const size_t at = part.begin * size_of(type), bytes = part.size() * size_of(type);

@@ -12,7 +12,8 @@ namespace hvd {
 namespace {
 
 constexpr size_t kCopyBytes = 64 * 1024;  // in one call, and in one chunk of staging
-static_assert(kCopyBytes <= kStagingBytes);
+static_assert(kCopyBytes <= kChunkBytesMax);
+constexpr uint64_t kSlots = staging_slots(kCopyBytes);
 
 }  // namespace
 
@@ -43,10 +44,10 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::staged_broadcast(Operat
   c.chunks = (bytes + kCopyBytes - 1) / kCopyBytes;
   const size_t at = c.taken * kCopyBytes;
   const size_t part = std::min(kCopyBytes, bytes - at);
-  std::byte* staged = staging(operation.root, chunks_before_ + c.taken);
+  std::byte* staged = staging(operation.root, c.taken, kCopyBytes);
   if (me_ == operation.root) {
-    if (c.taken >= kStagingSlots) {
-      const uint64_t free = chunks_before_ + c.taken + 1 - kStagingSlots;
+    if (c.taken >= kSlots) {
+      const uint64_t free = chunks_before_ + c.taken + 1 - kSlots;
       const Step step = await_counters(&CommunicatorWords::summed, free);
       if (step != Step::kDone) return step;
     }
@@ -79,7 +80,7 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::allgather(Operation& op
   const bool staged = (operation.stage & kStagedData) != 0;
   bool moved = false;
   if (staged && c.brought < c.chunks) {
-    const uint64_t used = c.brought < kStagingSlots ? 0 : c.brought + 1 - kStagingSlots;
+    const uint64_t used = c.brought < kSlots ? 0 : c.brought + 1 - kSlots;
     const Step step =
         await_counters(&CommunicatorWords::summed, used == 0 ? 0 : chunks_before_ + used);
     if (step == Step::kFailed) return step;
@@ -131,8 +132,7 @@ void SharedMemoryCommunicator::bring_part(const Operation& operation, uint64_t r
   const size_t bytes = operation.input.bytes(), at = round * kCopyBytes;
   if (at >= bytes || entry(me_, operation.sequence).place != Place::kStaged) return;
   fault_point("collective_stage");
-  memcpy(staging(me_, chunks_before_ + round),
-         static_cast<const std::byte*>(operation.input.data) + at,
+  memcpy(staging(me_, round, kCopyBytes), static_cast<const std::byte*>(operation.input.data) + at,
          std::min(kCopyBytes, bytes - at));
 }
 
@@ -162,7 +162,7 @@ const std::byte* SharedMemoryCommunicator::part_of(const Operation& operation,
                                                    const OperationEntry& said) const {
   if (cursor_.rank == me_) return static_cast<const std::byte*>(operation.input.data);
   if (said.place == Place::kArena) return arena_.at(cursor_.rank, {said.segment, said.offset});
-  if (said.place == Place::kStaged) return staging(cursor_.rank, chunks_before_ + cursor_.taken);
+  if (said.place == Place::kStaged) return staging(cursor_.rank, cursor_.taken, kCopyBytes);
   return words(cursor_.rank).payload[operation.sequence % kOperationSlots];
 }
 

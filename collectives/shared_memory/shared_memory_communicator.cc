@@ -19,7 +19,7 @@ constexpr auto kRelease = std::memory_order_release;
 }  // namespace
 
 uint64_t communicator_bytes(bool staging) {
-  return sizeof(CommunicatorWords) + (staging ? kStagingSlots * kStagingBytes : 0);
+  return sizeof(CommunicatorWords) + (staging ? kStagingBytes : 0);
 }
 
 std::unique_ptr<Communicator> make_communicator(Peers& peers, Arena& arena,

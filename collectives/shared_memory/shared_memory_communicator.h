@@ -133,8 +133,10 @@ class SharedMemoryCommunicator final : public Communicator {
     return words(rank).lines[sequence % kOperationSlots];
   }
   OperationEntry entry(int rank, uint64_t sequence) const;
-  std::byte* staging(int rank, uint64_t chunk) const {
-    return staging_[static_cast<size_t>(rank)] + chunk % kStagingSlots * kStagingBytes;
+  // Of a staged operation, whose chunks may be of another size than the one's before: when it
+  // starts everybody is done with that one.
+  std::byte* staging(int rank, uint64_t chunk, size_t chunk_bytes) const {
+    return staging_[static_cast<size_t>(rank)] + chunk % staging_slots(chunk_bytes) * chunk_bytes;
   }
   int world_rank(int rank) const { return first_world_rank_ + rank; }
   bool fails(uint64_t sequence) const { return fail_from_ != 0 && sequence >= fail_from_; }

@@ -16,10 +16,13 @@ inline constexpr size_t kLineBytes = 56;        // a multiple of every element's
 inline constexpr size_t kLines = (kSmallBytes + kLineBytes - 1) / kLineBytes;
 inline constexpr size_t kGatheredBytes = kLines * kLineBytes;  // of one rank, whole lines
 
-// Staging of memory that peers cannot see: three slots, so that bringing a chunk, summing the one
-// before and taking the one before that overlap. Two would have to wait for each other.
-inline constexpr uint64_t kStagingSlots = 3;
-inline constexpr size_t kStagingBytes = 256 * 1024;
+// Staging of memory that peers cannot see: a ring of chunks. Three are the least, so that bringing
+// a chunk, summing the one before and taking the one before that overlap; two would have to wait
+// for each other. Smaller chunks have more of them: ranks that take turns on one CPU then take
+// fewer turns.
+inline constexpr size_t kStagingBytes = 768 * 1024;
+inline constexpr size_t kChunkBytesMax = kStagingBytes / 3;
+constexpr uint64_t staging_slots(size_t chunk_bytes) { return kStagingBytes / chunk_bytes; }
 
 // Data and word in one cache line: whoever sees the word sees the data, in one miss.
 struct alignas(64) WordLine {
