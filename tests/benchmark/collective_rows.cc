@@ -75,9 +75,10 @@ class Pattern {
 
   // What this rank has before the call.
   void fill(std::byte* data) const {
-    const auto [begin, end] = part(library_.rank());
+    const int rank = library_.rank();
+    const auto [begin, end] = part(rank);
     for (size_t i = begin; i < end; ++i)
-      std::memcpy(data + i * request_.element_bytes, one_[element_of(library_.rank(), i)].data(),
+      std::memcpy(data + i * request_.element_bytes, one_[element_of(rank, i)].data(),
                   request_.element_bytes);
   }
 
