@@ -7,6 +7,11 @@ namespace hvd {
 AgentWatch::AgentWatch(std::chrono::milliseconds agent_timeout, TimePoint now)
     : ticks_max_(std::max(1, int(agent_timeout / kTick))), next_tick_(now + kTick) {}
 
+void AgentWatch::hurry(TimePoint from, int silent_ticks) {
+  hurried_ticks_max_ = hurry_from_ ? std::min(hurried_ticks_max_, silent_ticks) : silent_ticks;
+  hurry_from_ = hurry_from_ ? std::min(*hurry_from_, from) : from;
+}
+
 void AgentWatch::expect_end(TimePoint now) {
   if (!end_by_) end_by_ = now + kKeeperPatience;
 }
@@ -16,16 +21,23 @@ AgentWatch::Due AgentWatch::tick(TimePoint now) {
     end_by_ = now + kKeeperPatience;
     return Due::kKillKeeper;
   }
-  if (now < next_tick_) return Due::kNothing;
-  next_tick_ = now + kTick;
-  if (keeper_gone_ || end_by_) return Due::kNothing;
-  ++silent_ticks_;
+  const bool hurry = hurry_from_ && now >= *hurry_from_;
+  if (hurry) {
+    ticks_max_ = std::min(ticks_max_, hurried_ticks_max_);
+    hurry_from_.reset();
+  }
+  const bool ticks = now >= next_tick_;
+  if (ticks) next_tick_ = now + kTick;
+  if (keeper_gone_ || end_by_ || (!ticks && !hurry)) return Due::kNothing;
+  silent_ticks_ += ticks;
   if (silent_ticks_ >= ticks_max_) return Due::kCloseLease;
-  return silent_ticks_ == kSilentTicks ? Due::kSaySilent : Due::kNothing;
+  return ticks && silent_ticks_ == kSilentTicks ? Due::kSaySilent : Due::kNothing;
 }
 
 TimePoint AgentWatch::deadline() const {
-  return end_by_ && !keeper_gone_ ? std::min(next_tick_, *end_by_) : next_tick_;
+  TimePoint soonest = hurry_from_ ? std::min(next_tick_, *hurry_from_) : next_tick_;
+  if (end_by_ && !keeper_gone_) soonest = std::min(soonest, *end_by_);
+  return soonest;
 }
 
 }  // namespace hvd

@@ -5,7 +5,6 @@
 // Who waits for the keeper has a deadline too, though it is a watchdog itself.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <optional>
 
@@ -18,7 +17,7 @@ class AgentWatch {
   enum class Due {
     kNothing,
     kSaySilent,   // it has not answered for kSilentTicks
-    kCloseLease,  // nor for the whole time-out: its right to run ends
+    kCloseLease,  // nor for as long as it may be silent: its right to run ends
     kKillKeeper,  // the keeper did not end in time
   };
   static constexpr std::chrono::milliseconds kTick{1000};
@@ -29,7 +28,9 @@ class AgentWatch {
   AgentWatch(std::chrono::milliseconds agent_timeout, TimePoint now);
 
   void heard() { silent_ticks_ = 0; }
-  void hurry() { ticks_max_ = std::min(ticks_max_, kSilentTicks); }  // silence is enough now
+  // The job is ending: from then on, so many silent ticks end the lease. A second call only ever
+  // makes it come sooner.
+  void hurry(TimePoint from, int silent_ticks);
   void expect_end(TimePoint now);  // it said its last word, or its lease was closed
   void keeper_gone() { keeper_gone_ = true; }
 
@@ -39,6 +40,8 @@ class AgentWatch {
 
  private:
   int ticks_max_;
+  int hurried_ticks_max_ = 0;
+  std::optional<TimePoint> hurry_from_;
   int silent_ticks_ = 0;
   TimePoint next_tick_;
   std::optional<TimePoint> end_by_;

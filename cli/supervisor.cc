@@ -9,102 +9,20 @@
 #include <optional>
 #include <utility>
 
-#include "cli/agent/descendants.h"
-#include "cli/agent/process_state.h"
-#include "cli/agent_pipes.h"
-#include "cli/agent_watch.h"
-#include "cli/failure_report.h"
-#include "cli/job_record.h"
-#include "cli/loop.h"
 #include "cli/messages.h"
-#include "cli/output.h"
-#include "cli/result_file.h"
-#include "cli/signals.h"
-#include "cli/stdin_reader.h"
-#include "rendezvous/membership.h"
-#include "rendezvous/server.h"
+#include "cli/supervisor_impl.h"
 #include "runtime/base/fault_point.h"
 
 namespace hvd {
 namespace {
 
-using std::chrono::milliseconds;
-constexpr milliseconds kLastWords{1000};  // after the keeper's death, still in the channels
-constexpr milliseconds kSweepLimit{10'000};
-constexpr milliseconds kAnswerLimit{1000};  // to a question that holds something up
-constexpr milliseconds kReportSoon{500};    // is why the job ends said at once, or by the report?
+constexpr std::chrono::milliseconds kReportSoon{500};  // is why it ends said now, or by the report?
 constexpr int kInterruptsMax = 3;
+// An agent speaks once a second: one that was silent for as many ticks when the user lost patience
+// is not waited for.
+constexpr int kImpatientTicks = 2;
 
-class Supervisor {
- public:
-  Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, const StartState& start,
-             Carrier& carrier);
-  ExitStatus run();
-
- private:
-  // events
-  void on_signals();
-  void on_interrupt();
-  void on_control();
-  void on_message(const proto::FromAgent& message);
-  void on_ended(const proto::Ended& ended);
-  void say_threads(int threads_each);
-  void on_states(const proto::RankStates& states);
-  void on_output(std::string_view bytes);
-  void on_sink();
-  void on_stdin();
-  void on_watch(AgentWatch::Due due);
-  void on_keeper_gone(int status);
-  void on_deadlines(TimePoint now);
-
-  // what follows from them
-  void tell(const Event& event) { perform(membership_.apply(event, Clock::now())); }
-  void tell(const std::vector<Event>& events) {
-    for (const Event& event : events) tell(event);
-  }
-  void perform(const std::vector<Action>& actions);
-  void perform(const action::StartWorkers& start);
-  void perform(const action::StartEpoch& start);
-  void perform(const action::RefuseEpoch& refuse);
-  void perform(const action::EndJob& end);
-  void order(const proto::ToAgent& order);
-  void begin_stdin();
-  void begin_time_limit_end();
-  void suspend();
-
-  // the end
-  bool over() const;
-  void sweep();
-  void write_out();
-  ExitStatus finish();
-  std::string agent_name() const { return "the agent on " + spec_.hosts.front().name; }
-  void say(const std::string& words) { output_.say("hvdrun: " + words + "\n", Clock::now()); }
-  std::optional<TimePoint> next_deadline() const;
-
-  const JobSpec& spec_;
-  const StartState& start_;
-  Loop loop_;
-  SignalReader signals_;
-  Output output_;
-  AgentPipes agent_;
-  RendezvousServer server_;
-  Membership membership_;
-  JobRecord record_;
-  AgentWatch watch_;
-  std::optional<StdinReader> stdin_;
-  proto::Bootstrap bootstrap_;
-  bool bootstrap_sent_ = false;
-  std::optional<int> session_;  // the agent's, once it has attached
-  pid_t agent_process_ = 0;     // 0: not known yet
-  std::vector<proto::ToAgent> early_orders_;
-  bool control_open_ = true;
-  bool agent_ended_ = false;  // it said so itself
-  int interrupts_ = 0;
-  bool output_lost_said_ = false, threads_said_ = false;
-  std::optional<TimePoint> time_limit_, states_deadline_, suspend_deadline_;
-  std::optional<TimePoint> say_why_at_;  // unless the job is over by then
-  std::optional<TimePoint> keeper_gone_at_;
-};
+}  // namespace
 
 Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, const StartState& start,
                        Carrier& carrier)
@@ -173,8 +91,20 @@ void Supervisor::perform(const action::RefuseEpoch& refuse) {
 void Supervisor::perform(const action::EndJob& end) {
   const bool first = record_.note_cause(end.cause, end.reason);
   if (first && end.cause == EndCause::kRankFailed) say_why_at_ = Clock::now() + kReportSoon;
-  if (end.cause == EndCause::kStartTimeout) watch_.hurry();  // it may be the agent that is stuck
   order(to_message(end));
+  limit_end(end);
+}
+
+// An agent that does not answer may hold up a job for long, but not its end.
+void Supervisor::limit_end(const action::EndJob& end) {
+  const TimePoint now = Clock::now();
+  if (end.cause == EndCause::kStartTimeout)  // it may be the agent that is stuck
+    watch_.hurry(now, session_ ? AgentWatch::kSilentTicks : 0);
+  else if (end.first_signal == SIGKILL)
+    watch_.hurry(now, kImpatientTicks);
+  else
+    watch_.hurry(now + end.after + spec_.stop_grace + AgentWatch::kKeeperPatience,
+                 AgentWatch::kSilentTicks);
 }
 
 void Supervisor::order(const proto::ToAgent& order) {
@@ -210,7 +140,6 @@ void Supervisor::on_signals() {
         break;
       }
       case SIGCONT:
-        watch_.heard();
         if (stdin_) stdin_->continued();
         break;
     }
@@ -308,29 +237,6 @@ void Supervisor::on_states(const proto::RankStates& states) {
   begin_time_limit_end();
 }
 
-void Supervisor::begin_time_limit_end() {
-  states_deadline_.reset();
-  char limit[64];
-  std::snprintf(limit, sizeof limit, "time limit of %g s reached (--timeout)",
-                double(spec_.timeout.count()) / 1e3);
-  tell(event::EndAsked{EndCause::kTimeLimit, SIGTERM, limit});
-}
-
-void Supervisor::suspend() {
-  suspend_deadline_.reset();
-  output_.flush();
-  const TimePoint before = Clock::now();
-  stop_by_tstp();
-  const auto away = Clock::now() - before;
-  if (time_limit_) *time_limit_ += away;
-  if (states_deadline_) *states_deadline_ += away;
-  proto::ToAgent message;
-  message.mutable_resume();
-  order(message);
-  watch_.heard();
-  if (stdin_) stdin_->continued();
-}
-
 void Supervisor::on_output(std::string_view bytes) {
   output_.feed(bytes, Clock::now());
   output_.flush();
@@ -356,134 +262,6 @@ void Supervisor::on_stdin() {
   agent_.send_frame(FrameKind::kStdinEof, {});
   loop_.unwatch(stdin_->wake_fd());
 }
-
-void Supervisor::on_watch(AgentWatch::Due due) {
-  const std::string who = agent_name();
-  const std::string silence = std::to_string(watch_.silent_ticks()) + " s";
-  switch (due) {
-    case AgentWatch::Due::kNothing:
-      break;
-    case AgentWatch::Due::kSaySilent:
-      say(who + " has not answered for " + silence);
-      break;
-    case AgentWatch::Due::kCloseLease:
-      if (held_by_debugger(agent_process_)) return watch_.heard();
-      tell(event::AgentLost{0, who + " did not answer for " + silence + " (--agent-timeout)"});
-      agent_.close_lease();
-      watch_.expect_end(Clock::now());
-      break;
-    case AgentWatch::Due::kKillKeeper:
-      say(agent_ended_ ? "the keeper does not end; killing it"
-                       : "the agent and its keeper do not answer; killing them");
-      kill(agent_.pid(),
-           SIGKILL);  // not reaped yet, so the pid is its own; what it leaves comes to us
-      break;
-  }
-}
-
-void Supervisor::on_keeper_gone(int status) {
-  keeper_gone_at_ = Clock::now();
-  watch_.keeper_gone();
-  if (WIFSIGNALED(status))
-    say("the keeper was killed by " + signal_name(WTERMSIG(status)) + "; the job is ended");
-}
-
-void Supervisor::on_deadlines(TimePoint now) {
-  const auto due = [&](std::optional<TimePoint>& deadline) {
-    if (!deadline || now < *deadline) return false;
-    deadline.reset();
-    return true;
-  };
-  if (due(time_limit_) && !membership_.ending()) {
-    proto::ToAgent message;
-    message.mutable_describe();
-    order(message);
-    states_deadline_ = now + kAnswerLimit;
-  }
-  if (due(states_deadline_)) begin_time_limit_end();
-  if (due(suspend_deadline_)) suspend();
-  if (due(say_why_at_) && record_.anyone_runs())
-    say(record_.first_failure() + "; ending the others");
-  on_watch(watch_.tick(now));
-  const auto member_deadline = membership_.next_deadline();
-  if (member_deadline && now >= *member_deadline) tell(event::TimePassed{});
-}
-
-bool Supervisor::over() const {
-  if (!keeper_gone_at_) return false;
-  if (agent_.drained() && !control_open_) return true;
-  return Clock::now() >= *keeper_gone_at_ + kLastWords && !agent_.output_paused();
-}
-
-// After the keeper there should be nobody. If the keeper was killed, its agent is our child now and
-// ends the job; if both were, so are all that the ranks left, and we end them.
-void Supervisor::sweep() {
-  if (reap_all(nullptr)) return;
-  const int left = end_descendants(kSweepLimit, nullptr);
-  if (left > 0) say(std::to_string(left) + " processes cannot be ended");
-}
-
-// The last output goes out, for as long as its reader takes; only an impatient user cuts that
-// short.
-void Supervisor::write_out() {
-  for (output_.flush(); !output_.idle();
-       output_.flush()) {  // a turn may add words, about a failed sink for one
-    loop_.turn(Clock::now() + AgentWatch::kTick);
-    if (interrupts_ > 1) return;
-  }
-}
-
-std::optional<TimePoint> Supervisor::next_deadline() const {
-  TimePoint soonest = watch_.deadline();
-  const auto consider = [&](const std::optional<TimePoint>& at) {
-    if (at) soonest = std::min(soonest, *at);
-  };
-  for (const auto& at : {time_limit_, states_deadline_, suspend_deadline_, say_why_at_})
-    consider(at);
-  consider(output_.next_deadline());
-  consider(membership_.next_deadline());
-  if (keeper_gone_at_ && !agent_.output_paused()) consider(*keeper_gone_at_ + kLastWords);
-  return soonest;
-}
-
-ExitStatus Supervisor::run() {
-  while (!over()) {
-    loop_.turn(next_deadline());
-    const TimePoint now = Clock::now();
-    on_deadlines(now);
-    output_.tick(now, agent_.output_paused() || agent_.unread_bytes() > 0);
-    output_.flush();
-  }
-  return finish();
-}
-
-ExitStatus Supervisor::finish() {
-  fault_point("hvdrun_finish");
-  sweep();
-  output_.finish();
-  if (!agent_ended_) {
-    record_.note_agent_lost(agent_name() + " was lost; its ranks were ended");
-    if (!output_.noise().empty()) say("before the agent spoke: " + output_.noise());
-  }
-  write_out();
-  on_sink();
-  if (output_.lost()) record_.note_output_lost();
-  JobResult result = record_.result(Clock::now());
-  if (result.verdict.first) result.stderr_tail = output_.stderr_tail(result.verdict.first->rank);
-  result.lost_output_bytes = output_.lost_bytes();
-  result.split_lines = output_.split_lines();
-  ExitStatus status = result.verdict.status;
-  std::string trouble;
-  if (!spec_.result_file.empty())
-    trouble = write_result_file(spec_.result_file, result_json(result));
-  if (!trouble.empty()) say(trouble);
-  if (!trouble.empty() && status.code == 0) status.code = kExitOwnFailure;
-  output_.say(report(result.verdict, result.facts, result.stderr_tail), Clock::now());
-  write_out();
-  return status;
-}
-
-}  // namespace
 
 ExitStatus supervise(const JobSpec& spec, const std::vector<Slot>& slots, const StartState& start,
                      Carrier& carrier) {

@@ -23,18 +23,6 @@ TEST_CASE("agent watch: silence is said after 3 ticks and ends the lease after t
   CHECK(watch.tick(kStart + 5s) == Due::kCloseLease);
 }
 
-TEST_CASE("agent watch: in a hurry 3 ticks of silence end the lease, and a speaker still not") {
-  AgentWatch watch(60s, kStart);
-  watch.hurry();
-  for (int second = 1; second < 100; ++second) {
-    REQUIRE(watch.tick(kStart + second * 1s) == Due::kNothing);
-    watch.heard();
-  }
-  CHECK(watch.tick(kStart + 100s) == Due::kNothing);
-  CHECK(watch.tick(kStart + 101s) == Due::kNothing);
-  CHECK(watch.tick(kStart + 102s) == Due::kCloseLease);
-}
-
 TEST_CASE("agent watch: an agent that speaks is never silent") {
   AgentWatch watch(2s, kStart);
   for (int second = 1; second < 100; ++second) {
@@ -47,6 +35,45 @@ TEST_CASE("agent watch: time that hvdrun slept through is one tick") {
   AgentWatch watch(5s, kStart);
   CHECK(watch.tick(kStart + 1h) == Due::kNothing);
   CHECK(watch.silent_ticks() == 1);
+}
+
+TEST_CASE("agent watch: while the job ends, a silent agent loses its lease when its time is over") {
+  AgentWatch watch(60s, kStart);
+  for (int second = 1; second <= 4; ++second) watch.tick(kStart + second * 1s);
+  watch.hurry(kStart + 8500ms, 3);
+  for (int second = 5; second <= 8; ++second)
+    REQUIRE(watch.tick(kStart + second * 1s) == Due::kNothing);
+  CHECK(watch.deadline() == kStart + 8500ms);
+  CHECK(watch.tick(kStart + 8500ms) == Due::kCloseLease);
+}
+
+TEST_CASE("agent watch: while the job ends, an agent that speaks keeps its lease") {
+  AgentWatch watch(60s, kStart);
+  watch.hurry(kStart + 2s, 3);
+  for (int second = 1; second < 20; ++second) {
+    REQUIRE(watch.tick(kStart + second * 1s) == Due::kNothing);
+    REQUIRE(watch.deadline() == kStart + (second == 1 ? 2 : second + 1) * 1s);
+    watch.heard();
+  }
+  CHECK(watch.tick(kStart + 20s) == Due::kNothing);
+  CHECK(watch.tick(kStart + 21s) == Due::kNothing);
+  CHECK(watch.tick(kStart + 22s) == Due::kCloseLease);
+}
+
+TEST_CASE("agent watch: a second hurry only makes the end come sooner") {
+  AgentWatch watch(60s, kStart);
+  watch.tick(kStart + 1s), watch.tick(kStart + 2s);
+  watch.hurry(kStart + 10s, 3);
+  watch.hurry(kStart + 2500ms, 2);
+  watch.hurry(kStart + 20s, 9);
+  CHECK(watch.tick(kStart + 2500ms) == Due::kCloseLease);
+}
+
+TEST_CASE("agent watch: an agent that never came is not waited for") {
+  AgentWatch watch(60s, kStart);
+  watch.hurry(kStart + 100ms, 0);
+  CHECK(watch.deadline() == kStart + 100ms);
+  CHECK(watch.tick(kStart + 100ms) == Due::kCloseLease);
 }
 
 TEST_CASE("agent watch: the keeper has 3 s from the end on, then it is killed") {

@@ -1,0 +1,176 @@
+// What is due when, and the end of a job.
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "cli/agent/descendants.h"
+#include "cli/agent/process_state.h"
+#include "cli/failure_report.h"
+#include "cli/result_file.h"
+#include "cli/supervisor_impl.h"
+#include "runtime/base/fault_point.h"
+
+namespace hvd {
+namespace {
+
+using std::chrono::milliseconds;
+// After the keeper's death, for what is still in the channels.
+constexpr milliseconds kLastWords{1000};
+constexpr milliseconds kSweepLimit{10'000};
+constexpr milliseconds kAnswerLimit{1000};  // to a question that holds something up
+
+}  // namespace
+
+void Supervisor::begin_time_limit_end() {
+  states_deadline_.reset();
+  char limit[64];
+  std::snprintf(limit, sizeof limit, "time limit of %g s reached (--timeout)",
+                double(spec_.timeout.count()) / 1e3);
+  tell(event::EndAsked{EndCause::kTimeLimit, SIGTERM, limit});
+}
+
+void Supervisor::suspend() {
+  suspend_deadline_.reset();
+  output_.flush();
+  const TimePoint before = Clock::now();
+  stop_by_tstp();
+  const auto away = Clock::now() - before;
+  if (time_limit_) *time_limit_ += away;
+  if (states_deadline_) *states_deadline_ += away;
+  proto::ToAgent message;
+  message.mutable_resume();
+  order(message);
+  watch_.heard();
+  if (stdin_) stdin_->continued();
+}
+
+void Supervisor::on_watch(AgentWatch::Due due) {
+  const std::string who = agent_name();
+  const std::string silence = std::to_string(watch_.silent_ticks()) + " s";
+  switch (due) {
+    case AgentWatch::Due::kNothing:
+      break;
+    case AgentWatch::Due::kSaySilent:
+      say(who + " has not answered for " + silence);
+      break;
+    case AgentWatch::Due::kCloseLease:
+      if (held_by_debugger(agent_process_)) return watch_.heard();
+      if (membership_.ending()) say(who + " does not answer; its keeper ends the job");
+      tell(event::AgentLost{0, who + " did not answer for " + silence + " (--agent-timeout)"});
+      agent_.close_lease();
+      watch_.expect_end(Clock::now());
+      break;
+    case AgentWatch::Due::kKillKeeper:
+      say(agent_ended_ ? "the keeper does not end; killing it"
+                       : "the agent and its keeper do not answer; killing them");
+      kill(agent_.pid(),
+           SIGKILL);  // not reaped yet, so the pid is its own; what it leaves comes to us
+      break;
+  }
+}
+
+void Supervisor::on_keeper_gone(int status) {
+  keeper_gone_at_ = Clock::now();
+  watch_.keeper_gone();
+  if (WIFSIGNALED(status))
+    say("the keeper was killed by " + signal_name(WTERMSIG(status)) + "; the job is ended");
+}
+
+void Supervisor::on_deadlines(TimePoint now) {
+  const auto due = [&](std::optional<TimePoint>& deadline) {
+    if (!deadline || now < *deadline) return false;
+    deadline.reset();
+    return true;
+  };
+  if (due(time_limit_) && !membership_.ending()) {
+    proto::ToAgent message;
+    message.mutable_describe();
+    order(message);
+    states_deadline_ = now + kAnswerLimit;
+  }
+  if (due(states_deadline_)) begin_time_limit_end();
+  if (due(suspend_deadline_)) suspend();
+  if (due(say_why_at_) && record_.anyone_runs())
+    say(record_.first_failure() + "; ending the others");
+  on_watch(watch_.tick(now));
+  const auto member_deadline = membership_.next_deadline();
+  if (member_deadline && now >= *member_deadline) tell(event::TimePassed{});
+}
+
+bool Supervisor::over() const {
+  if (!keeper_gone_at_) return false;
+  if (agent_.drained() && !control_open_) return true;
+  return Clock::now() >= *keeper_gone_at_ + kLastWords && !agent_.output_paused();
+}
+
+// After the keeper there should be nobody. If the keeper was killed, its agent is our child now and
+// ends the job; if both were, so are all that the ranks left, and we end them.
+void Supervisor::sweep() {
+  if (reap_all(nullptr)) return;
+  const int left = end_descendants(kSweepLimit, nullptr);
+  if (left > 0) say(std::to_string(left) + " processes cannot be ended");
+}
+
+// The last output goes out, for as long as its reader takes; only an impatient user cuts that
+// short.
+void Supervisor::write_out() {
+  for (output_.flush(); !output_.idle();
+       output_.flush()) {  // a turn may add words, about a failed sink for one
+    loop_.turn(Clock::now() + AgentWatch::kTick);
+    if (interrupts_ > 1) return;
+  }
+}
+
+std::optional<TimePoint> Supervisor::next_deadline() const {
+  TimePoint soonest = watch_.deadline();
+  const auto consider = [&](const std::optional<TimePoint>& at) {
+    if (at) soonest = std::min(soonest, *at);
+  };
+  for (const auto& at : {time_limit_, states_deadline_, suspend_deadline_, say_why_at_})
+    consider(at);
+  consider(output_.next_deadline());
+  consider(membership_.next_deadline());
+  if (keeper_gone_at_ && !agent_.output_paused()) consider(*keeper_gone_at_ + kLastWords);
+  return soonest;
+}
+
+ExitStatus Supervisor::run() {
+  while (!over()) {
+    loop_.turn(next_deadline());
+    const TimePoint now = Clock::now();
+    on_deadlines(now);
+    output_.tick(now, agent_.output_paused() || agent_.unread_bytes() > 0);
+    output_.flush();
+  }
+  return finish();
+}
+
+ExitStatus Supervisor::finish() {
+  fault_point("hvdrun_finish");
+  sweep();
+  output_.finish();
+  if (!agent_ended_) {
+    record_.note_agent_lost(agent_name() + " was lost; its ranks were ended");
+    if (!output_.noise().empty()) say("before the agent spoke: " + output_.noise());
+  }
+  write_out();
+  on_sink();
+  if (output_.lost()) record_.note_output_lost();
+  JobResult result = record_.result(Clock::now());
+  if (result.verdict.first) result.stderr_tail = output_.stderr_tail(result.verdict.first->rank);
+  result.lost_output_bytes = output_.lost_bytes();
+  result.split_lines = output_.split_lines();
+  ExitStatus status = result.verdict.status;
+  std::string trouble;
+  if (!spec_.result_file.empty())
+    trouble = write_result_file(spec_.result_file, result_json(result));
+  if (!trouble.empty()) say(trouble);
+  if (!trouble.empty() && status.code == 0) status.code = kExitOwnFailure;
+  output_.say(report(result.verdict, result.facts, result.stderr_tail), Clock::now());
+  write_out();
+  return status;
+}
+
+}  // namespace hvd

@@ -1,0 +1,95 @@
+// The state behind supervise(), and its work in two files: what happens (supervisor.cc), and what
+// is due, up to the end (supervisor_end.cc).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/agent_pipes.h"
+#include "cli/agent_watch.h"
+#include "cli/job_record.h"
+#include "cli/loop.h"
+#include "cli/output.h"
+#include "cli/signals.h"
+#include "cli/stdin_reader.h"
+#include "cli/supervisor.h"
+#include "rendezvous/membership.h"
+#include "rendezvous/server.h"
+
+namespace hvd {
+
+class Supervisor {
+ public:
+  Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, const StartState& start,
+             Carrier& carrier);
+  ExitStatus run();
+
+ private:
+  // events
+  void on_signals();
+  void on_interrupt();
+  void on_control();
+  void on_message(const proto::FromAgent& message);
+  void on_ended(const proto::Ended& ended);
+  void say_threads(int threads_each);
+  void on_states(const proto::RankStates& states);
+  void on_output(std::string_view bytes);
+  void on_sink();
+  void on_stdin();
+  void on_watch(AgentWatch::Due due);
+  void on_keeper_gone(int status);
+  void on_deadlines(TimePoint now);
+
+  // what follows from them
+  void tell(const Event& event) { perform(membership_.apply(event, Clock::now())); }
+  void tell(const std::vector<Event>& events) {
+    for (const Event& event : events) tell(event);
+  }
+  void perform(const std::vector<Action>& actions);
+  void perform(const action::StartWorkers& start);
+  void perform(const action::StartEpoch& start);
+  void perform(const action::RefuseEpoch& refuse);
+  void perform(const action::EndJob& end);
+  void limit_end(const action::EndJob& end);
+  void order(const proto::ToAgent& order);
+  void begin_stdin();
+  void begin_time_limit_end();
+  void suspend();
+
+  // the end
+  bool over() const;
+  void sweep();
+  void write_out();
+  ExitStatus finish();
+  std::string agent_name() const { return "the agent on " + spec_.hosts.front().name; }
+  void say(const std::string& words) { output_.say("hvdrun: " + words + "\n", Clock::now()); }
+  std::optional<TimePoint> next_deadline() const;
+
+  const JobSpec& spec_;
+  const StartState& start_;
+  Loop loop_;
+  SignalReader signals_;
+  Output output_;
+  AgentPipes agent_;
+  RendezvousServer server_;
+  Membership membership_;
+  JobRecord record_;
+  AgentWatch watch_;
+  std::optional<StdinReader> stdin_;
+  proto::Bootstrap bootstrap_;
+  bool bootstrap_sent_ = false;
+  std::optional<int> session_;  // the agent's, once it has attached
+  pid_t agent_process_ = 0;     // 0: not known yet
+  std::vector<proto::ToAgent> early_orders_;
+  bool control_open_ = true;
+  bool agent_ended_ = false;  // it said so itself
+  int interrupts_ = 0;
+  bool output_lost_said_ = false, threads_said_ = false;
+  std::optional<TimePoint> time_limit_, states_deadline_, suspend_deadline_;
+  std::optional<TimePoint> say_why_at_;  // unless the job is over by then
+  std::optional<TimePoint> keeper_gone_at_;
+};
+
+}  // namespace hvd
