@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "cli/agent/descendants.h"
 #include "cli/messages.h"
 #include "cli/supervisor_impl.h"
 #include "runtime/base/fault_point.h"
@@ -136,6 +137,7 @@ void Supervisor::on_signals() {
         proto::ToAgent message;
         message.mutable_suspend();
         order(message);
+        clock_.stand(JobClock::kSuspended, Clock::now());
         suspend_deadline_ = Clock::now() + kAnswerLimit;
         break;
       }
@@ -200,6 +202,9 @@ void Supervisor::on_message(const proto::FromAgent& message) {
     case proto::FromAgent::kStates:
       on_states(message.states());
       break;
+    case proto::FromAgent::kHeld:
+      on_held(message.held());
+      break;
     case proto::FromAgent::kSaid:
       say(message.said().text());
       break;
@@ -231,10 +236,16 @@ void Supervisor::on_ended(const proto::Ended& ended) {
   for (const std::string& words : remarks(ended)) say(words);
 }
 
-void Supervisor::on_states(const proto::RankStates& states) {
-  if (!states_deadline_) return;
-  for (const proto::RankStatus& one : states.ranks()) say(describe(one));
-  begin_time_limit_end();
+// A debugger's stop is the user's own: nothing may time out meanwhile.
+void Supervisor::on_held(const proto::Held& held) {
+  for (int i = 0; i < held.ranks_size() && i < held.pids_size(); ++i)
+    if (held_said_.insert(held.ranks(i)).second)
+      say("rank " + std::to_string(held.ranks(i)) + " (process " + std::to_string(held.pids(i)) +
+          ") is held by a debugger; no time-out of the job runs until it is let go");
+  if (held.ranks_size() > 0)
+    clock_.stand(JobClock::kDebugger, Clock::now());
+  else
+    clock_.go_on(JobClock::kDebugger, Clock::now());
 }
 
 void Supervisor::on_output(std::string_view bytes) {

@@ -8,6 +8,7 @@
 #include "cli/agent/descendants.h"
 #include "cli/agent/process_state.h"
 #include "cli/failure_report.h"
+#include "cli/messages.h"
 #include "cli/result_file.h"
 #include "cli/supervisor_impl.h"
 #include "runtime/base/fault_point.h"
@@ -19,29 +20,57 @@ using std::chrono::milliseconds;
 // After the keeper's death, for what is still in the channels.
 constexpr milliseconds kLastWords{1000};
 constexpr milliseconds kSweepLimit{10'000};
-constexpr milliseconds kAnswerLimit{1000};  // to a question that holds something up
 
 }  // namespace
 
-void Supervisor::begin_time_limit_end() {
-  states_deadline_.reset();
-  char limit[64];
-  std::snprintf(limit, sizeof limit, "time limit of %g s reached (--timeout)",
-                double(spec_.timeout.count()) / 1e3);
-  tell(event::EndAsked{EndCause::kTimeLimit, SIGTERM, limit});
+// The soonest of what the job's clock counts; nothing while it stands.
+std::optional<TimePoint> Supervisor::job_deadline() const {
+  std::optional<TimePoint> soonest = membership_.next_deadline();
+  if (time_limit_) soonest = soonest ? std::min(*soonest, *time_limit_) : *time_limit_;
+  return soonest ? clock_.when(*soonest) : std::nullopt;
+}
+
+// The agent is asked first: a debugger may have taken hold of a rank since it last looked, and of a
+// time limit the user reads what each rank was doing.
+void Supervisor::begin_time_out(TimePoint now) {
+  if (!session_ || !control_open_) return time_out(now);
+  proto::ToAgent message;
+  message.mutable_describe();
+  order(message);
+  answer_by_ = now + kAnswerLimit;
+}
+
+void Supervisor::on_states(const proto::RankStates& states) {
+  if (!answer_by_) return;
+  const TimePoint now = Clock::now();
+  if (time_limit_ && clock_.time(now) >= *time_limit_ && !clock_.stands() && !membership_.ending())
+    for (const proto::RankStatus& one : states.ranks()) say(describe(one));
+  time_out(now);
+}
+
+void Supervisor::time_out(TimePoint now) {
+  answer_by_.reset();
+  if (clock_.stands()) return;
+  const TimePoint time = clock_.time(now);
+  if (time_limit_ && time >= *time_limit_) {
+    time_limit_.reset();
+    char limit[64];
+    std::snprintf(limit, sizeof limit, "time limit of %g s reached (--timeout)",
+                  double(spec_.timeout.count()) / 1e3);
+    tell(event::EndAsked{EndCause::kTimeLimit, SIGTERM, limit});
+  }
+  const auto of_members = membership_.next_deadline();
+  if (of_members && time >= *of_members) tell(event::TimePassed{});
 }
 
 void Supervisor::suspend() {
   suspend_deadline_.reset();
   output_.flush();
-  const TimePoint before = Clock::now();
   stop_by_tstp();
-  const auto away = Clock::now() - before;
-  if (time_limit_) *time_limit_ += away;
-  if (states_deadline_) *states_deadline_ += away;
   proto::ToAgent message;
   message.mutable_resume();
   order(message);
+  clock_.go_on(JobClock::kSuspended, Clock::now());
   watch_.heard();
   if (stdin_) stdin_->continued();
 }
@@ -79,24 +108,17 @@ void Supervisor::on_keeper_gone(int status) {
 }
 
 void Supervisor::on_deadlines(TimePoint now) {
-  const auto due = [&](std::optional<TimePoint>& deadline) {
-    if (!deadline || now < *deadline) return false;
-    deadline.reset();
-    return true;
+  const auto due = [&](const std::optional<TimePoint>& deadline) {
+    return deadline && now >= *deadline;
   };
-  if (due(time_limit_) && !membership_.ending()) {
-    proto::ToAgent message;
-    message.mutable_describe();
-    order(message);
-    states_deadline_ = now + kAnswerLimit;
-  }
-  if (due(states_deadline_)) begin_time_limit_end();
   if (due(suspend_deadline_)) suspend();
-  if (due(say_why_at_) && record_.anyone_runs())
-    say(record_.first_failure() + "; ending the others");
+  if (due(answer_by_)) time_out(now);
+  if (!answer_by_ && due(job_deadline())) begin_time_out(now);
+  if (due(say_why_at_)) {
+    say_why_at_.reset();
+    if (record_.anyone_runs()) say(record_.first_failure() + "; ending the others");
+  }
   on_watch(watch_.tick(now));
-  const auto member_deadline = membership_.next_deadline();
-  if (member_deadline && now >= *member_deadline) tell(event::TimePassed{});
 }
 
 bool Supervisor::over() const {
@@ -128,10 +150,10 @@ std::optional<TimePoint> Supervisor::next_deadline() const {
   const auto consider = [&](const std::optional<TimePoint>& at) {
     if (at) soonest = std::min(soonest, *at);
   };
-  for (const auto& at : {time_limit_, states_deadline_, suspend_deadline_, say_why_at_})
-    consider(at);
+  consider(answer_by_ ? answer_by_ : job_deadline());
+  consider(suspend_deadline_);
+  consider(say_why_at_);
   consider(output_.next_deadline());
-  consider(membership_.next_deadline());
   if (keeper_gone_at_ && !agent_.output_paused()) consider(*keeper_gone_at_ + kLastWords);
   return soonest;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "cli/supervisor.h"
 #include "rendezvous/membership.h"
 #include "rendezvous/server.h"
+#include "runtime/base/job_clock.h"
 
 namespace hvd {
 
@@ -35,6 +37,7 @@ class Supervisor {
   void on_ended(const proto::Ended& ended);
   void say_threads(int threads_each);
   void on_states(const proto::RankStates& states);
+  void on_held(const proto::Held& held);
   void on_output(std::string_view bytes);
   void on_sink();
   void on_stdin();
@@ -43,7 +46,7 @@ class Supervisor {
   void on_deadlines(TimePoint now);
 
   // what follows from them
-  void tell(const Event& event) { perform(membership_.apply(event, Clock::now())); }
+  void tell(const Event& event) { perform(membership_.apply(event, clock_.time(Clock::now()))); }
   void tell(const std::vector<Event>& events) {
     for (const Event& event : events) tell(event);
   }
@@ -55,8 +58,9 @@ class Supervisor {
   void limit_end(const action::EndJob& end);
   void order(const proto::ToAgent& order);
   void begin_stdin();
-  void begin_time_limit_end();
   void suspend();
+  void begin_time_out(TimePoint now);
+  void time_out(TimePoint now);
 
   // the end
   bool over() const;
@@ -65,7 +69,11 @@ class Supervisor {
   ExitStatus finish();
   std::string agent_name() const { return "the agent on " + spec_.hosts.front().name; }
   void say(const std::string& words) { output_.say("hvdrun: " + words + "\n", Clock::now()); }
+  std::optional<TimePoint> job_deadline() const;
   std::optional<TimePoint> next_deadline() const;
+
+  // To a question that holds something up.
+  static constexpr std::chrono::milliseconds kAnswerLimit{1000};
 
   const JobSpec& spec_;
   const StartState& start_;
@@ -74,6 +82,7 @@ class Supervisor {
   Output output_;
   AgentPipes agent_;
   RendezvousServer server_;
+  JobClock clock_;  // its time is what the Membership and the time limit know
   Membership membership_;
   JobRecord record_;
   AgentWatch watch_;
@@ -87,7 +96,10 @@ class Supervisor {
   bool agent_ended_ = false;  // it said so itself
   int interrupts_ = 0;
   bool output_lost_said_ = false, threads_said_ = false;
-  std::optional<TimePoint> time_limit_, states_deadline_, suspend_deadline_;
+  std::set<int> held_said_;              // ranks
+  std::optional<TimePoint> time_limit_;  // by the job's clock
+  std::optional<TimePoint> answer_by_;   // before a time-out is carried out
+  std::optional<TimePoint> suspend_deadline_;
   std::optional<TimePoint> say_why_at_;  // unless the job is over by then
   std::optional<TimePoint> keeper_gone_at_;
 };

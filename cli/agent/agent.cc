@@ -188,6 +188,15 @@ void Agent::make_memory(const proto::StartWorkers& start) {
     client_.send(message);
   };
   events.dead = [this, rank_of](int slot) { workers_->note_death(rank_of(slot)); };
+  events.held = [this, rank_of](const std::vector<Held>& all) {
+    proto::FromAgent message;
+    proto::Held& held = *message.mutable_held();
+    for (const Held& one : all) {
+      held.add_ranks(rank_of(one.slot));
+      held.add_pids(one.pid);
+    }
+    client_.send(message);
+  };
   events.given_up = [this](int, const std::string& why) { say(why); };
   events.warn = [this](const std::string& text) { say(text); };
   memory_ = std::make_unique<HostMemory>(loop_, std::move(options), std::move(events));
@@ -240,14 +249,14 @@ void Agent::on_order(const proto::ToAgent& order) {
               planned_end(stop.first_signal(), milliseconds(bootstrap_.stop_grace_ms()),
                           milliseconds(stop.after_ms())));
   } else if (order.has_suspend()) {
-    processes_.suspend();
     if (memory_) memory_->suspend();
+    processes_.suspend();
     proto::FromAgent message;
     message.mutable_suspended();
     client_.send(message);
   } else if (order.has_resume()) {
-    processes_.resume();
     if (memory_) memory_->resume();
+    processes_.resume();
   } else if (order.has_describe()) {
     describe();
   } else if (order.has_start_epoch()) {
@@ -315,6 +324,7 @@ void Agent::describe() {
   proto::FromAgent message;
   proto::RankStates& states = *message.mutable_states();
   if (workers_) {
+    memory_->look_for_debuggers();
     for (const Worker& worker : workers_->all()) {
       if (!worker.running) continue;
       proto::RankStatus& status = *states.add_ranks();
@@ -345,6 +355,7 @@ void Agent::begin_end(proto::Ended::Why why, std::string reason, StopPlan plan) 
 void Agent::beat(TimePoint now) {
   next_beat_ = now + kBeat;
   if (processes_.suspended()) return;
+  if (memory_) memory_->look_for_debuggers();
   proto::FromAgent message;
   message.mutable_beat();
   client_.send_if_idle(message);

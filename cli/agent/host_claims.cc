@@ -154,7 +154,7 @@ void HostMemory::Impl::handle(Connection& connection, const AgentMessage& messag
     case AgentMessage::kStoreGet:
     case AgentMessage::kStoreWait:
     case AgentMessage::kStoreAdd:
-      store->handle(slot.local_rank, message, Clock::now());
+      store->handle(slot.local_rank, message, clock.time(Clock::now()));
       return;
     default:
       throw Error(ErrorCode::kInvalidArgument, "a worker sent what only agents send");

@@ -148,13 +148,6 @@ std::vector<Questions::Answer> HostMemory::Impl::answers() {
 void HostMemory::Impl::look(TimePoint now) {
   if (!questions || !questions->next_look() || now < *questions->next_look()) return;
   const std::vector<Questions::Answer> all = answers();
-  for (size_t i = 0; i < all.size(); ++i) {
-    Slot* slot = member(static_cast<int>(i));
-    if (!all[i].held_by_debugger || slot == nullptr || slot->debugger_told) continue;
-    slot->debugger_told = true;
-    warn("rank " + std::to_string(slot->rank) + " (process " + std::to_string(slot->pid) +
-         ") is held by a debugger; the others wait until it is let go");
-  }
   const Questions::Verdict verdict = questions->look(now, all);
   for (int i : verdict.give_up)
     if (Slot* slot = member(i)) give_up(*slot, all[static_cast<size_t>(i)].stopped);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cli/agent/host_memory_impl.h"
+#include "cli/agent/process_state.h"
 #include "runtime/base/error.h"
 
 namespace hvd {
@@ -68,6 +69,7 @@ void HostMemory::Impl::start_epoch(std::span<const EpochMember> wanted) {
                                            if (slot != nullptr && slot->connection != nullptr)
                                              send(*slot->connection, answer);
                                          });
+  tell_clock();
   questions.emplace(local_size, options.stopped_grace, options.grace);
   for (const EpochMember& one : wanted) greet(one);
   // Who died between its wish and the start is dead in this epoch from its beginning.
@@ -95,6 +97,16 @@ void HostMemory::Impl::check_epoch(std::span<const EpochMember> wanted) const {
       refuse_it("member " + std::to_string(i) + " does not fit");
     taken[at] = true;
   }
+}
+
+void HostMemory::Impl::tell_clock() const {
+  if (epoch) epoch->block().clock.store(clock.word(), std::memory_order_release);
+}
+
+// The worker, or what speaks for it behind a wrapper; 0: neither is held.
+pid_t HostMemory::Impl::held_process(const Slot& slot) {
+  if (slot.speaks() && !slot.dead && held_by_debugger(slot.pid)) return slot.pid;
+  return slot.worker != 0 && !slot.worker_ended && held_by_debugger(slot.worker) ? slot.worker : 0;
 }
 
 HostMemory::Impl::Slot* HostMemory::Impl::member(int local_rank) {
@@ -167,15 +179,32 @@ void HostMemory::start_epoch(std::span<const EpochMember> members) { impl_->star
 void HostMemory::refuse_init(const std::string& text) { impl_->refuse_init(text); }
 
 void HostMemory::suspend() {
-  if (!impl_->suspended) impl_->suspended = Clock::now();
+  impl_->suspended = true;
+  impl_->clock.stand(JobClock::kSuspended, Clock::now());
+  impl_->tell_clock();
 }
 
 void HostMemory::resume() {
   if (!impl_->suspended) return;
   const TimePoint now = Clock::now();
+  impl_->suspended = false;
+  impl_->clock.go_on(JobClock::kSuspended, now);
+  impl_->tell_clock();
   if (impl_->questions) impl_->questions->restart(now);
-  if (impl_->store) impl_->store->postpone(now - *impl_->suspended);
-  impl_->suspended.reset();
+}
+
+void HostMemory::look_for_debuggers() {
+  std::vector<Held> held;
+  for (size_t i = 0; i < impl_->slots.size(); ++i)
+    if (const pid_t pid = Impl::held_process(impl_->slots[i])) held.push_back({int(i), pid});
+  if (held == impl_->held) return;
+  impl_->held = std::move(held);
+  if (impl_->held.empty())
+    impl_->clock.go_on(JobClock::kDebugger, Clock::now());
+  else
+    impl_->clock.stand(JobClock::kDebugger, Clock::now());
+  impl_->tell_clock();
+  if (impl_->events.held) impl_->events.held(impl_->held);
 }
 
 std::optional<TimePoint> HostMemory::deadline() const {
@@ -186,7 +215,8 @@ std::optional<TimePoint> HostMemory::deadline() const {
   consider(impl_->next_try);
   if (impl_->suspended) return first;
   if (impl_->questions) consider(impl_->questions->next_look());
-  if (impl_->store) consider(impl_->store->deadline());
+  if (const auto at = impl_->store ? impl_->store->deadline() : std::nullopt)
+    consider(impl_->clock.when(*at));
   return first;
 }
 
@@ -194,7 +224,7 @@ void HostMemory::tick(TimePoint now) {
   if (impl_->next_try && now >= *impl_->next_try) impl_->retry();
   if (impl_->suspended) return;
   impl_->look(now);
-  if (impl_->store) impl_->store->tick(now);
+  if (impl_->store) impl_->store->tick(impl_->clock.time(now));
 }
 
 RankFacts HostMemory::facts(int id) const {

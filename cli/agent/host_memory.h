@@ -40,6 +40,12 @@ struct HostMemoryOptions {
   uint64_t segment_bytes_max = 0;                // per rank; 0: twice the machine's memory
 };
 
+struct Held {
+  int slot = 0;
+  pid_t pid = 0;
+  bool operator==(const Held&) const = default;
+};
+
 // Called on the loop's thread, from inside the loop or a call of HostMemory. Any may be empty.
 struct HostMemoryEvents {
   // A process that speaks for the slot: the worker itself or something that it started.
@@ -50,6 +56,8 @@ struct HostMemoryEvents {
   // The death word is written: no task of the rank runs any more. Up to a second before it can be
   // reaped.
   std::function<void(int slot)> dead{};
+  // These are held by debuggers now, with the processes that are; after each change.
+  std::function<void(const std::vector<Held>&)> held{};
   // The rank did not answer and is killed now; why is for the report.
   std::function<void(int slot, const std::string& why)> given_up{};
   std::function<void(const std::string& text)> warn{};
@@ -77,9 +85,11 @@ class HostMemory {
   // init() of every waiting slot throws kTimeout with this text.
   void refuse_init(const std::string& text);
 
-  // While the job is suspended the clocks of questions stand.
+  // While the job is suspended its clocks stand, those of questions and those of ranks.
   void suspend();
   void resume();
+  // Looks which ranks a debugger holds: the clocks of time-outs stand as long as it holds any.
+  void look_for_debuggers();
 
   // When tick() wants to be called next, and that call: both from the agent's loop, every turn.
   std::optional<TimePoint> deadline() const;

@@ -11,6 +11,7 @@
 #include "cli/agent/store_service.h"
 #include "rendezvous/agent_socket.h"
 #include "runtime/base/error.h"
+#include "runtime/base/job_clock.h"
 #include "runtime/base/status_page.h"
 
 namespace hvd {
@@ -38,7 +39,6 @@ struct HostMemory::Impl {
     uint32_t epoch = 0;
     bool dead = false;  // that process runs no more
     bool given_up = false;
-    bool debugger_told = false;
     bool stranded_others = false;
     bool left = false;
     std::string doing;  // frozen at its death
@@ -82,6 +82,8 @@ struct HostMemory::Impl {
   void greet(const EpochMember& member);
   void refuse_init(const std::string& text);
   void give_segment(Slot& slot, const AgentMessage& message);
+  void tell_clock() const;
+  static pid_t held_process(const Slot& slot);
   // Null when another process has claimed its slot since.
   Slot* member(int local_rank);
   bool in_epoch(const Slot& slot) const { return epoch && slot.local_rank >= 0; }
@@ -112,10 +114,12 @@ struct HostMemory::Impl {
   std::unique_ptr<EpochMemory> epoch;  // the current one
   std::unique_ptr<StoreService> store;
   std::optional<Questions> questions;
-  std::vector<int> members;            // slots by local rank
-  std::vector<int> ranks;              // in the job, by local rank
-  std::optional<TimePoint> suspended;  // since when the clocks stand
-  std::optional<TimePoint> next_try;   // of what the kernel refused for want of descriptors
+  std::vector<int> members;  // slots by local rank
+  std::vector<int> ranks;    // in the job, by local rank
+  JobClock clock;            // the ranks see it; the Store's deadlines are its
+  bool suspended = false;
+  std::vector<Held> held;             // as it was told last
+  std::optional<TimePoint> next_try;  // of what the kernel refused for want of descriptors
   bool accepting = true;
   bool shortage_told = false;
   DeathWatch watch;  // last: its thread looks at what is above

@@ -131,11 +131,6 @@ void StoreService::tick(TimePoint now) {
            timeout_text(one, now));
 }
 
-void StoreService::postpone(Clock::duration duration) {
-  for (Waiting& one : waiting_)
-    if (!one.deadline.is_never()) one.deadline = Deadline::at(one.deadline.when() + duration);
-}
-
 // Who could still set the key: whoever has not asked for anything since the wait began. A rank that
 // waits for something itself has been here.
 std::string StoreService::timeout_text(const Waiting& waiting, TimePoint now) const {

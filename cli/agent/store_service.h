@@ -31,8 +31,6 @@ class StoreService {
   void broken(const std::string& why);
   std::optional<TimePoint> deadline() const;
   void tick(TimePoint now);
-  // The clocks have stood for so long.
-  void postpone(Clock::duration duration);
 
  private:
   struct Waiting {

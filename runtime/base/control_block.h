@@ -44,7 +44,7 @@ struct alignas(64) RankWords {
 
 struct ControlBlock {
   static constexpr uint32_t kMagic = 0x68766442;  // "hvdB"
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
 
   uint32_t magic;
   uint32_t version;
@@ -54,6 +54,7 @@ struct ControlBlock {
                                               // epoch is broken. Only fetch_add
   std::atomic<uint32_t> reason;  // the first one: TroubleReason | local rank << 8, set once by
                                  // compare-exchange from 0
+  std::atomic<int64_t> clock;    // by the agent: JobClock's word
 
   RankWords* ranks() { return reinterpret_cast<RankWords*>(this + 1); }
   RankWords& rank(int local_rank) { return ranks()[local_rank]; }

@@ -196,7 +196,7 @@ bool Progress::pass_on(Awaited& awaited) {
 bool Progress::rest(Awaited& awaited) {
   const TimePoint now = Clock::now();
   if (awaited.since == TimePoint{}) {
-    awaited.since = now;
+    awaited.since = job_time(now);
     if (awaited.on_sleep) awaited.on_sleep(now);
   }
   tick(now);

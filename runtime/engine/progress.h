@@ -116,6 +116,7 @@ class Progress {
   void poll_doorbell(Sleeper sleeper, bool agent_answers, std::chrono::milliseconds most);
   std::chrono::milliseconds backstop(const Awaited& awaited) const;
 
+  TimePoint job_time(TimePoint now) const;
   void tick(TimePoint now);
   void look_for_timeouts(TimePoint now);
   void look_for_left_ranks();

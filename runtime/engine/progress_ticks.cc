@@ -1,6 +1,7 @@
 // What a sleeping rank looks at now and then: timeouts, ranks that have left, stalls.
 #include <algorithm>
 
+#include "runtime/base/job_clock.h"
 #include "runtime/engine/progress.h"
 
 namespace hvd {
@@ -8,8 +9,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A job that was suspended must not find all its timeouts passed: no step between two looks counts
-// for more than the longest sleep, nor for more than a quarter of the timeout.
+// Nor does time count in which this process alone was stopped: no step between two looks is taken
+// for longer than the longest sleep, nor for more than a quarter of the timeout.
 constexpr Clock::duration kStepMost = 1500ms;
 constexpr Clock::duration kStallLookEvery = 1s;
 
@@ -22,7 +23,14 @@ std::string seconds_text(std::chrono::milliseconds duration) {
 
 }  // namespace
 
-void Progress::tick(TimePoint now) {
+// All that is counted here is counted by the job's clock, which stands while the job is suspended
+// or a debugger holds one of its ranks.
+TimePoint Progress::job_time(TimePoint now) const {
+  return JobClock::time(peers_.block().clock.load(std::memory_order_acquire), now);
+}
+
+void Progress::tick(TimePoint real_now) {
+  const TimePoint now = job_time(real_now);
   look_for_timeouts(now);
   last_tick_ = now;
   if (end_.broken()) return;
@@ -36,7 +44,8 @@ void Progress::look_for_timeouts(TimePoint now) {
     const auto most = one->timeout.count() == 0
                           ? kStepMost
                           : std::min(kStepMost, Clock::duration(one->timeout) / 4);
-    one->waited += std::min(now - std::max(last_tick_, one->since), most);
+    const auto step = now - std::max(last_tick_, one->since);
+    one->waited += std::clamp(step, Clock::duration::zero(), most);
     if (one->timeout.count() == 0 || one->waited < one->timeout || end_.broken()) continue;
     raise_trouble(peers_, TroubleReason::kTimeout,
                   "rank " + std::to_string(peers_.world().rank) + " waited " +

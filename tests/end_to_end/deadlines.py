@@ -1,12 +1,17 @@
 """What bounds a job's start and end: an agent that does not answer, time limits, and the clocks they are counted by."""
+import ctypes
 import os
 import signal
 import time
 
 import support
-from support import agent_of, expect, run, start, wait_for, wait_for_ranks
+from support import Terminal, agent_of, expect, run, start, state, wait_for, wait_for_ranks
 
 LIMIT_S = 40  # of what would take --agent-timeout's 60 s if nothing else bounded it
+
+
+def late(where, rank, seconds):
+    return ["--", support.options.late_worker, where, str(rank), str(seconds)]
 
 
 def end_of(job):
@@ -58,6 +63,84 @@ def being_continued_is_no_word_of_the_agent():
     job.communicate(timeout=LIMIT_S)
 
 
-support.parse_options("worker")
+def suspended(flags, where):
+    """What a job says that is stopped by Ctrl-Z while rank 0 waits for rank 1, for longer than its time-outs."""
+    terminal = Terminal()
+    words = " ".join([support.options.hvdrun, "-np", "2", "--color", "never", *flags, *late(where, 1, 1)])
+    terminal.type(f"{words}\n")
+    terminal.wait(":waiting")
+    terminal.type("\x1a")
+    terminal.wait("Stopped")
+    time.sleep(6)
+    terminal.type("fg; echo rc=$?\n")
+    said = terminal.wait("\nrc=")
+    said += terminal.wait("\n")
+    terminal.close()
+    return said
+
+
+def a_rank_in_init_is_not_timed_out_while_the_job_is_suspended():
+    said = suspended(["--start-timeout", "4", "--timeout", "5"], "init")
+    expect(said.split()[-1], "rc=0", said)
+
+
+def a_rank_in_a_collective_is_not_timed_out_while_the_job_is_suspended():
+    said = suspended(["--collective-timeout", "4", "--stall-check-warning-time-seconds", "4"], "sum")
+    expect(said.split()[-1], "rc=0", said)
+    assert "Missing ranks" not in said, said
+
+
+class Debugger:
+    """Holds a process, as gdb would; only the thread that took hold can let go."""
+    SEIZE, INTERRUPT, DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
+
+    def __init__(self, pid):
+        self.pid = pid
+        self.libc = ctypes.CDLL(None, use_errno=True)
+        self.libc.ptrace.argtypes = [ctypes.c_ulong, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+        self.request(self.SEIZE)
+        self.request(self.INTERRUPT)
+        os.waitpid(pid, self.WALL)
+        expect(state(pid), "t")
+
+    def request(self, what):
+        if self.libc.ptrace(what, self.pid, None, None) != 0:
+            raise OSError(ctypes.get_errno(), f"ptrace request {what} on {self.pid}")
+
+    def let_go(self):
+        self.request(self.DETACH)
+
+
+def hold(where, *flags):
+    """A job whose late rank is held for longer than its time-outs, before and while the others wait for it."""
+    job = start(*flags, *late(where, 1, 1), np=3)
+    lines = [job.stdout.readline() for _ in range(3)]
+    held = next(pid for pid in wait_for_ranks(job, 3) if b"HVD_RANK=1\0" in open(f"/proc/{pid}/environ", "rb").read())
+    debugger = Debugger(held)
+    time.sleep(7)
+    expect(job.poll(), None, lines)
+    expect(state(held), "t")
+    debugger.let_go()
+    return held, job, end_of(job)
+
+
+def a_rank_that_a_debugger_holds_before_init_is_waited_for():
+    held, job, err = hold("init", "--start-timeout", "3", "--timeout", "5")
+    expect(job.returncode, 0, err)
+    expect(err.count(f"rank 1 (process {held}) is held by a debugger".encode()), 1, err)
+
+
+def a_rank_that_a_debugger_holds_before_a_collective_is_waited_for():
+    held, job, err = hold("sum", "--collective-timeout", "3", "--stall-check-warning-time-seconds", "4", "--timeout", "5")
+    expect(job.returncode, 0, err)
+    expect(err.count(f"rank 1 (process {held}) is held by a debugger".encode()), 1, err)
+    assert b"Missing ranks" not in err, err
+
+
+support.parse_options("late_worker")
 support.main(the_start_timeout_bounds_an_agent_that_never_comes, a_stopped_agent_does_not_hold_up_a_terminated_job,
-             a_stopped_agent_does_not_hold_up_an_impatient_user, being_continued_is_no_word_of_the_agent)
+             a_stopped_agent_does_not_hold_up_an_impatient_user, being_continued_is_no_word_of_the_agent,
+             a_rank_in_init_is_not_timed_out_while_the_job_is_suspended,
+             a_rank_in_a_collective_is_not_timed_out_while_the_job_is_suspended,
+             a_rank_that_a_debugger_holds_before_init_is_waited_for,
+             a_rank_that_a_debugger_holds_before_a_collective_is_waited_for)

@@ -158,7 +158,9 @@ class Terminal:
             assert time.monotonic() - begin < limit_s, f"no {wanted!r} in {self.text!r}"
             if select.select([self.fd], [], [], 0.1)[0]:
                 self.text += os.read(self.fd, 65536).decode(errors="replace")
-        self.text = self.text[self.text.index(wanted) + len(wanted):]
+        end = self.text.index(wanted) + len(wanted)
+        passed, self.text = self.text[:end], self.text[end:]
+        return passed
 
     def launcher(self):
         """The hvdrun that runs on it."""
