@@ -165,7 +165,7 @@ void EngineBucketList::ready(int bucket, Home home) {
   Bucket& one = buckets_[static_cast<size_t>(bucket)];
   one.home.store(home, std::memory_order_relaxed);
   one.ready.store(true, std::memory_order_release);
-  parts_->progress.kick();
+  parts_->progress.kick_and_work();
 }
 
 // The last bucket of a step waits for finish().

@@ -43,6 +43,7 @@ Progress::Progress(Peers& peers, ProgressOptions options)
       words_(peers.block().rank(peers.world().local_rank)),
       options_(std::move(options)),
       may_spin_(peers.world().local_size <= usable_cpus()),
+      idle_cpus_(2 * peers.world().local_size <= usable_cpus()),
       end_(peers),
       stall_inspector_(options_.stall_warning, options_.stall_shutdown) {}
 
@@ -106,6 +107,14 @@ void Progress::kick() {
   if (!token_.take_or_kick()) return;
   disarm();
   advance();
+  leave();
+}
+
+void Progress::kick_and_work() {
+  if (!token_.take_or_kick()) return;
+  disarm();
+  while (advance() && !idle_cpus_ && !token_.wanted()) {
+  }
   leave();
 }
 

@@ -80,6 +80,9 @@ class Progress {
 
   // Any thread, without the token: something was left for a feed. Serves it, or has the holder.
   void kick();
+  // The same, and where no CPU is idle goes on while anything moves: the engine thread would do the
+  // same work on the same CPUs, later, when the caches have lost what the caller just wrote.
+  void kick_and_work();
   // Any thread, without the token: returns once failures may be thrown.
   void wait_until_over();
   const std::atomic<bool>& over() const { return end_.over(); }
@@ -131,6 +134,7 @@ class Progress {
   RankWords& words_;
   const ProgressOptions options_;
   const bool may_spin_;
+  const bool idle_cpus_;  // besides one for each rank
 
   ProgressToken token_;
   // Guarded by the token.
