@@ -190,8 +190,8 @@ class Training {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const Options options = parse(argc, argv);
   try {
+    const Options options = parse(argc, argv);
     hvd::init();
     torch::manual_seed(options.seed);
     Training(options).run();

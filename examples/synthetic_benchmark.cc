@@ -118,8 +118,8 @@ void run(const Options& o) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const Options options = parse(argc, argv);
   try {
+    const Options options = parse(argc, argv);
     hvd::init();
     run(options);
     hvd::shutdown();
