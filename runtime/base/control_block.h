@@ -32,6 +32,7 @@ enum class TroubleReason : uint32_t {
 
 struct alignas(64) RankWords {
   std::atomic<uint32_t> asleep;  // by the rank: bit per Sleeper that wants its doorbell rung
+  std::atomic<uint32_t> cpu;     // by the rank when it has waited for a while: 1 + the CPU it is on
   alignas(64) std::atomic<uint32_t> dead;  // by the agent: no task of it runs any more
   alignas(64) std::atomic<uint32_t> seen;  // by the rank, from inside its progress: the trouble
                                            // count it has acted on

@@ -162,7 +162,7 @@ void Engine::Parts::run(Operation& operation, std::chrono::milliseconds timeout)
   }
   status.begin(Order::kProgram, ++calls, operation);
   program->start(operation);
-  const int tries = progress.may_spin() ? kTriesBeforeLooking : 1;
+  const int tries = progress.spins() ? kTriesBeforeLooking : 1;
   for (int i = 0; i < tries; ++i) {
     progress.advance(*program);
     if (operation.outcome.load(std::memory_order_acquire) != Outcome::kPending) {

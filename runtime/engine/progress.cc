@@ -23,7 +23,8 @@ using namespace std::chrono_literals;
 // time slices.
 constexpr auto kSpinAlone = 20us;
 constexpr auto kBeforeSleep = 1ms;
-constexpr unsigned kTriesPerLook = 64;  // tries between two looks at the clock
+constexpr auto kBeforeLookingAgain = 1ms;  // whether a peer is still on this CPU, by spinning once
+constexpr unsigned kTriesPerLook = 64;     // tries between two looks at the clock
 // The backstop covers a publisher that was stopped between its store and its ring.
 constexpr auto kBackstopAtFirst = 50ms, kBackstop = 1000ms;
 constexpr int kExitWithoutAgent = 125;
@@ -184,13 +185,32 @@ void Progress::wait_and_leave(Awaited& awaited) {
   }
 }
 
-Progress::Pause Progress::next_pause(Pacing& pacing) const {
-  if (may_spin_ && ++pacing.tries % kTriesPerLook != 0) return Pause::kSpin;
+// There may be CPUs enough, and the scheduler may put two ranks on one all the same because others
+// use the rest. Each says where it waited; who finds a peer there lets it run at once for a while.
+bool Progress::is_peer_here() {
+  const auto here = static_cast<uint32_t>(sched_getcpu() + 1);  // 0 when it is not known
+  const World& world = peers_.world();
+  if (words_.cpu.load(std::memory_order_relaxed) != here)
+    words_.cpu.store(here, std::memory_order_relaxed);
+  for (int k = 0; k < world.local_size; ++k)
+    if (k != world.local_rank && here != 0 &&
+        peers_.block().rank(k).cpu.load(std::memory_order_relaxed) == here)
+      return true;
+  return false;
+}
+
+Progress::Pause Progress::next_pause(Pacing& pacing) {
+  if (spins() && ++pacing.tries % kTriesPerLook != 0) return Pause::kSpin;
   const TimePoint now = Clock::now();
   if (pacing.idle_since == TimePoint{}) pacing.idle_since = now;
   const auto idle = now - pacing.idle_since;
   if (idle > kBeforeSleep) return Pause::kSleep;
-  return may_spin_ && idle < kSpinAlone ? Pause::kSpin : Pause::kYield;
+  if (!may_spin_ || (shares_cpu_ && now < shares_cpu_until_)) return Pause::kYield;
+  shares_cpu_ = false;
+  if (idle < kSpinAlone) return Pause::kSpin;
+  shares_cpu_ = is_peer_here();
+  shares_cpu_until_ = now + kBeforeLookingAgain;
+  return Pause::kYield;
 }
 
 // Somebody wants the token in order to start something. True: back with the token.

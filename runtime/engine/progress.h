@@ -86,7 +86,9 @@ class Progress {
   // Any thread, without the token: returns once failures may be thrown.
   void wait_until_over();
   const std::atomic<bool>& over() const { return end_.over(); }
-  bool may_spin() const { return may_spin_; }
+  // With the token: does a waiting thread get anything by spinning, or does it keep a peer from
+  // running?
+  bool spins() const { return may_spin_ && !shares_cpu_; }
 
   void start_engine_thread();
   void stop_engine_thread();
@@ -99,7 +101,8 @@ class Progress {
     TimePoint idle_since{};
   };
 
-  Pause next_pause(Pacing& pacing) const;
+  Pause next_pause(Pacing& pacing);
+  bool is_peer_here();
   bool advance_all();
   bool break_off(const std::exception& error);
   void settle_awaited();
@@ -143,7 +146,9 @@ class Progress {
   std::vector<Awaited*> awaited_;
   EpochEnd end_;
   StallInspector stall_inspector_;
-  uint32_t armed_ = 0;  // what words_.asleep says
+  uint32_t armed_ = 0;       // what words_.asleep says
+  bool shares_cpu_ = false;  // a peer waited last on the CPU that this rank waits on
+  TimePoint shares_cpu_until_{};
   int agent_answers_ = 0;
   bool told_over_ = false;
   TimePoint last_tick_{}, last_stall_look_{};

@@ -1,6 +1,7 @@
 // The Engine over ranks as threads: orders, refusals, waiting.
 #include "runtime/engine/engine.h"
 
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include <thread>
 
 #include "runtime/base/fault_point.h"
+#include "runtime/base/usable_cpus.h"
 #include "tests/runtime/engine/engine_ranks.h"
 #include "tests/support/catch.h"
 
@@ -35,6 +37,15 @@ std::string error_of(Function&& function) {
   return "";
 }
 
+int first_cpu() {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  sched_getaffinity(0, sizeof all, &all);
+  int cpu = 0;
+  while (cpu < CPU_SETSIZE - 1 && !CPU_ISSET(cpu, &all)) ++cpu;
+  return cpu;
+}
+
 }  // namespace
 
 TEST_CASE("engine: synchronous calls in program order give every rank the sum") {
@@ -51,6 +62,28 @@ TEST_CASE("engine: synchronous calls in program order give every rank the sum") 
     });
     CHECK(wrong == 0);
   }
+}
+
+TEST_CASE("engine: ranks that wait on one CPU, though there are more, say so and go on") {
+  if (usable_cpus() < 2) return;  // then they yield at once, and need not say it
+  std::atomic<int> wrong{0};
+  std::array<uint32_t, 2> where{};
+  run_engines(2, [&](int rank, Engine& engine) {
+    const int cpu = first_cpu();
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    wrong += sched_setaffinity(0, sizeof one, &one) != 0;  // of this thread alone
+    for (int i = 0; i < 2000; ++i) {
+      std::vector<float> data(3, static_cast<float>(rank + i));
+      sum(engine, data);
+      wrong += data[2] != static_cast<float>(2 * i + 1);
+    }
+    where[static_cast<size_t>(rank)] = engine.peers().block().rank(rank).cpu;
+    wrong += where[static_cast<size_t>(rank)] != static_cast<uint32_t>(cpu + 1);
+  });
+  CHECK(wrong == 0);
+  CHECK(where[0] == where[1]);
 }
 
 TEST_CASE("engine: named operations submitted in opposite orders finish") {
