@@ -76,7 +76,7 @@ const RankProgram steps("steps", [] {
 // --- In the test.
 
 // Which words may change, said anew here: an operation's entry with the step's control word,
-// `done`, gradients; in the control block who sleeps.
+// `done`, gradients; in the control block who sleeps, and on which CPU who waits for long waits.
 struct Seen {
   size_t entries = 0, done = 0, gradient = 0, asleep = 0, strays = 0;
   std::string first_stray;
