@@ -6,10 +6,10 @@ import sys
 import unittest
 
 BENCHMARK, HVDRUN = sys.argv[1:3]
-SMALL = ["--model", "resnet18", "--batch-size", "1", "--image-size", "32", "--num-warmup-batches", "1",
+SMALL = ["--model", "resnet18", "--batch-size", "2", "--image-size", "32", "--num-warmup-batches", "1",
          "--num-batches-per-iter", "1", "--num-iters", "2"]
 LINES = """Model: resnet18
-Batch size: 1
+Batch size: 2
 Number of CPUs: 2
 Running warmup...
 Running benchmark...
