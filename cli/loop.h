@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <unordered_map>
 
 #include "runtime/base/deadline.h"
@@ -31,9 +32,12 @@ class Loop {
     uint32_t generation;  // an event for a number that was closed and given out again is dropped
     Handler handler;
   };
+  static constexpr size_t kEventsMax = 64;  // of one turn
   uint64_t key(int fd) const;
+  int wait(std::span<epoll_event> events, std::optional<TimePoint> deadline);
 
   UniqueFd epoll_;
+  bool fine_ = true;  // epoll_pwait2() works here
   uint32_t generation_ = 0;
   std::unordered_map<int, Entry> entries_;
 };

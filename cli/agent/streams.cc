@@ -33,9 +33,9 @@ void OutputForwarder::add(int rank, Stream stream, UniqueFd pipe) {
 }
 
 void OutputForwarder::readable(const Place& source) {
-  TimePoint now = Clock::now();
-  if (now < source->rest_until && !draining_) {
-    resting_.push_back(source);
+  if (Clock::now() < source->rest_until && !draining_) {
+    const auto later = [&](const Place& one) { return one->rest_until > source->rest_until; };
+    resting_.insert(std::find_if(resting_.begin(), resting_.end(), later), source);
     return;
   }
   ready_.push_back(source);
@@ -110,12 +110,12 @@ void OutputForwarder::look(const Place& source, TimePoint now) {
     close(source);
     return;
   }
-  if (!source->large && available >= 32 << 10 && large_pipes_ < kLargePipesMax) {
+  if (!source->large && available >= kLargeBytes && large_pipes_ < kLargePipesMax) {
     source->large =
         fcntl(source->pipe.get(), F_SETPIPE_SZ, 1 << 20) > 0;  // only those that need it
     ++large_pipes_;
   }
-  source->rest_until = now + kRest;
+  source->rest_until = now + (available >= kLargeBytes ? kRestAfterLarge : kRest);
   current_ = source;
   current_left_ = std::min(size_t(available), kPieceBytesMax);
   append_header(header_, {uint32_t(current_left_), FrameKind::kOutput, source->stream, source->rank,

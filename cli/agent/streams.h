@@ -23,7 +23,7 @@ class OutputForwarder {
   // To this descriptor, kept by the caller and shared with nobody: it is made non-blocking.
   OutputForwarder(Loop& loop, int output);
   void add(int rank, Stream stream, UniqueFd pipe);
-  void on_deadline(TimePoint now);  // streams that rested for kRest are looked at again
+  void on_deadline(TimePoint now);  // streams that have rested are looked at again
   std::optional<TimePoint> next_deadline() const;
 
   void drain();  // every process that could write is gone: take what is there, do not wait for end
@@ -32,9 +32,11 @@ class OutputForwarder {
   void discard();      // nobody reads any more
 
  private:
-  // A stream that was just read rests this long, so that a busy one is moved in large pieces: at 1
-  // GB/s a pipe of 1 MiB fills in 1 ms. A line after a quiet time goes out at once.
-  static constexpr std::chrono::microseconds kRest{400};
+  // A stream that was just read rests this long, so that a busy one is moved in larger pieces. One
+  // that gave a large piece rests less: at 1 GB/s a pipe of 1 MiB fills in 1 ms, and the deadline
+  // may be late by half of that on a busy machine. A line after a quiet time goes out at once.
+  static constexpr std::chrono::microseconds kRest{400}, kRestAfterLarge{100};
+  static constexpr int kLargeBytes = 32 << 10;
   static constexpr size_t kPieceBytesMax = 256u << 10;
   static constexpr int kLargePipesMax = 16;
 
