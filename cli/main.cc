@@ -13,6 +13,7 @@
 #include "cli/exit_code.h"
 #include "cli/host_choice.h"
 #include "cli/job_check.h"
+#include "cli/job_log.h"
 #include "cli/local_carrier.h"
 #include "cli/plan.h"
 #include "cli/signals.h"
@@ -58,7 +59,8 @@ int run(int argc, char** argv, const StartState& start) {
   }
   find_hosts(line);
   const JobSpec& spec = line.spec;
-  for (const std::string& warning : line.warnings) say(warning);
+  for (const std::string& warning : line.warnings)
+    if (wants_warnings(spec)) say(warning);
   const std::vector<Slot> slots = assign_slots(spec.hosts, spec.size);
   if (const auto refusal = check_job(spec, value_in(start.environment, "PATH", kDefaultPath))) {
     say(refusal->message);

@@ -62,7 +62,8 @@ constexpr Option kOptions[] = {
     {"--color", "", "auto|always|never", kOutput, kWorks,
      "colour the tags; auto does when a terminal reads", ""},
     {"--result-file", "", "FILE", kOutput, kWorks, "write how the job ended to FILE, as JSON", ""},
-    {"--verbose", "", "", kOutput, kWorks, "say what hvdrun does and when", ""},
+    {"--verbose", "", "", kOutput, kWorks,
+     "log each step of the job on stderr: --log-level debug, but for hvdrun alone", ""},
     {"--log-level", "", "LEVEL", kOutput, kWorks,
      "what hvdrun and the ranks' libhvd log: trace, debug, info, warning (the default), error or "
      "fatal",

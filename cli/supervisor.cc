@@ -31,6 +31,7 @@ Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, cons
       start_(start),
       signals_({SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGCONT}, start.ignored_signals),
       output_(OutputOptions::of(spec)),
+      log_(spec, [this](std::string_view line) { output_.say(line, Clock::now()); }),
       agent_(loop_, carrier.start_agent(spec.hosts.front()),
              {[this](std::string_view bytes) { on_output(bytes); },
               [this](std::string_view words) {
@@ -47,6 +48,7 @@ Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, cons
   loop_.watch(server_.wake_fd(), EPOLLIN, [this](uint32_t) { on_control(); });
   for (const auto& sink : output_.sinks())
     loop_.watch(sink->wake_fd(), EPOLLIN, [this](uint32_t) { on_sink(); });
+  log_.began(record_.job(), spec);
   bootstrap_.set_host(0);
   bootstrap_.set_job(record_.job());
   bootstrap_.set_stop_grace_ms(int(spec.stop_grace.count()));
@@ -67,8 +69,10 @@ void Supervisor::begin_stdin() {
 }
 
 void Supervisor::perform(const std::vector<Action>& actions) {
-  for (const Action& action : actions)
+  for (const Action& action : actions) {
+    log_.note(action);
     std::visit([this](const auto& one) { perform(one); }, action);
+  }
 }
 
 void Supervisor::perform(const action::StartWorkers& start) {
@@ -170,6 +174,7 @@ void Supervisor::on_control() {
 }
 
 void Supervisor::on_message(const proto::FromAgent& message) {
+  log_.note(message);
   switch (message.what_case()) {
     case proto::FromAgent::kAttached:
       agent_process_ = pid_t(message.attached().agent_pid());
@@ -220,8 +225,8 @@ void Supervisor::on_message(const proto::FromAgent& message) {
 // Said once: programs that would use all CPUs in every rank get their share, and the user should
 // know.
 void Supervisor::say_threads(int threads_each) {
-  if (threads_each == 0 || spec_.size == 1 || std::exchange(threads_said_, true)) return;
-  say(threads_note(threads_each));
+  const bool news = threads_each > 0 && spec_.size > 1 && wants_warnings(spec_);
+  if (news && !std::exchange(threads_said_, true)) say(threads_note(threads_each));
 }
 
 void Supervisor::on_ended(const proto::Ended& ended) {

@@ -190,6 +190,7 @@ ExitStatus Supervisor::finish() {
     trouble = write_result_file(spec_.result_file, result_json(result));
   if (!trouble.empty()) say(trouble);
   if (!trouble.empty() && status.code == 0) status.code = kExitOwnFailure;
+  log_.ended(status, result.seconds);
   output_.say(report(result.verdict, result.facts, result.stderr_tail), Clock::now());
   write_out();
   return status;

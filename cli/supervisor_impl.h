@@ -10,6 +10,7 @@
 
 #include "cli/agent_pipes.h"
 #include "cli/agent_watch.h"
+#include "cli/job_log.h"
 #include "cli/job_record.h"
 #include "cli/loop.h"
 #include "cli/output.h"
@@ -80,6 +81,7 @@ class Supervisor {
   Loop loop_;
   SignalReader signals_;
   Output output_;
+  JobLog log_;
   AgentPipes agent_;
   RendezvousServer server_;
   JobClock clock_;  // its time is what the Membership and the time limit know

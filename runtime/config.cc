@@ -1,5 +1,6 @@
 #include "runtime/config.h"
 
+#include <cctype>
 #include <charconv>
 #include <chrono>
 #include <cmath>
@@ -85,6 +86,9 @@ Config Config::read(const Lookup& lookup) {
   if (is_set(lookup, "HOROVOD_STALL_CHECK_DISABLE"))
     engine.stall_warning = engine.stall_shutdown = milliseconds(0);
   engine.start_timeout = seconds(lookup, "HOROVOD_START_TIMEOUT", engine.start_timeout);
+  std::string level = lookup("HOROVOD_LOG_LEVEL").value_or("");
+  for (char& c : level) c = char(std::tolower(static_cast<unsigned char>(c)));
+  if (level == "error" || level == "fatal") engine.warn = [](const std::string&) {};
   return config;
 }
 

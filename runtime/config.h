@@ -1,11 +1,12 @@
 // Every knob of the worker's side, read from the environment once, by init().
 //
-//   HVD_AGENT                            set by hvdrun: where the agent listens and which slot this
-//   is HVD_COLLECTIVE_TIMEOUT               seconds, may be decimal; 0, the default: none
+//   HVD_AGENT                            set by hvdrun: the agent's address and this slot
+//   HVD_COLLECTIVE_TIMEOUT               seconds, may be decimal; 0, the default: none
 //   HOROVOD_STALL_CHECK_DISABLE          1: no stall check
 //   HOROVOD_STALL_CHECK_TIME_SECONDS     60
 //   HOROVOD_STALL_SHUTDOWN_TIME_SECONDS  0: never
 //   HOROVOD_START_TIMEOUT                seconds, 30: how long the ranks' first meeting may take
+//   HOROVOD_LOG_LEVEL                    error or fatal: no warnings on stderr
 #pragma once
 
 #include <functional>

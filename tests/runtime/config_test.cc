@@ -48,6 +48,15 @@ TEST_CASE("config: every knob is read") {
   CHECK(read({{"HOROVOD_STALL_CHECK_DISABLE", "0"}}).engine.stall_warning == 60s);
 }
 
+TEST_CASE("config: warnings go with the log level") {
+  const auto silent = [](const char* level) {
+    return bool(read({{"HOROVOD_LOG_LEVEL", level}}).engine.warn);
+  };
+  for (const char* level : {"error", "ERROR", "fatal"}) CHECK(silent(level));
+  for (const char* level : {"", "trace", "debug", "info", "warning", "nonsense"})
+    CHECK_FALSE(silent(level));
+}
+
 TEST_CASE("config: what cannot be read is named with its value") {
   CHECK_THROWS_WITH(read({{"HVD_COLLECTIVE_TIMEOUT", "soon"}}),
                     Catch::Contains("HVD_COLLECTIVE_TIMEOUT=soon"));

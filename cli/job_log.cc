@@ -1,0 +1,177 @@
+#include "cli/job_log.h"
+
+#include <spdlog/details/null_mutex.h>
+#include <spdlog/logger.h>
+#include <spdlog/pattern_formatter.h>
+#include <spdlog/sinks/base_sink.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "cli/failure_report.h"
+#include "cli/messages.h"
+#include "cli/quoted.h"
+#include "cli/signals.h"
+
+namespace hvd {
+namespace {
+
+// Whole lines to whoever writes our standard error: the log shares it with the ranks' lines.
+class LineSink : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
+ public:
+  explicit LineSink(std::function<void(std::string_view line)> write) : write_(std::move(write)) {}
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    write_({line.data(), line.size()});
+  }
+  void flush_() override {}
+
+  const std::function<void(std::string_view line)> write_;
+};
+
+spdlog::level::level_enum level_of(LogLevel level) {
+  switch (level) {
+    case LogLevel::kTrace:
+      return spdlog::level::trace;
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
+    case LogLevel::kFatal:
+      break;
+  }
+  return spdlog::level::critical;
+}
+
+// "rank 3", "ranks 0 to 31", "ranks 1, 4".
+std::string names(const std::vector<int>& ranks) {
+  if (ranks.size() == 1) return "rank " + std::to_string(ranks.front());
+  const bool in_a_row = std::adjacent_find(ranks.begin(), ranks.end(),
+                                           [](int a, int b) { return b != a + 1; }) == ranks.end();
+  if (in_a_row && ranks.size() > 2)
+    return "ranks " + std::to_string(ranks.front()) + " to " + std::to_string(ranks.back());
+  std::string text = "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  return text;
+}
+
+std::string ranks_that_run(const proto::Started& started) {
+  std::string text;
+  for (int i = 0; i < started.ranks_size() && i < started.pids_size(); ++i)
+    text += (i == 0 ? "started rank " : ", rank ") + std::to_string(started.ranks(i)) + " (pid " +
+            std::to_string(started.pids(i)) + ")";
+  return text;
+}
+
+}  // namespace
+
+bool wants_warnings(const JobSpec& spec) { return spec.log_level <= LogLevel::kWarning; }
+
+JobLog::JobLog(const JobSpec& spec, std::function<void(std::string_view line)> write)
+    : hosts_(spec.hosts) {
+  const LogLevel least = spec.verbose ? std::min(spec.log_level, LogLevel::kDebug) : spec.log_level;
+  if (least > LogLevel::kInfo) return;
+  logger_ =
+      std::make_unique<spdlog::logger>("hvdrun", std::make_shared<LineSink>(std::move(write)));
+  logger_->set_pattern("hvdrun: %H:%M:%S.%e %l: %v");
+  logger_->set_level(level_of(least));
+}
+
+JobLog::~JobLog() = default;
+
+void JobLog::say(LogLevel level, const std::string& text) { logger_->log(level_of(level), text); }
+
+void JobLog::began(const std::string& job, const JobSpec& spec) {
+  if (!logger_) return;
+  std::string command;
+  for (const std::string& word : spec.command) command += (command.empty() ? "" : " ") + word;
+  say(LogLevel::kInfo, "job " + job + ": " + std::to_string(spec.size) +
+                           (spec.size == 1 ? " rank of " : " ranks of ") + quoted(command));
+}
+
+void JobLog::note(const proto::FromAgent& message) {
+  if (!logger_) return;
+  switch (message.what_case()) {
+    case proto::FromAgent::kAttached:
+      return say(LogLevel::kInfo,
+                 "the agent on " + host(message.attached().host()) + " is up (pid " +
+                     std::to_string(message.attached().agent_pid()) + ", its keeper " +
+                     std::to_string(message.attached().keeper_pid()) + ")");
+    case proto::FromAgent::kStarted:
+      return say(LogLevel::kInfo, ranks_that_run(message.started()));
+    case proto::FromAgent::kEnds:
+      for (const proto::RankEnd& end : message.ends().ends())
+        say(LogLevel::kInfo, describe(from_proto(end)));
+      return;
+    case proto::FromAgent::kClaimed:
+      return say(LogLevel::kDebug, "rank " + std::to_string(message.claimed().rank()) + " (pid " +
+                                       std::to_string(message.claimed().pid()) + ") uses libhvd");
+    case proto::FromAgent::kEpochWanted: {
+      const auto& ranks = message.epoch_wanted().ranks();
+      return say(LogLevel::kDebug,
+                 names({ranks.begin(), ranks.end()}) + " in init(), waiting for the others");
+    }
+    case proto::FromAgent::kSuspended:
+      return say(LogLevel::kInfo, "the ranks are suspended");
+    case proto::FromAgent::kEnded:
+      return say(LogLevel::kInfo, "the agent's last word: " + (message.ended().reason().empty()
+                                                                   ? "all ranks are over"
+                                                                   : message.ended().reason()));
+    case proto::FromAgent::kStdinTaken:
+      return say(LogLevel::kTrace,
+                 std::to_string(message.stdin_taken().bytes()) + " bytes of stdin were read");
+    case proto::FromAgent::kBeat:
+      return say(LogLevel::kTrace, "the agent is alive");
+    case proto::FromAgent::kSpawnFailed:  // the action that follows tells
+    case proto::FromAgent::kStates:       // said to the user anyway, as are the next two
+    case proto::FromAgent::kHeld:
+    case proto::FromAgent::kSaid:
+    case proto::FromAgent::WHAT_NOT_SET:
+      return;
+  }
+}
+
+void JobLog::note(const Action& action) {
+  if (logger_) std::visit([this](const auto& one) { perform(one); }, action);
+}
+
+void JobLog::perform(const action::StartWorkers& start) {
+  std::vector<int> ranks;
+  for (const World& world : start.worlds) ranks.push_back(world.rank);
+  say(LogLevel::kInfo, "starting " + names(ranks) + " on " + host(start.host));
+}
+
+void JobLog::perform(const action::StartEpoch& start) {
+  std::vector<int> ranks;
+  for (const action::Member& member : start.members) ranks.push_back(member.rank);
+  say(LogLevel::kInfo, "epoch " + std::to_string(start.epoch) + ": " + names(ranks) +
+                           (ranks.size() == 1 ? " is its world" : " form a world"));
+}
+
+void JobLog::perform(const action::RefuseEpoch& refuse) {
+  say(LogLevel::kInfo, "init() fails on " + host(refuse.host) + ": " + refuse.reason);
+}
+
+void JobLog::perform(const action::EndJob& end) {
+  const std::string when =
+      end.after.count() > 0 ? " after " + std::to_string(end.after.count()) + " ms" : std::string();
+  say(LogLevel::kInfo,
+      "ending the job with " + signal_name(end.first_signal) + when + ": " + end.reason);
+}
+
+void JobLog::ended(const ExitStatus& status, double seconds) {
+  if (!logger_) return;
+  char words[64];
+  std::snprintf(words, sizeof words, "exit status %d after %.3f s", status.code, seconds);
+  say(LogLevel::kInfo, words);
+}
+
+}  // namespace hvd

@@ -1,0 +1,85 @@
+"""What hvdrun says of its own work: --verbose, --log-level, and the note about OMP_NUM_THREADS."""
+import os
+import re
+
+import support
+from support import expect, run, sh
+
+STEPS = [r"info: job .*: 2 ranks of \"bash -c", "info: starting ranks 0, 1 on localhost",
+         r"info: exit status 0 after \d+\.\d+ s"]
+STARTED = r"info: started rank 0 \(pid \d+\), rank 1 \(pid \d+\)"
+UP = r"info: the agent on localhost is up \(pid \d+, its keeper \d+\)"
+LAST = "info: the agent's last word: all ranks are over"
+NOTE = b"OMP_NUM_THREADS="
+
+
+def without_omp():
+    return {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+
+
+def logged(seen):
+    """The log's lines, without hvdrun's name and the time."""
+    found = [re.fullmatch(r"hvdrun: \d\d:\d\d:\d\d\.\d{3} (.*)", line) for line in seen.stderr.decode().splitlines()]
+    return [match[1] for match in found if match]
+
+
+def matches(pattern, lines):
+    return sum(bool(re.match(pattern, line)) for line in lines)
+
+
+def every_step_is_logged_once():
+    for flags in (["--verbose"], ["--log-level", "info"], ["--log-level", "debug"]):
+        seen = sh("true", *flags)
+        expect(seen.returncode, 0)
+        lines = logged(seen)
+        for pattern in [*STEPS, UP, STARTED, LAST]:
+            expect(matches(pattern, lines), 1, f"of {pattern} in {lines}")
+        for rank in (0, 1):
+            expect(matches(rf"info: rank {rank} \(pid \d+\) exited with code 0 after", lines), 1, lines)
+        assert re.match(STEPS[0], lines[0]) and re.match(STEPS[-1], lines[-1]), lines
+
+
+def a_world_is_logged():
+    seen = run("--verbose", "--", support.options.worker, "leave", "0")
+    lines = logged(seen)
+    expect(matches("info: epoch 1: ranks 0, 1 form a world", lines), 1, lines)
+    for rank in (0, 1):
+        expect(matches(rf"debug: rank {rank} \(pid \d+\) uses libhvd", lines), 1, lines)
+
+
+def the_cause_of_an_end_is_logged():
+    lines = logged(sh("[ $RANK = 1 ] && exit 3; sleep 60", "--verbose"))
+    expect(matches(r"info: rank 1 \(pid \d+\) exited with code 3", lines), 1, lines)
+    expect(matches("info: ending the job with SIGTERM: .*rank 1", lines), 1, lines)
+    expect(matches("info: exit status 3", lines), 1, lines)
+
+
+def log_lines_are_not_torn_by_the_ranks_lines():
+    script = "for i in $(seq 300); do printf '%0400d\\n' $i >&2; done"
+    seen = sh(script, "--verbose", "-x", "OMP_NUM_THREADS=1", np=4)
+    for line in seen.stderr.decode().splitlines():
+        assert re.fullmatch(r"hvdrun: [\d:.]+ (info|debug): .*|\[\d\]<stderr>:\d{400}", line), line
+
+
+def by_default_nothing_is_logged():
+    for flags in ([], ["--log-level", "warning"], ["--log-level", "error"]):
+        expect(sh("true", *flags, "-x", "OMP_NUM_THREADS=1").stderr, b"")
+
+
+def the_threads_note_comes_once_and_only_when_it_is_news():
+    expect(sh("true", np=12, env=without_omp()).stderr.count(NOTE), 1)
+    expect(sh("true", np=1, env=without_omp()).stderr, b"")
+    expect(sh("true", "-x", "OMP_NUM_THREADS=2", env=without_omp()).stderr, b"")
+    expect(sh("true", env=without_omp() | {"OMP_NUM_THREADS": "2"}).stderr, b"")
+    expect(sh("true", "--log-level", "error", env=without_omp()).stderr, b"")
+
+
+def warnings_go_with_the_level():
+    expect(sh("true", "--gloo", "-x", "OMP_NUM_THREADS=1").stderr.count(b"--gloo"), 1)
+    expect(sh("true", "--gloo", "--log-level", "error", "-x", "OMP_NUM_THREADS=1").stderr, b"")
+
+
+support.parse_options("worker")
+support.main(every_step_is_logged_once, a_world_is_logged, the_cause_of_an_end_is_logged,
+             log_lines_are_not_torn_by_the_ranks_lines, by_default_nothing_is_logged,
+             the_threads_note_comes_once_and_only_when_it_is_news, warnings_go_with_the_level)
