@@ -74,21 +74,40 @@ void sort_by_death(std::vector<RankEnd>& ends) {
             [&](const RankEnd& a, const RankEnd& b) { return key(a) < key(b); });
 }
 
-// Of the ranks that nobody sent a signal the first that failed is the cause, unless it failed
-// because another one had left it alone with exit code 0.
-std::optional<RankEnd> first_failure(const std::vector<RankEnd>& sorted) {
-  for (const RankEnd& end : sorted) {
-    if (!failed(end) || end.sent_signal != 0) continue;
-    const auto left_it_alone = [&](const RankEnd& other) {
-      return !failed(other) && (other.stranded_others || (other.left && end.missed_leavers));
-    };
-    if (end.claimed)
-      for (const RankEnd& other : sorted) {
-        if (other.rank == end.rank) break;  // only those that ended before it
-        if (left_it_alone(other)) return other;
-      }
-    return end;
+struct Blame {
+  const RankEnd* rank;
+  int code;  // the job's exit status
+  std::string why;
+};
+
+// A rank that failed: by itself, because it was left alone, or because it had waited in vain and
+// threw; the exit status then is still its own.
+Blame blame_for(const RankEnd& end, const std::vector<RankEnd>& sorted, const JobFacts& facts) {
+  const bool in_init = end.waited_for.empty();
+  const std::vector<int>& missing = in_init ? facts.never_came : end.waited_for;
+  const std::string& why = in_init ? facts.init_refused : end.waited_in_vain;
+  const auto is_missing = [&](const RankEnd& one) {
+    return std::find(missing.begin(), missing.end(), one.rank) != missing.end();
+  };
+  const bool threw = end.claimed && (!end.killed || end.status == SIGABRT);
+  for (const RankEnd& other : sorted) {
+    if (!end.claimed || other.rank == end.rank) break;  // only those that ended before it
+    if (!failed(other) && other.stranded_others)
+      return {&other, 1, "it ended while other ranks needed it for a collective"};
   }
+  if (threw && !is_missing(end))
+    for (const RankEnd& other : sorted)
+      if (is_missing(other)) return {&other, failed(other) ? code_of(end) : 1, why};
+  if (end.given_up)
+    return {&end, code_of(end),
+            "it did not answer after another rank had failed, so its agent killed it"};
+  return {&end, code_of(end), threw ? why : ""};
+}
+
+// Of the ranks that nobody sent a signal the first that failed leads to the one to blame.
+std::optional<Blame> first_failure(const std::vector<RankEnd>& sorted, const JobFacts& facts) {
+  for (const RankEnd& end : sorted)
+    if (failed(end) && end.sent_signal == 0) return blame_for(end, sorted, facts);
   return std::nullopt;
 }
 
@@ -115,7 +134,9 @@ std::string describe(const RankEnd& end) {
   std::string text = "rank " + std::to_string(end.rank);
   if (end.spawn_error == 0) text += " (pid " + std::to_string(end.pid) + ")";
   if (!end.host.empty()) text += " on " + end.host;
-  text += " " + how_it_ended(end);
+  text += " " + (end.killed && end.sent_signal != 0
+                     ? "was ended by hvdrun with " + signal_name(end.status)
+                     : how_it_ended(end));
   if (end.spawn_error == 0) text += " after " + seconds(end.run_ns);
   return text;
 }
@@ -125,9 +146,10 @@ Verdict attribute(const JobFacts& facts) {
   sort_by_death(ends);
   Verdict verdict;
   const bool by_rank = facts.cause == EndCause::kNone || facts.cause == EndCause::kRankFailed;
-  if (by_rank) verdict.first = first_failure(ends);
+  const std::optional<Blame> blame = by_rank ? first_failure(ends, facts) : std::nullopt;
+  if (blame) verdict.first = *blame->rank;
   std::vector<bool> known(size_t(facts.size), false);
-  for (RankEnd& end : ends) {
+  for (const RankEnd& end : ends) {
     if (end.rank >= 0 && end.rank < facts.size) known[size_t(end.rank)] = true;
     if (verdict.first && verdict.first->rank == end.rank) continue;
     (failed(end) ? verdict.fallout : verdict.finished).push_back(end);
@@ -136,15 +158,9 @@ Verdict attribute(const JobFacts& facts) {
     if (!known[size_t(rank)]) verdict.missing.push_back(rank);
 
   verdict.status = exit_status_of(facts.cause);
-  if (verdict.first) {
-    const RankEnd& first = *verdict.first;
-    verdict.status.code = failed(first) ? code_of(first) : 1;
-    if (!failed(first))
-      verdict.why = "it ended while other ranks needed it for a collective";
-    else if (first.given_up)
-      verdict.why = "it did not answer after another rank had failed, so its agent killed it";
-    else if (!facts.init_refused.empty())
-      verdict.why = facts.init_refused;
+  if (blame) {
+    verdict.status.code = blame->code;
+    verdict.why = blame->why;
   } else if (by_rank && (!verdict.fallout.empty() || !verdict.missing.empty())) {
     verdict.status.code = kExitOwnFailure;  // nothing explains these ends: not a success
   }

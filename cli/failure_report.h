@@ -29,9 +29,10 @@ struct RankEnd {
   bool claimed = false;          // it used libhvd
   bool stranded_others = false;  // it ended without shutdown() while others needed it
   bool given_up = false;         // it did not answer in a broken epoch, and its agent killed it
-  bool left = false;             // it had called shutdown()
-  bool missed_leavers = false;   // its epoch broke because others had called shutdown() before
-  std::string doing;             // by its status page; empty: nothing is known
+  // Its epoch broke since a rank waited too long, or for one that has left: what that one said.
+  std::string waited_in_vain;
+  std::vector<int> waited_for;
+  std::string doing;  // by its status page; empty: nothing is known
   int64_t resident_bytes_max = 0;
 };
 
@@ -39,8 +40,9 @@ struct JobFacts {
   int size = 0;
   std::vector<RankEnd> ends;  // in the order they were heard of
   EndCause cause = EndCause::kNone;
-  std::string cause_text;    // of a cause that needs words
-  std::string init_refused;  // why init() failed on ranks that waited in it
+  std::string cause_text;       // of a cause that needs words
+  std::string init_refused;     // why init() failed on ranks that waited in it
+  std::vector<int> never_came;  // whom they waited for
   bool output_lost = false;
 };
 

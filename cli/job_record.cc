@@ -79,13 +79,21 @@ void JobRecord::note_agent_lost(const std::string& text) {
   facts_.cause_text = text;
 }
 
-void JobRecord::note_init_refused(const std::string& reason) {
-  if (facts_.init_refused.empty()) facts_.init_refused = reason;
+void JobRecord::note_init_refused(const std::string& reason, const std::vector<int>& missing) {
+  if (!facts_.init_refused.empty()) return;
+  facts_.init_refused = reason;
+  facts_.never_came = missing;
+}
+
+void JobRecord::note_epoch_started() {
+  facts_.init_refused.clear();
+  facts_.never_came.clear();
 }
 
 std::string JobRecord::first_failure() const {
   const Verdict verdict = attribute(facts_);
-  return verdict.first ? describe(*verdict.first) : facts_.cause_text;
+  if (!verdict.first) return facts_.cause_text;
+  return (verdict.why.empty() ? "" : verdict.why + "; ") + describe(*verdict.first);
 }
 
 JobResult JobRecord::result(TimePoint now) const {

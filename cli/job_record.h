@@ -35,7 +35,8 @@ class JobRecord {
   bool note_cause(EndCause cause, const std::string& text);
   // The agent ended without a last word: that outweighs what ranks did.
   void note_agent_lost(const std::string& text);
-  void note_init_refused(const std::string& reason);
+  void note_init_refused(const std::string& reason, const std::vector<int>& missing);
+  void note_epoch_started();  // what was refused before has been got over
   void note_output_lost() { facts_.output_lost = true; }
 
   bool anyone_runs() const;

@@ -74,8 +74,8 @@ RankEnd from_proto(const proto::RankEnd& message) {
   end.claimed = message.last().claimed();
   end.stranded_others = message.last().stranded_others();
   end.given_up = message.last().given_up();
-  end.left = message.last().left();
-  end.missed_leavers = message.last().missed_leavers();
+  end.waited_in_vain = message.last().waited_in_vain();
+  end.waited_for.assign(message.last().waited_for().begin(), message.last().waited_for().end());
   end.doing = message.last().doing();
   end.resident_bytes_max = message.resident_bytes_max();
   return end;
@@ -84,6 +84,7 @@ RankEnd from_proto(const proto::RankEnd& message) {
 std::string describe(const proto::RankStatus& status) {
   std::string text = "rank " + std::to_string(status.rank()) + " ";
   text += status.claimed() ? status.doing() : "runs and has not called hvd::init()";
+  if (status.output_blocked()) text += ", blocked in writing: nobody reads its output";
   if (status.state() == "T") text += ", stopped by a signal";
   if (status.state() == "t") text += ", held by a debugger";
   if (status.state() == "D") text += ", in an uninterruptible wait";

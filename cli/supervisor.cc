@@ -86,10 +86,13 @@ void Supervisor::perform(const action::StartWorkers& start) {
   order(to_agent);
 }
 
-void Supervisor::perform(const action::StartEpoch& start) { order(to_message(start)); }
+void Supervisor::perform(const action::StartEpoch& start) {
+  record_.note_epoch_started();
+  order(to_message(start));
+}
 
 void Supervisor::perform(const action::RefuseEpoch& refuse) {
-  record_.note_init_refused(refuse.reason);
+  record_.note_init_refused(refuse.reason, refuse.missing);
   order(to_message(refuse));
 }
 

@@ -17,7 +17,8 @@ void ring_each(Peers& peers, int local_rank, uint32_t sleepers) {
 }
 
 // The first reason of all ranks stays; its text is written before the word that points to it.
-void note_reason(ControlBlock& block, int me, TroubleReason reason, const std::string& text) {
+void note_reason(ControlBlock& block, int me, TroubleReason reason, const std::string& text,
+                 std::span<const int> missing) {
   static Mutex mutex;  // two threads of one rank must not write one text
   MutexLock lock(mutex);
   if (block.reason.load(std::memory_order_acquire) != 0) return;
@@ -25,6 +26,8 @@ void note_reason(ControlBlock& block, int me, TroubleReason reason, const std::s
   const size_t length = std::min(text.size(), sizeof mine.reason - 1);
   memcpy(mine.reason, text.data(), length);
   mine.reason[length] = 0;
+  for (int k : missing)
+    mine.missing[k / 64].fetch_or(uint64_t{1} << (k % 64), std::memory_order_release);
   uint32_t none = 0;
   const uint32_t word = static_cast<uint32_t>(reason) | static_cast<uint32_t>(me) << 8;
   block.reason.compare_exchange_strong(none, word, std::memory_order_acq_rel);
@@ -54,9 +57,10 @@ void ring_sleepers(Peers& peers) {
   }
 }
 
-void raise_trouble(Peers& peers, TroubleReason reason, const std::string& text) noexcept {
+void raise_trouble(Peers& peers, TroubleReason reason, const std::string& text,
+                   std::span<const int> missing) noexcept {
   ControlBlock& block = peers.block();
-  note_reason(block, peers.world().local_rank, reason, text);
+  note_reason(block, peers.world().local_rank, reason, text, missing);
   block.trouble.fetch_add(1, std::memory_order_seq_cst);
   for (int k = 0; k < static_cast<int>(block.local_size); ++k) ring_each(peers, k, ~0u);
   peers.report_broken();

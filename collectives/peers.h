@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -61,7 +62,9 @@ void ring_sleepers(Peers& peers);
 
 // This rank declares the epoch broken: notes its reason (the first one of all ranks is kept),
 // raises trouble, wakes everybody and tells the agent. What comes of it is `engine.md` 7: nobody
-// gives up, everybody closes. Any thread.
-void raise_trouble(Peers& peers, TroubleReason reason, const std::string& text) noexcept;
+// gives up, everybody closes. `missing`: the local ranks it waited for in vain, who are to blame.
+// Any thread.
+void raise_trouble(Peers& peers, TroubleReason reason, const std::string& text,
+                   std::span<const int> missing = {}) noexcept;
 
 }  // namespace hvd

@@ -216,8 +216,8 @@ void Agent::fill_status(const Worker& worker, proto::RankStatus& status) const {
   status.set_claimed(facts.claimed);
   status.set_stranded_others(facts.stranded_others);
   status.set_given_up(facts.given_up);
-  status.set_left(facts.left);
-  status.set_missed_leavers(facts.missed_leavers);
+  status.set_waited_in_vain(facts.waited_in_vain);
+  status.mutable_waited_for()->Add(facts.waited_for.begin(), facts.waited_for.end());
   if (facts.claimed) status.set_doing(facts.doing);
 }
 
@@ -331,6 +331,7 @@ void Agent::describe() {
       fill_status(worker, status);
       if (const auto state = read_process_state(worker.pid))
         status.set_state(std::string(1, state->letter));
+      status.set_output_blocked(output_->blocks(worker.world.rank));
     }
   }
   client_.send(message);

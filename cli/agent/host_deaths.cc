@@ -116,6 +116,21 @@ std::string HostMemory::Impl::trouble_text() const {
   return who + " gave up: " + std::string(text, strnlen(text, sizeof RankWords::reason));
 }
 
+// Who waited for whom in vain is in the words of the rank that broke the epoch off.
+void HostMemory::Impl::add_waited_in_vain(RankFacts& facts) const {
+  const uint32_t word = epoch->block().reason.load(std::memory_order_acquire);
+  const auto reason = static_cast<TroubleReason>(word & 0xff);
+  const int waited = static_cast<int>(word >> 8);
+  if ((reason != TroubleReason::kTimeout && reason != TroubleReason::kLeft) ||
+      waited >= epoch->local_size())
+    return;
+  const RankWords& words = epoch->block().rank(waited);
+  facts.waited_in_vain = printable({words.reason, strnlen(words.reason, sizeof words.reason)});
+  for (int k = 0; k < epoch->local_size(); ++k)
+    if ((words.missing[k / 64].load(std::memory_order_acquire) >> k % 64 & 1) != 0)
+      facts.waited_for.push_back(slots[static_cast<size_t>(members[static_cast<size_t>(k)])].rank);
+}
+
 // Everybody is rung, asleep by the book or not: the publisher they wait for may be the dead one.
 void HostMemory::Impl::ask() {
   store->broken(trouble_text());

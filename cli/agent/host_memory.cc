@@ -239,10 +239,7 @@ RankFacts HostMemory::facts(int id) const {
   facts.stranded_others = slot.stranded_others;
   facts.left = slot.left ||
                (impl_->in_epoch(slot) && impl_->words(slot).left.load(std::memory_order_acquire));
-  if (impl_->in_epoch(slot)) {
-    const uint32_t reason = impl_->epoch->block().reason.load(std::memory_order_acquire) & 0xff;
-    facts.missed_leavers = static_cast<TroubleReason>(reason) == TroubleReason::kLeft;
-  }
+  if (impl_->in_epoch(slot)) impl_->add_waited_in_vain(facts);
   if (slot.page.mapping) facts.status = read_status(slot.status());
   facts.doing = slot.doing.empty() ? describe(facts.status, Clock::now()) : slot.doing;
   return facts;

@@ -99,6 +99,7 @@ struct HostMemory::Impl {
   void found(int slot, pid_t pid, DeathWatch::Finding finding);
   void raise_trouble(TroubleReason reason, int local_rank);
   std::string trouble_text() const;
+  void add_waited_in_vain(RankFacts& facts) const;
   void ask();
   std::vector<Questions::Answer> answers();
   void look(TimePoint now);

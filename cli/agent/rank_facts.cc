@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdio>
+#include <utility>
 
 namespace hvd {
 namespace {
@@ -20,9 +21,9 @@ StatusSnapshot copy(const StatusPage& page) {
   for (const std::atomic<char>& place : page.operation) {
     const char letter = place.load(kRelaxed);
     if (letter == 0) break;
-    // The page is a worker's to write: what it says must not move a terminal's cursor.
-    status.operation += static_cast<unsigned char>(letter) < 0x20 || letter == 0x7f ? '?' : letter;
+    status.operation += letter;
   }
+  status.operation = printable(std::move(status.operation));
   return status;
 }
 
@@ -36,6 +37,12 @@ std::string duration_text(const StatusSnapshot& status, TimePoint now) {
 }
 
 }  // namespace
+
+std::string printable(std::string text) {
+  for (char& letter : text)
+    if (static_cast<unsigned char>(letter) < 0x20 || letter == 0x7f) letter = '?';
+  return text;
+}
 
 StatusSnapshot read_status(const StatusPage& page) {
   constexpr int kTries = 100;  // a living writer is done in nanoseconds, a dead one never

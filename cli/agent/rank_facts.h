@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "runtime/base/deadline.h"
 #include "runtime/base/status_page.h"
@@ -35,10 +36,16 @@ struct RankFacts {
   bool asked = false;            // it waits in init() for the next epoch
   bool stranded_others = false;  // it ended without shutdown() while others of its epoch were in,
                                  // or had not finished, their collectives
-  bool missed_leavers = false;   // its epoch broke because others had called shutdown() before
+  // Its epoch broke since a rank waited too long, or for one that has left: what that one said, and
+  // for which ranks it waited.
+  std::string waited_in_vain;
+  std::vector<int> waited_for;
   StatusSnapshot status;
   std::string doing;  // describe(status), frozen at the death
 };
+
+// What a worker wrote, for a terminal: it must not move its cursor.
+std::string printable(std::string text);
 
 // "was in allreduce float32 [4] "x" #12, 16 bytes, for 2.1 s"; "never called hvd::init()". `now` of
 // CLOCK_MONOTONIC. Pure.

@@ -137,6 +137,15 @@ void OutputForwarder::drain() {
   pump();
 }
 
+bool OutputForwarder::blocks(int rank) const {
+  return blocked_ && std::any_of(open_.begin(), open_.end(), [rank](const Place& source) {
+           // Half is full: a write that does not fit into the page before it begins a new one.
+           int bytes = 0;
+           ioctl(source->pipe.get(), FIONREAD, &bytes);
+           return source->rank == rank && bytes >= fcntl(source->pipe.get(), F_GETPIPE_SZ) / 2;
+         });
+}
+
 bool OutputForwarder::empty() const {
   return gone_ || (open_.empty() && header_.empty() && !current_);
 }

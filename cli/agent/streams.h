@@ -28,6 +28,8 @@ class OutputForwarder {
 
   void drain();  // every process that could write is gone: take what is there, do not wait for end
                  // of file
+  // Its writers are as good as blocked: nobody takes anything from us.
+  bool blocks(int rank) const;
   bool empty() const;  // nothing is left to move
   void discard();      // nobody reads any more
 

@@ -49,7 +49,8 @@ void SharedMemoryCommunicator::notice_departure(int rank, uint64_t sequence) {
   departure_noticed_ = true;
   raise_trouble(
       peers_, TroubleReason::kLeft,
-      "rank " + std::to_string(world_rank(rank)) + " called shutdown() while other ranks went on");
+      "rank " + std::to_string(world_rank(rank)) + " called shutdown() while other ranks went on",
+      std::span(&rank, 1));
 }
 
 // All entries are here; whether they agree is in `stage`.

@@ -41,6 +41,8 @@ struct alignas(64) RankWords {
   pthread_mutex_t life;  // robust, process-shared, held by the rank's engine thread: the kernel
                          // marks its end early
   char reason[256];      // by the rank before it raises trouble: why; zero-terminated
+  std::atomic<uint64_t> missing[kLocalRanksMax / 64];  // by the rank, with `reason`: bit per local
+                                                       // rank that it waited for in vain
 };
 
 struct ControlBlock {

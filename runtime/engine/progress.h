@@ -127,7 +127,6 @@ class Progress {
   void look_for_timeouts(TimePoint now);
   void look_for_left_ranks();
   void look_for_stalls(TimePoint now);
-  std::string whom(const Awaited& awaited) const;
   std::string ranks_text(const std::vector<int>& ranks) const;
 
   void run_engine_thread(const std::stop_token& stop);

@@ -47,9 +47,13 @@ void Progress::look_for_timeouts(TimePoint now) {
     const auto step = now - std::max(last_tick_, one->since);
     one->waited += std::clamp(step, Clock::duration::zero(), most);
     if (one->timeout.count() == 0 || one->waited < one->timeout || end_.broken()) continue;
+    const std::vector<int> missing = one->missing ? one->missing() : std::vector<int>{};
     raise_trouble(peers_, TroubleReason::kTimeout,
                   "rank " + std::to_string(peers_.world().rank) + " waited " +
-                      seconds_text(one->timeout) + " for " + whom(*one) + " in " + one->what());
+                      seconds_text(one->timeout) + " for " +
+                      (missing.empty() ? "the other ranks" : ranks_text(missing)) + " in " +
+                      one->what(),
+                  missing);
     return;
   }
 }
@@ -64,12 +68,6 @@ std::string Progress::ranks_text(const std::vector<int>& ranks) const {
   return text;
 }
 
-std::string Progress::whom(const Awaited& awaited) const {
-  if (awaited.missing)
-    if (const auto missing = awaited.missing(); !missing.empty()) return ranks_text(missing);
-  return "the other ranks";
-}
-
 // A communicator looks itself whether an operation needs a rank that has left; here it is about
 // what has not got that far. The word of its leaving is read first: it took part in nothing
 // afterwards.
@@ -79,7 +77,8 @@ void Progress::look_for_left_ranks() {
   for (Feed* feed : feeds_)
     if (feed->needs(left)) {
       raise_trouble(peers_, TroubleReason::kLeft,
-                    ranks_text({left}) + " called shutdown() while other ranks went on");
+                    ranks_text({left}) + " called shutdown() while other ranks went on",
+                    std::span(&left, 1));
       return;
     }
 }
@@ -103,14 +102,16 @@ void Progress::look_for_stalls(TimePoint now) {
     for (int& rank : missing) rank += first;
     waiting.push_back({one->what(), one->operation->sequence, std::move(missing)});
   }
-  const auto report = stall_inspector_.inspect(waiting, now);
+  auto report = stall_inspector_.inspect(waiting, now);
   if (!report) return;
   if (options_.warn) options_.warn(report->text);
-  if (report->shut_down)
-    raise_trouble(peers_, TroubleReason::kTimeout,
-                  "rank " + std::to_string(peers_.world().rank) +
-                      " gave up after the stall check's shutdown time; its report names who was "
-                      "missing");
+  if (!report->shut_down) return;
+  for (int& rank : report->missing) rank -= first;
+  raise_trouble(peers_, TroubleReason::kTimeout,
+                "rank " + std::to_string(peers_.world().rank) +
+                    " gave up after the stall check's shutdown time: " +
+                    ranks_text(report->missing) + " submitted nothing that others waited for",
+                report->missing);
 }
 
 }  // namespace hvd

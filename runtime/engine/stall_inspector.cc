@@ -2,6 +2,7 @@
 #include "runtime/engine/stall_inspector.h"
 
 #include <algorithm>
+#include <set>
 
 namespace hvd {
 namespace {
@@ -43,6 +44,11 @@ std::optional<StallReport> StallInspector::inspect(std::span<const WaitingName> 
     return std::nullopt;
   last_report_ = now;
   StallReport report{describe(stalled), shut_down};
+  std::set<int> missing;
+  for (const Stalled& one : stalled)
+    if (shut_down && one.age >= shutdown_after_)
+      missing.insert(one.waiting->missing.begin(), one.waiting->missing.end());
+  report.missing.assign(missing.begin(), missing.end());
   if (shut_down)
     report.text += "\nOne or more ranks (marked by \"!\") are missing for more than " +
                    seconds(shutdown_after_) + " seconds: the job is shut down";

@@ -20,6 +20,7 @@ namespace hvd {
 struct StallReport {
   std::string text;  // lines without a newline at the end
   bool shut_down = false;
+  std::vector<int> missing{};  // on shut_down: whom others waited for that long
 };
 
 class StallInspector {

@@ -136,12 +136,67 @@ TEST_CASE("failure report: a rank that left others alone with exit code 0 is the
 }
 
 TEST_CASE("failure report: who called shutdown() too early is the failure, if that broke others") {
-  RankEnd leaver = code(1, 0, 2), stranded = code(0, 1, 3);
-  leaver.claimed = leaver.left = stranded.claimed = true;
+  RankEnd leaver = code(1, 0, 2), stranded = code(0, 3, 3);
+  leaver.claimed = stranded.claimed = true;
   CHECK(attribute(facts({stranded, leaver})).first->rank == 0);  // it had a reason of its own
-  stranded.missed_leavers = true;
-  CHECK(attribute(facts({stranded, leaver})).first->rank == 1);
-  CHECK(attribute(facts({stranded, leaver})).status.code == 1);
+  stranded.waited_for = {1};
+  for (int batch : {2, 4}) {  // whoever's end is seen first
+    leaver.batch = batch, leaver.at_ns = batch * 1'000'000;
+    CHECK(attribute(facts({stranded, leaver})).first->rank == 1);
+    CHECK(attribute(facts({stranded, leaver})).status.code == 1);
+  }
+}
+
+TEST_CASE("failure report: who never came to init() is the failure, not the first that threw") {
+  RankEnd first = code(1, 3, 2), second = code(0, 4, 3), missing = killed(2, SIGTERM, 4, SIGTERM);
+  first.claimed = second.claimed = true;
+  JobFacts job = facts({first, second, missing});
+  job.init_refused = "rank 2 did not call hvd::init() within 1 s";
+  job.never_came = {2};
+  const Verdict verdict = attribute(job);
+  REQUIRE(verdict.first);
+  CHECK(verdict.first->rank == 2);
+  CHECK(verdict.status.code == 3);  // the thrower's
+  CHECK(verdict.fallout.size() == 2);
+  CHECK(report(verdict, job, {}) ==
+        "hvdrun: only fallout: rank 1 exited with code 3, rank 0 exited with code 4\n"
+        "hvdrun: rank 2 did not call hvd::init() within 1 s\n"
+        "hvdrun: first failure: rank 2 (pid 102) on localhost was ended by hvdrun with SIGTERM "
+        "after 1.234 s\n");
+  // Its end is not known yet: what is known names it.
+  job.ends.pop_back();
+  CHECK(attribute(job).first->rank == 1);
+  CHECK(attribute(job).why == "rank 2 did not call hvd::init() within 1 s");
+}
+
+TEST_CASE("failure report: a crash is its own cause, whoever did not come to init()") {
+  RankEnd crashed = killed(1, SIGSEGV, 2), missing = killed(2, SIGTERM, 4, SIGTERM);
+  crashed.claimed = true;
+  JobFacts job = facts({crashed, missing});
+  job.never_came = {2};
+  CHECK(attribute(job).first->rank == 1);
+  job.ends[0].status = SIGABRT;  // an exception that nobody caught
+  CHECK(attribute(job).first->rank == 2);
+  CHECK(attribute(job).status.code == 128 + SIGABRT);
+  job.ends[0].claimed = false;  // it does not use libhvd
+  CHECK(attribute(job).first->rank == 1);
+}
+
+TEST_CASE("failure report: who was waited for in vain in a collective is the failure") {
+  RankEnd threw = code(0, 3, 2), missing = killed(2, SIGTERM, 4, SIGTERM);
+  threw.claimed = missing.claimed = true;
+  threw.waited_in_vain = missing.waited_in_vain = "rank 0 waited 1 s for rank 2 in allreduce";
+  threw.waited_for = missing.waited_for = {2};
+  const JobFacts job = facts({threw, code(1, 3, 3), missing});
+  const Verdict verdict = attribute(job);
+  CHECK(verdict.first->rank == 2);
+  CHECK(verdict.status.code == 3);
+  CHECK(verdict.why == "rank 0 waited 1 s for rank 2 in allreduce");
+  // One of those that were waited for fails by itself: no matter who is seen first.
+  RankEnd itself = code(2, 9, 1);
+  itself.claimed = true;
+  itself.waited_for = {2};
+  CHECK(attribute(facts({threw, itself})).status.code == 9);
 }
 
 TEST_CASE(

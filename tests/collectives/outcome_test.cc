@@ -217,6 +217,7 @@ TEST_CASE("outcome: a rank that left is named by the first operation that needs 
   });
   ControlBlock& block = ranks.host().block();
   CHECK((block.reason & 255) == static_cast<uint32_t>(TroubleReason::kLeft));
+  CHECK(block.rank(static_cast<int>(block.reason >> 8)).missing[0] == 1u << 1);
   CHECK(std::string(block.rank(static_cast<int>(block.reason >> 8)).reason) ==
         "rank 1 called shutdown() while other ranks went on");
 }

@@ -35,12 +35,13 @@ TEST_CASE("peers: only those who sleep are rung") {
 TEST_CASE("peers: the first reason for trouble stays, and everybody is woken") {
   InProcessHost host(2);
   auto zero = host.peers(0), one = host.peers(1);
-  raise_trouble(*one, TroubleReason::kAbort, "asked to");
+  raise_trouble(*one, TroubleReason::kAbort, "asked to", std::vector<int>{0});
   raise_trouble(*zero, TroubleReason::kTimeout, "too slow");
   const uint32_t reason = host.block().reason;
   CHECK((reason & 255) == static_cast<uint32_t>(TroubleReason::kAbort));
   CHECK(reason >> 8 == 1);
   CHECK(std::string(host.block().rank(1).reason) == "asked to");
+  CHECK(host.block().rank(1).missing[0] == 1);  // local rank 0 is to blame
   CHECK(host.block().trouble >= 2);
   for (Sleeper sleeper : {kCaller, kEngineThread}) {
     CHECK(readable(zero->doorbell(sleeper)));

@@ -80,6 +80,20 @@ void ignore_broken_pipes() { signal(SIGPIPE, SIG_IGN); }
 
 }  // namespace
 
+TEST_CASE("streams: a rank that cannot write, since nobody reads, is known until somebody does") {
+  Forwarding one;
+  const int stuck = one.add(0, Stream::kStderr);
+  one.add(1, Stream::kStdout);
+  const std::string block(4096, 'x');
+  for (const Deadline limit = Deadline::in(60s); !one.forwarder.blocks(0); one.turn()) {
+    REQUIRE_FALSE(limit.passed());
+    while (write(stuck, block.data(), block.size()) > 0) {
+    }
+  }
+  CHECK_FALSE(one.forwarder.blocks(1));
+  REQUIRE(one.until([&] { return !one.forwarder.blocks(0); }));
+}
+
 TEST_CASE("output forwarder: each stream's bytes come out under its rank, the magic first") {
   Forwarding job;
   write_all(job.add(3, Stream::kStdout), "hello");

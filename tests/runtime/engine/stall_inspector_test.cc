@@ -55,6 +55,7 @@ TEST_CASE("stall inspector: shuts down after the shutdown time and marks who was
   const auto report = inspector.inspect(waiting, kStart + 30s);  // not held back by the last one
   REQUIRE(report);
   CHECK(report->shut_down);
+  CHECK(report->missing == std::vector<int>{1});
   CHECK_THAT(report->text, Catch::Contains("\n1!: [loss]\n2: [other]\n") &&
                                Catch::Contains("more than 30 seconds"));
 }
