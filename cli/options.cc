@@ -33,7 +33,9 @@ constexpr Option kOptions[] = {
     {"--start-timeout", "", "S", kTime, kWorks,
      "how long all ranks may take to start and to meet in init(); 30", "HOROVOD_START_TIMEOUT"},
     {"--stop-grace", "", "S", kTime, kWorks,
-     "how long ranks that are told to stop have before they are killed; 5", ""},
+     "how long ranks that are told to stop have before they are killed, and who reads the output "
+     "before the rest is dropped; 5",
+     ""},
     {"--collective-timeout", "", "S", kTime, kWorks,
      "fail a collective that waits for so long although all ranks live; 0, the default, for no "
      "limit",

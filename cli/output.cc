@@ -194,6 +194,10 @@ std::optional<TimePoint> Output::next_deadline() const {
   return soonest;
 }
 
+void Output::give_up(TimePoint busy_since) {
+  for (const auto& sink : sinks_) sink->give_up(busy_since);
+}
+
 bool Output::full() {
   bool full = false;
   for (const auto& sink : sinks_)
@@ -217,8 +221,9 @@ std::string Output::other_error() const {
 }
 
 bool Output::lost() const {
-  return std::any_of(routes_.begin(), routes_.end(),
-                     [](const auto& to) { return to->sink->error(to->target) != 0; });
+  return lost_bytes() > 0 || std::any_of(routes_.begin(), routes_.end(), [](const auto& to) {
+           return to->sink->error(to->target) != 0;
+         });
 }
 
 int64_t Output::lost_bytes() const {

@@ -48,6 +48,8 @@ class Output {
   void finish();                          // no more output of ranks
   std::optional<TimePoint> next_deadline() const;
 
+  // Whoever has not taken what there was since then is not waited for any longer.
+  void give_up(TimePoint busy_since);
   bool full();  // stop feeding until a sink wakes
   bool idle() const;
   const std::vector<std::unique_ptr<Sink>>& sinks() const { return sinks_; }

@@ -39,10 +39,11 @@ Sink::~Sink() = default;
 
 void Sink::push(size_t target, std::string block) {
   MutexLock lock(mutex_);
-  if (targets_[target].error != 0) {
+  if (targets_[target].error != 0 || given_up_) {
     lost_bytes_ += int64_t(block.size());
     return;
   }
+  if (queued_bytes_ == 0) busy_since_ = Clock::now();
   queued_bytes_ += block.size();
   queue_.push_back({target, std::move(block)});
   if (!thread_.joinable()) thread_ = std::jthread([this](std::stop_token stop) { run(stop); });
@@ -56,6 +57,17 @@ std::string Sink::empty_block() {
   used_.pop_back();
   block.clear();
   return block;
+}
+
+// The block that is being written counts as lost as long as it is.
+void Sink::give_up(TimePoint busy_since) {
+  MutexLock lock(mutex_);
+  if (queued_bytes_ == 0 || busy_since_ > busy_since) return;
+  given_up_ = true;
+  lost_bytes_ += int64_t(queued_bytes_);
+  queued_bytes_ = 0;
+  queue_.clear();
+  wake_.wake();
 }
 
 bool Sink::full() {
@@ -81,6 +93,10 @@ int64_t Sink::lost_bytes() const {
 }
 
 void Sink::written(Block block, int error) {
+  if (given_up_) {
+    if (error == 0) lost_bytes_ -= int64_t(block.bytes.size());
+    return;
+  }
   queued_bytes_ -= block.bytes.size();
   Target& target = targets_[block.target];
   if (error != 0) {

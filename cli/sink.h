@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/base/deadline.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/wake_fd.h"
 
@@ -26,8 +27,11 @@ class Sink {
   void push(size_t target, std::string block)
       EXCLUDES(mutex_);                        // dropped and counted once the target has failed
   std::string empty_block() EXCLUDES(mutex_);  // a used one with its memory, or a new one
-  bool full() EXCLUDES(mutex_);                // wakes when it no longer is
-  bool idle() const EXCLUDES(mutex_);          // all is written, or has failed
+  // If it was never idle since then, its reader stands still: what it holds and what comes is
+  // dropped and counted.
+  void give_up(TimePoint busy_since) EXCLUDES(mutex_);
+  bool full() EXCLUDES(mutex_);                     // wakes when it no longer is
+  bool idle() const EXCLUDES(mutex_);               // all is written, or has failed
   int error(size_t target) const EXCLUDES(mutex_);  // errno of the first failed write, 0: none
   int64_t lost_bytes() const EXCLUDES(mutex_);
   int wake_fd() const { return wake_.get(); }  // became not full, idle, or failed
@@ -55,6 +59,8 @@ class Sink {
   std::vector<std::string> used_ GUARDED_BY(mutex_);
   size_t queued_bytes_ GUARDED_BY(mutex_) = 0;  // including the block being written
   int64_t lost_bytes_ GUARDED_BY(mutex_) = 0;
+  TimePoint busy_since_ GUARDED_BY(mutex_){};
+  bool given_up_ GUARDED_BY(mutex_) = false;
   bool full_seen_ GUARDED_BY(mutex_) = false;
   std::jthread thread_;  // starts with the first block
 };

@@ -18,6 +18,7 @@ namespace hvd {
 namespace {
 
 constexpr std::chrono::milliseconds kReportSoon{500};  // is why it ends said now, or by the report?
+constexpr std::chrono::milliseconds kImpatience{200};  // with a reader, after a second interrupt
 constexpr int kInterruptsMax = 3;
 // An agent speaks once a second: one that was silent for as many ticks when the user lost patience
 // is not waited for.
@@ -101,6 +102,7 @@ void Supervisor::perform(const action::EndJob& end) {
   if (first && end.cause == EndCause::kRankFailed) say_why_at_ = Clock::now() + kReportSoon;
   order(to_message(end));
   limit_end(end);
+  limit_readers(end);
 }
 
 // An agent that does not answer may hold up a job for long, but not its end.
@@ -113,6 +115,20 @@ void Supervisor::limit_end(const action::EndJob& end) {
   else
     watch_.hurry(now + end.after + spec_.stop_grace + AgentWatch::kKeeperPatience,
                  AgentWatch::kSilentTicks);
+}
+
+// Ends that somebody or a limit has asked for wait for readers only so long. An interrupt does not,
+// since a second one cuts it short.
+void Supervisor::limit_readers(const action::EndJob& end) {
+  std::optional<std::chrono::milliseconds> patience;
+  if (end.cause == EndCause::kTimeLimit || end.cause == EndCause::kTerminated ||
+      end.cause == EndCause::kHangup)
+    patience = std::max(spec_.stop_grace, kImpatience);
+  if (end.cause == EndCause::kInterrupted && end.first_signal == SIGKILL)
+    patience = kImpatience;
+  if (!patience || (reader_patience_ && *reader_patience_ <= *patience)) return;
+  reader_patience_ = patience;
+  give_up_at_ = Clock::now() + *patience;
 }
 
 void Supervisor::order(const proto::ToAgent& order) {

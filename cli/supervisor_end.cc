@@ -114,6 +114,10 @@ void Supervisor::on_deadlines(TimePoint now) {
   if (due(suspend_deadline_)) suspend();
   if (due(answer_by_)) time_out(now);
   if (!answer_by_ && due(job_deadline())) begin_time_out(now);
+  if (due(give_up_at_)) {
+    output_.give_up(now - *reader_patience_);
+    give_up_at_ = now + AgentWatch::kTick;
+  }
   if (due(say_why_at_)) {
     say_why_at_.reset();
     if (record_.anyone_runs()) say(record_.first_failure() + "; ending the others");
@@ -124,7 +128,9 @@ void Supervisor::on_deadlines(TimePoint now) {
 bool Supervisor::over() const {
   if (!keeper_gone_at_) return false;
   if (agent_.drained() && !control_open_) return true;
-  return Clock::now() >= *keeper_gone_at_ + kLastWords && !agent_.output_paused();
+  // Nobody may hold the channels open for ever; but what is in them comes out first.
+  return Clock::now() >= *keeper_gone_at_ + kLastWords && !agent_.output_paused() &&
+         agent_.unread_bytes() == 0;
 }
 
 // After the keeper there should be nobody. If the keeper was killed, its agent is our child now and
@@ -135,13 +141,13 @@ void Supervisor::sweep() {
   if (left > 0) say(std::to_string(left) + " processes cannot be ended");
 }
 
-// The last output goes out, for as long as its reader takes; only an impatient user cuts that
-// short.
+// The last output goes out, for as long as its reader takes, if nobody wants the end.
 void Supervisor::write_out() {
   for (output_.flush(); !output_.idle();
        output_.flush()) {  // a turn may add words, about a failed sink for one
-    loop_.turn(Clock::now() + AgentWatch::kTick);
-    if (interrupts_ > 1) return;
+    const TimePoint tick = Clock::now() + AgentWatch::kTick;
+    loop_.turn(give_up_at_ ? std::min(tick, *give_up_at_) : tick);
+    on_deadlines(Clock::now());
   }
 }
 
@@ -153,6 +159,7 @@ std::optional<TimePoint> Supervisor::next_deadline() const {
   consider(answer_by_ ? answer_by_ : job_deadline());
   consider(suspend_deadline_);
   consider(say_why_at_);
+  consider(give_up_at_);
   consider(output_.next_deadline());
   if (keeper_gone_at_ && !agent_.output_paused()) consider(*keeper_gone_at_ + kLastWords);
   return soonest;
@@ -180,6 +187,9 @@ ExitStatus Supervisor::finish() {
   write_out();
   on_sink();
   if (output_.lost()) record_.note_output_lost();
+  if (reader_patience_ && output_.lost_bytes() > 0)
+    say("lost " + std::to_string(output_.lost_bytes()) +
+        " bytes of output that nobody read any more");
   JobResult result = record_.result(Clock::now());
   if (result.verdict.first) result.stderr_tail = output_.stderr_tail(result.verdict.first->rank);
   result.lost_output_bytes = output_.lost_bytes();

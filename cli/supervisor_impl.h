@@ -57,6 +57,7 @@ class Supervisor {
   void perform(const action::RefuseEpoch& refuse);
   void perform(const action::EndJob& end);
   void limit_end(const action::EndJob& end);
+  void limit_readers(const action::EndJob& end);
   void order(const proto::ToAgent& order);
   void begin_stdin();
   void suspend();
@@ -102,7 +103,9 @@ class Supervisor {
   std::optional<TimePoint> time_limit_;  // by the job's clock
   std::optional<TimePoint> answer_by_;   // before a time-out is carried out
   std::optional<TimePoint> suspend_deadline_;
-  std::optional<TimePoint> say_why_at_;  // unless the job is over by then
+  std::optional<std::chrono::milliseconds> reader_patience_;  // while the job ends; else for ever
+  std::optional<TimePoint> give_up_at_;                       // readers that stand still
+  std::optional<TimePoint> say_why_at_;                       // unless the job is over by then
   std::optional<TimePoint> keeper_gone_at_;
 };
 

@@ -46,6 +46,39 @@ TEST_CASE("sink: writes in order, each block to its target") {
   CHECK(sink.lost_bytes() == 0);
 }
 
+TEST_CASE("sink: a reader that stands still can be given up, and what is lost is counted") {
+  Pipe pipe = make_pipe();
+  Sink sink("test", {pipe.write.get()}, 100'000);
+  const TimePoint before = Clock::now();
+  const std::string block(65536, 'x');
+  for (int i = 0; i < 4; ++i) sink.push(0, block);  // the pipe holds one of them
+  pollfd begun{pipe.read.get(), POLLIN, 0};
+  REQUIRE(poll(&begun, 1, 20'000) == 1);
+  sink.give_up(before - 1ms);  // it was idle later than that
+  CHECK(sink.full());
+  sink.give_up(Clock::now());
+  CHECK_FALSE(sink.full());
+  CHECK(sink.idle());
+  sink.push(0, block);  // dropped too
+  CHECK(sink.idle());
+  CHECK(sink.lost_bytes() >= int64_t(3 * block.size()));
+  size_t got = 0;  // so that its thread can end
+  while (got < block.size()) got += read_some(pipe.read.get()).size();
+  CHECK(sink.lost_bytes() >= int64_t(3 * block.size()));
+}
+
+TEST_CASE("sink: an idle one is not given up") {
+  Pipe pipe = make_pipe();
+  Sink sink("test", {pipe.write.get()}, 100'000);
+  sink.push(0, "one");
+  wait_until(sink, [&] { return sink.idle(); });
+  sink.give_up(Clock::now());
+  sink.push(0, "two");
+  wait_until(sink, [&] { return sink.idle(); });
+  CHECK(sink.lost_bytes() == 0);
+  CHECK(read_some(pipe.read.get()) == "onetwo");
+}
+
 TEST_CASE("sink: says when it is full, and wakes when it no longer is") {
   Pipe pipe = make_pipe();
   Sink sink("test", {pipe.write.get()}, 100'000);

@@ -1,12 +1,15 @@
 """What bounds a job's start and end: an agent that does not answer, time limits, and the clocks they are counted by."""
 import ctypes
 import os
+import re
 import signal
+import subprocess
 import time
 
 import support
 from support import Terminal, agent_of, expect, run, start, state, wait_for, wait_for_ranks
 
+LATE_S = 4  # by the clock on the wall, for the test to step in; less than what it then holds the job up for
 LIMIT_S = 40  # of what would take --agent-timeout's 60 s if nothing else bounded it
 
 
@@ -66,7 +69,7 @@ def being_continued_is_no_word_of_the_agent():
 def suspended(flags, where):
     """What a job says that is stopped by Ctrl-Z while rank 0 waits for rank 1, for longer than its time-outs."""
     terminal = Terminal()
-    words = " ".join([support.options.hvdrun, "-np", "2", "--color", "never", *flags, *late(where, 1, 1)])
+    words = " ".join([support.options.hvdrun, "-np", "2", "--color", "never", *flags, *late(where, 1, LATE_S)])
     terminal.type(f"{words}\n")
     terminal.wait(":waiting")
     terminal.type("\x1a")
@@ -112,29 +115,97 @@ class Debugger:
 
 
 def hold(where, *flags):
-    """A job whose late rank is held for longer than its time-outs, before and while the others wait for it."""
-    job = start(*flags, *late(where, 1, 1), np=3)
+    """A job whose late rank is held for longer than its time-outs, before and while the others wait for it.
+
+    Returns what the job said; None without the right to trace.
+    """
+    job = start(*flags, *late(where, 1, LATE_S), np=3)
     lines = [job.stdout.readline() for _ in range(3)]
     held = next(pid for pid in wait_for_ranks(job, 3) if b"HVD_RANK=1\0" in open(f"/proc/{pid}/environ", "rb").read())
-    debugger = Debugger(held)
+    try:
+        debugger = Debugger(held)
+    except PermissionError:
+        job.kill()
+        job.communicate(timeout=LIMIT_S)
+        return None
     time.sleep(7)
     expect(job.poll(), None, lines)
     expect(state(held), "t")
     debugger.let_go()
-    return held, job, end_of(job)
+    err = end_of(job)
+    expect(job.returncode, 0, err)
+    expect(err.count(f"rank 1 (process {held}) is held by a debugger".encode()), 1, err)
+    return err
+
+
+NO_TRACING = "left out: no right to trace"
 
 
 def a_rank_that_a_debugger_holds_before_init_is_waited_for():
-    held, job, err = hold("init", "--start-timeout", "3", "--timeout", "5")
-    expect(job.returncode, 0, err)
-    expect(err.count(f"rank 1 (process {held}) is held by a debugger".encode()), 1, err)
+    return "" if hold("init", "--start-timeout", "3", "--timeout", "5") else NO_TRACING
 
 
 def a_rank_that_a_debugger_holds_before_a_collective_is_waited_for():
-    held, job, err = hold("sum", "--collective-timeout", "3", "--stall-check-warning-time-seconds", "4", "--timeout", "5")
-    expect(job.returncode, 0, err)
-    expect(err.count(f"rank 1 (process {held}) is held by a debugger".encode()), 1, err)
-    assert b"Missing ranks" not in err, err
+    err = hold("sum", "--collective-timeout", "3", "--stall-check-warning-time-seconds", "4", "--timeout", "5")
+    assert err is None or b"Missing ranks" not in err, err
+    return NO_TRACING if err is None else ""
+
+
+def writes(pid):
+    before = support.read(pid, "io").split()[:4]  # of rchar and wchar
+    time.sleep(0.3)
+    return support.read(pid, "io").split()[:4] != before
+
+
+def with_standing_reader(*flags, both=False):
+    """A job that writes without end into a pipe that nobody reads, and that pipe's end."""
+    reader, writer = os.pipe()
+    job = start("--stop-grace", "1", *flags, "yes", stdout=writer, stderr=writer if both else subprocess.PIPE)
+    os.close(writer)
+    wait_for_ranks(job, 2)
+    wait_for(lambda: not any(writes(pid) for pid in support.ranks_of(job.pid)))
+    return job, reader
+
+
+def a_reader_that_stands_still_does_not_hold_up_a_time_limit():
+    job, reader = with_standing_reader("--timeout", "2")
+    err = end_of(job)
+    expect(job.returncode, 124, err)
+    for rank in (0, 1):
+        assert f"rank {rank} runs and has not called hvd::init(), blocked in writing: nobody reads".encode() in err, err
+    assert re.search(rb"hvdrun: lost [1-9][0-9]{5,} bytes of output", err), err
+    os.close(reader)
+
+
+def a_reader_that_stands_still_does_not_hold_up_a_terminated_job():
+    for both in (False, True):
+        job, reader = with_standing_reader(both=both)
+        job.terminate()
+        job.communicate(timeout=LIMIT_S)
+        expect(job.returncode, -signal.SIGTERM)
+        os.close(reader)
+
+
+def a_reader_that_stands_still_does_not_hold_up_an_impatient_user():
+    job, reader = with_standing_reader()
+    job.send_signal(signal.SIGINT)
+    while b"again: kill them now" not in job.stderr.readline():
+        pass
+    job.send_signal(signal.SIGINT)
+    err = end_of(job)
+    expect(job.returncode, -signal.SIGINT, err)
+    os.close(reader)
+
+
+def a_reader_that_comes_late_gets_all():
+    reader, writer = os.pipe()
+    job = start("--stop-grace", "1", "--timeout", "30", "--", "bash", "-c", "seq 100000 200000", stdout=writer)
+    os.close(writer)
+    time.sleep(3)
+    with os.fdopen(reader, "rb") as file:
+        lines = file.read().splitlines()
+    err = end_of(job)
+    expect((job.returncode, len(lines)), (0, 200002), err)
 
 
 support.parse_options("late_worker")
@@ -143,4 +214,7 @@ support.main(the_start_timeout_bounds_an_agent_that_never_comes, a_stopped_agent
              a_rank_in_init_is_not_timed_out_while_the_job_is_suspended,
              a_rank_in_a_collective_is_not_timed_out_while_the_job_is_suspended,
              a_rank_that_a_debugger_holds_before_init_is_waited_for,
-             a_rank_that_a_debugger_holds_before_a_collective_is_waited_for)
+             a_rank_that_a_debugger_holds_before_a_collective_is_waited_for,
+             a_reader_that_stands_still_does_not_hold_up_a_time_limit,
+             a_reader_that_stands_still_does_not_hold_up_a_terminated_job,
+             a_reader_that_stands_still_does_not_hold_up_an_impatient_user, a_reader_that_comes_late_gets_all)
