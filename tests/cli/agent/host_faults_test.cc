@@ -188,8 +188,9 @@ int turns(HostJob& job, const std::function<bool()>& done, std::chrono::millisec
 TEST_CASE("host faults: a worker waits for descriptors without keeping the agent busy") {
   HostJob job({.ranks = 2, .program = "come and go"});
   const rlim_t limit = 256;
-  std::optional<FewDescriptors> few(limit);
-  std::optional<Unread> unread(500);
+  std::optional<Unread> unread(
+      500);  // first: as soon as the limit counts, so do others' descriptors
+  FewDescriptors few(limit);
   const auto told = [&] { return !job.warnings().empty(); };
   turns(job, told, 60s);
   REQUIRE(told());
@@ -210,7 +211,7 @@ TEST_CASE("host faults: an agent without a descriptor for a new worker waits unt
   HostJob job({.ranks = 1, .program = "come and go"});
   std::vector<UniqueFd> taken;
   const rlim_t limit = 256;
-  std::optional<FewDescriptors> few(limit);
+  FewDescriptors few(limit);
   for (int fd; (fd = fcntl(0, F_DUPFD_CLOEXEC, 3)) >= 0;) taken.emplace_back(fd);
   const auto told = [&] { return !job.warnings().empty(); };
   turns(job, told, 60s);
