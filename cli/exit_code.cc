@@ -29,6 +29,9 @@ ExitStatus exit_status_of(EndCause cause) {
 }
 
 int exit_code_of_spawn(int error) {
+  // Want of descriptors, processes or memory says nothing about the command.
+  if (error == EMFILE || error == ENFILE || error == EAGAIN || error == ENOMEM)
+    return kExitOwnFailure;
   return error == ENOENT || error == ENOTDIR ? kExitNotFound : kExitNotExecutable;
 }
 

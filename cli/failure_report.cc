@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "cli/pipe.h"
 #include "cli/signals.h"
 
 namespace hvd {
@@ -125,7 +126,7 @@ std::string fallout_line(const Verdict& verdict) {
 
 std::string how_it_ended(const RankEnd& end) {
   if (end.spawn_error != 0)
-    return "could not be started (" + end.spawn_step + ": " + std::strerror(end.spawn_error) + ")";
+    return "could not be started (" + end.spawn_step + ": " + error_text(end.spawn_error) + ")";
   if (end.killed) return "was killed by " + signal_name(end.status);
   return "exited with code " + std::to_string(end.status);
 }

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <string>
 
 #include "cli/pipe.h"
@@ -15,7 +14,7 @@ namespace hvd {
 namespace {
 
 Error cannot(const std::string& what, int error) {
-  return Error(ErrorCode::kUnavailable, "cannot " + what + ": " + std::strerror(error));
+  return Error(ErrorCode::kUnavailable, "cannot " + what + ": " + error_text(error));
 }
 
 }  // namespace

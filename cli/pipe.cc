@@ -13,11 +13,16 @@ namespace hvd {
 Pipe make_pipe() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
-    throw Error(ErrorCode::kUnavailable, std::string("cannot make a pipe: ") +
-                                             std::strerror(errno) +
-                                             "; raise the limit on open files (ulimit -n)");
+    throw Error(ErrorCode::kUnavailable, "cannot make a pipe: " + error_text(errno));
   }
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+std::string error_text(int error) {
+  const std::string text = std::strerror(error);
+  if (error == EMFILE) return text + "; raise the limit on open files (ulimit -n)";
+  if (error == EAGAIN) return text + "; raise the limit on processes (ulimit -u)";
+  return text;
 }
 
 void set_nonblocking(int fd) { fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK); }

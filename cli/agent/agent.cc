@@ -1,6 +1,7 @@
 #include "cli/agent/agent.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 #include "cli/agent/process_state.h"
 #include "cli/agent/streams.h"
 #include "cli/agent/workers.h"
+#include "cli/exit_code.h"
 #include "cli/frame.h"
 #include "cli/loop.h"
 #include "cli/messages.h"
@@ -431,6 +433,13 @@ int Agent::run() {
 }  // namespace
 
 void run_agent(int argc, char** argv) {
+  struct stat control;
+  if (fstat(kControlFd, &control) != 0 || !S_ISSOCK(control.st_mode)) {
+    std::fprintf(stderr,
+                 "hvdrun: agent is a part of hvdrun's own, which it starts itself; a program "
+                 "of that name is started by hvdrun -np 2 ./agent\n");
+    _exit(kExitUsage);
+  }
   Kept kept = become_kept(argc, argv);
   try {
     signal(SIGPIPE, SIG_IGN);

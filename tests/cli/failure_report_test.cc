@@ -109,13 +109,19 @@ TEST_CASE("failure report: causes of hvdrun's own decide before ranks do") {
 TEST_CASE("failure report: a command that is not there is 127, one that cannot run 126") {
   RankEnd end = code(0, 0, 0);
   end.spawn_step = "exec of ./train";
-  for (const auto& [error, wanted] :
-       {std::pair{ENOENT, 127}, {ENOTDIR, 127}, {EACCES, 126}, {ENOEXEC, 126}}) {
+  for (const auto& [error, wanted] : {std::pair{ENOENT, 127},
+                                      {ENOTDIR, 127},
+                                      {EACCES, 126},
+                                      {ENOEXEC, 126},
+                                      {EMFILE, 125},
+                                      {EAGAIN, 125}}) {
     end.spawn_error = error;
     JobFacts one = facts({end});
     one.size = 4;
     CHECK(attribute(one).status.code == wanted);
   }
+  end.spawn_error = EMFILE;
+  CHECK_THAT(how_it_ended(end), Catch::Contains("raise the limit on open files (ulimit -n)"));
 }
 
 TEST_CASE("failure report: a rank that left others alone with exit code 0 is the failure") {

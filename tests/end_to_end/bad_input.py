@@ -35,6 +35,7 @@ def how_many_ranks():
         refused(folder, ["-np", "2"], 2, "no command", "hvdrun -np 2 ./train")
         refused(folder, ["-np", "2", "--"], 2, "no command")
         refused(folder, [], 2, "no command")
+        refused(folder, ["agent"], 2, "hvdrun -np 2 ./agent")
         refused(folder, ["-np", "3", "-H", "localhost:2", *TOUCH], 2, "2 slots", "-np 3")
         no_gpu = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
         refused(folder, TOUCH, 2, "hvdrun -np 2 touch ", environment=no_gpu)
