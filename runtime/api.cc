@@ -1,4 +1,5 @@
 // The calls of <hvd/hvd.h>: checked, made into operations, and handed to the engine.
+#include <algorithm>
 #include <cstring>
 
 #include "hvd/hvd.h"
@@ -69,9 +70,9 @@ void describe_allgather(Operation& operation, const detail::ConstPart& part,
   operation.allocate = allocate;
 }
 
-const World& world() {
+int of_world(int World::* member) {
   std::shared_ptr<Context> keep;
-  return context_for_call(keep).world();
+  return context_for_call(keep).world().*member;
 }
 
 }  // namespace
@@ -80,12 +81,12 @@ void init() { start_context(); }
 void shutdown() { end_context(); }
 bool is_initialized() noexcept { return has_context(); }
 
-int rank() { return world().rank; }
-int size() { return world().size; }
-int local_rank() { return world().local_rank; }
-int local_size() { return world().local_size; }
-int cross_rank() { return world().cross_rank; }
-int cross_size() { return world().cross_size; }
+int rank() { return of_world(&World::rank); }
+int size() { return of_world(&World::size); }
+int local_rank() { return of_world(&World::local_rank); }
+int local_size() { return of_world(&World::local_size); }
+int cross_rank() { return of_world(&World::cross_rank); }
+int cross_size() { return of_world(&World::cross_size); }
 
 // Nothing of these is in this build: shared memory is the transport there is.
 bool mpi_built() noexcept { return false; }
@@ -143,15 +144,21 @@ std::shared_ptr<Work> allgather_async(ConstPart part, Allocate allocate,
       std::move(keep));
 }
 
-std::shared_ptr<void> arena_memory(uint64_t bytes, void** data) {
+std::shared_ptr<void> arena_memory(size_t count, size_t element_bytes, void** data) {
   std::shared_ptr<Context> keep;
   Engine& engine = context_for_call(keep).engine();
   if (!engine.on_init_thread()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "hvd::arena_buffer() is a collective of the thread that called hvd::init()");
   }
+  constexpr uint64_t kBytesMax = uint64_t{1} << 62;  // of any address space
+  if (count > kBytesMax / element_bytes)
+    throw Error(ErrorCode::kUnavailable, "hvd::arena_buffer() of " + std::to_string(count) +
+                                             " elements of " + std::to_string(element_bytes) +
+                                             " bytes is more than any memory holds");
   // A segment of no bytes is none; a buffer of no elements is one all the same.
-  const std::shared_ptr<Segment> segment = engine.add_segment(bytes == 0 ? 1 : bytes);
+  const std::shared_ptr<Segment> segment =
+      engine.add_segment(std::max(count * element_bytes, size_t{1}));
   *data = segment->own();
   return segment;
 }

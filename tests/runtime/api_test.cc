@@ -5,6 +5,9 @@
 #include <array>
 #include <cstdlib>
 #include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "hvd/hvd.h"
 #include "tests/support/catch.h"
@@ -57,12 +60,29 @@ TEST_CASE("api: alone, every collective is the identity, factors applied") {
   std::array<bool, 2> flags{true, false};
   hvd::allreduce_(flags, {.op = hvd::ReduceOp::kMin});
   CHECK(flags == std::array<bool, 2>{true, false});
+  CHECK(hvd::allgather(flags) == std::vector<uint8_t>{1, 0});
+  CHECK(hvd::allgather_async(flags).wait() == std::vector<uint8_t>{1, 0});
   std::array<hvd::bfloat16, 3> halves{hvd::bfloat16(1), hvd::bfloat16(2), hvd::bfloat16(3)};
   hvd::allreduce_(halves, {.postscale = 0.5});
   CHECK(float(halves[2]) == 1.5f);
   CHECK_NOTHROW(hvd::barrier());
   std::vector<double> nothing;
   CHECK_NOTHROW(hvd::allreduce_(nothing));
+}
+
+TEST_CASE("api: a result that nobody keeps comes by value, of one that is kept by reference") {
+  World world;
+  const std::vector<float> x{1, 2, 3};
+  float sum = 0;
+  for (const float one : hvd::allreduce_async(x, {.name = "x"}).wait()) sum += one;
+  CHECK(sum == 6);
+  static_assert(std::is_same_v<decltype(hvd::allgather_async(x).wait()), std::vector<float>>);
+
+  hvd::Result<float> result = hvd::allgather_async(x);
+  result.wait()[1] = 7;
+  hvd::Result<float> copy = result;
+  CHECK(std::move(result).wait() == std::vector<float>{1, 7, 3});
+  CHECK(copy.wait() == std::vector<float>{1, 7, 3});  // what a copy keeps is not taken away
 }
 
 TEST_CASE("api: alone, bytes go and come back") {
@@ -94,6 +114,9 @@ TEST_CASE("api: what makes no sense is named") {
   World world;
   std::vector<float> x(2);
   CHECK_THROWS_WITH(hvd::broadcast_(x, 1), Catch::Contains("root 1 is no rank"));
+  CHECK_THROWS_WITH(hvd::arena_buffer<float>(size_t{1} << 62),
+                    Catch::Contains("4611686018427387904 elements of 4 bytes"));
+  CHECK_THROWS_WITH(hvd::arena_buffer<double>(~size_t{0}), Catch::Contains("more than any memory"));
   CHECK_THROWS_WITH(hvd::broadcast_(x, -1), Catch::Contains("root -1"));
   CHECK_THROWS_WITH(hvd::allreduce_(x, {.op = hvd::ReduceOp::kAdasum}), Catch::Contains("Adasum"));
   std::array<bool, 1> flag{};

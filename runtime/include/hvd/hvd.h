@@ -38,7 +38,8 @@ namespace hvd {
 // thread is the init thread from then on. Does nothing when initialized.
 HVD_API void init();
 // Ends this rank's part tidily, on the init thread. The others notice at their first operation that
-// needs this rank. Ending the process without it is a failure in their eyes.
+// needs this rank. A process may end without it once the others need it no more; while they still
+// do, that is a failure, which names this rank.
 HVD_API void shutdown();
 HVD_API bool is_initialized() noexcept;
 
@@ -100,10 +101,15 @@ template <class Range>
 concept MutableElements =
     Elements<Range> &&
     !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<Range>>>;
-// For results in a std::vector, of which that of bool is none: use uint8_t, or the in-place form.
+// For results in a std::vector, of which that of bool holds no bools: reduce and broadcast bool in
+// place.
 template <class Range>
 concept CopiedElements =
     Elements<Range> && !std::is_same_v<std::ranges::range_value_t<Range>, bool>;
+// What a gathered element is: of bool uint8_t, 0 or 1.
+template <class Range>
+using Gathered = std::conditional_t<std::is_same_v<std::ranges::range_value_t<Range>, bool>,
+                                    uint8_t, std::ranges::range_value_t<Range>>;
 
 // ---- options
 
@@ -145,7 +151,7 @@ HVD_API std::shared_ptr<Work> broadcast_async(Part part, int root, const Broadca
                                               Keep keep);
 HVD_API std::shared_ptr<Work> allgather_async(ConstPart part, Allocate allocate,
                                               const AllgatherOptions& options, Keep keep);
-HVD_API std::shared_ptr<void> arena_memory(uint64_t bytes, void** data);
+HVD_API std::shared_ptr<void> arena_memory(size_t count, size_t element_bytes, void** data);
 
 template <MutableElements Range>
 Part part_of(Range&& range) {
@@ -172,10 +178,15 @@ class Result {
   Result(std::shared_ptr<Work> work, std::shared_ptr<std::vector<T>> data)
       : work_(std::move(work)), data_(std::move(data)) {}
   bool done() const { return work_->done(); }
-  // Throws what went wrong. The vector lives as long as any copy of this object.
-  std::vector<T>& wait() {
+  // Throws what went wrong. The vector lives as long as any copy of this object; of an object that
+  // nobody keeps it comes by value, so that `for (float x : allreduce_async(…).wait())` is safe.
+  std::vector<T>& wait() & {
     work_->wait();
     return *data_;
+  }
+  std::vector<T> wait() && {
+    work_->wait();
+    return data_.use_count() == 1 ? std::move(*data_) : *data_;
   }
 
  private:
@@ -233,28 +244,28 @@ std::shared_ptr<Work> broadcast_async_(Range&& data, int root,
 }
 
 // All ranks' parts, in rank order; their lengths may differ.
-template <CopiedElements Range>
+template <Elements Range>
 auto allgather(const Range& mine, const AllgatherOptions& options = {}) {
-  using T = std::ranges::range_value_t<Range>;
-  std::vector<T> result;
-  detail::allgather({std::ranges::data(mine), std::ranges::size(mine), ElementType<T>::value},
+  std::vector<Gathered<Range>> result;
+  detail::allgather({std::ranges::data(mine), std::ranges::size(mine),
+                     ElementType<std::ranges::range_value_t<Range>>::value},
                     detail::into(result), options);
   return result;
 }
 
-template <CopiedElements Range>
+template <Elements Range>
 auto allgather_async(const Range& mine, const AllgatherOptions& options = {}) {
-  using T = std::ranges::range_value_t<Range>;
+  using T = Gathered<Range>;
+  constexpr DataType kType = ElementType<std::ranges::range_value_t<Range>>::value;
   struct Parts {
     std::vector<T> mine, all;
   };
   auto parts = std::make_shared<Parts>();
   parts->mine.assign(std::ranges::begin(mine), std::ranges::end(mine));
   std::shared_ptr<std::vector<T>> all(parts, &parts->all);
-  return Result<T>(
-      detail::allgather_async({parts->mine.data(), parts->mine.size(), ElementType<T>::value},
-                              detail::into(parts->all), options, parts),
-      all);
+  return Result<T>(detail::allgather_async({parts->mine.data(), parts->mine.size(), kType},
+                                           detail::into(parts->all), options, parts),
+                   all);
 }
 
 // Returns when every rank has called it.
@@ -296,7 +307,7 @@ class ArenaBuffer {
 template <Element T>
 ArenaBuffer<T> arena_buffer(size_t n) {
   void* data = nullptr;
-  std::shared_ptr<void> memory = detail::arena_memory(uint64_t{n} * sizeof(T), &data);
+  std::shared_ptr<void> memory = detail::arena_memory(n, sizeof(T), &data);
   return ArenaBuffer<T>(std::move(memory), static_cast<T*>(data), n);
 }
 
