@@ -13,6 +13,7 @@ StatusSnapshot copy(const StatusPage& page) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   StatusSnapshot status;
   status.phase = static_cast<Phase>(page.phase.load(kRelaxed));
+  status.order = static_cast<Order>(page.order.load(kRelaxed));
   status.epoch = page.epoch.load(kRelaxed);
   status.sequence = page.sequence.load(kRelaxed);
   status.bytes = page.bytes.load(kRelaxed);
@@ -34,6 +35,16 @@ std::string duration_text(const StatusSnapshot& status, TimePoint now) {
   std::array<char, 32> text;
   std::snprintf(text.data(), text.size(), ", for %.1f s", seconds);
   return text.data();
+}
+
+// "was in allreduce "x" float32 [4] Sum #12, 16 bytes"; waiting for one that others have yet to
+// submit, it has no number.
+std::string collective_text(const StatusSnapshot& status) {
+  std::string text = status.order == Order::kLog ? "was waiting for " : "was in ";
+  text += status.operation.empty() ? "a collective" : status.operation;
+  if (status.sequence != 0) text += " #" + std::to_string(status.sequence);
+  if (status.bytes != 0) text += ", " + std::to_string(status.bytes) + " bytes";
+  return text;
 }
 
 }  // namespace
@@ -60,20 +71,20 @@ StatusSnapshot read_status(const StatusPage& page) {
 
 std::string describe(const StatusSnapshot& status, TimePoint now) {
   const std::string duration = duration_text(status, now);
-  const std::string step = status.step == 0 ? "" : " of step " + std::to_string(status.step);
+  const auto step = [&](const char* where) {
+    return status.step == 0 ? "" : where + std::to_string(status.step);
+  };
   switch (status.phase) {
     case Phase::kNone:
       return "never called hvd::init()";
     case Phase::kInit:
       return "was in hvd::init()" + duration;
     case Phase::kComputing:
-      return "was computing" + step + duration;
+      return "was computing" + step(" after step ") + duration;
     case Phase::kCollective:
-      return "was in " + (status.operation.empty() ? "a collective" : status.operation) + " #" +
-             std::to_string(status.sequence) + ", " + std::to_string(status.bytes) + " bytes" +
-             duration;
+      return collective_text(status) + duration;
     case Phase::kSynchronize:
-      return "was in synchronize()" + step + duration;
+      return "was in synchronize()" + step(" of step ") + duration;
     case Phase::kShutdown:
       return "was in hvd::shutdown()" + duration;
     case Phase::kLeft:

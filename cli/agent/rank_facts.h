@@ -17,6 +17,7 @@ namespace hvd {
 struct StatusSnapshot {
   Phase phase = Phase::kNone;
   uint32_t epoch = 0;
+  Order order = Order::kProgram;
   uint64_t sequence = 0;
   uint64_t bytes = 0;
   uint64_t step = 0;

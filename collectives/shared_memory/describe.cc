@@ -30,7 +30,7 @@ std::string number(double value) {
 
 const char* name_of(OperationKind kind) {
   constexpr const char* kNames[] = {"allreduce", "allgather", "broadcast", "barrier",
-                                    "a new segment"};
+                                    "arena_buffer"};
   return kNames[static_cast<size_t>(kind)];
 }
 

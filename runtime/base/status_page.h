@@ -21,6 +21,12 @@ enum class Phase : uint32_t {
   kLeft,         // after shutdown()
 };
 
+// Where the sequence of an operation comes from.
+enum class Order : uint32_t {
+  kProgram,  // calls of the thread that called hvd::init()
+  kLog,      // named asynchronous operations; none (0) while ranks have yet to submit it
+};
+
 struct StatusPage {
   static constexpr uint32_t kMagic = 0x68766453;  // "hvdS"
   static constexpr uint32_t kVersion = 1;
@@ -31,10 +37,10 @@ struct StatusPage {
   std::atomic<uint32_t> lock;   // odd: being written
   std::atomic<uint32_t> phase;  // Phase
   std::atomic<uint32_t> epoch;
-  std::atomic<uint32_t> order;     // 0 program, 1 log, 2 list
-  std::atomic<uint64_t> sequence;  // of the operation, in its order
-  std::atomic<uint64_t> bytes;
-  std::atomic<uint64_t> step;               // of the optimizer; 0: none yet
+  std::atomic<uint32_t> order;              // Order
+  std::atomic<uint64_t> sequence;           // of the operation, in its order
+  std::atomic<uint64_t> bytes;              // of this rank's part; 0: it has no data
+  std::atomic<uint64_t> step;               // the optimizer's last one, or the one in synchronize()
   std::atomic<int64_t> since_ns;            // CLOCK_MONOTONIC, when this phase began
   std::atomic<char> operation[kNameBytes];  // "allreduce float32 [100] avg_loss", zero-terminated
 };

@@ -192,11 +192,32 @@ void EngineBucketList::issue(int bucket) {
   communicator_->start(one.operation);
 }
 
+// While it lives the status page says: in synchronize(), of the step after the last one made.
+class EngineBucketList::StepStatus {
+ public:
+  explicit StepStatus(const EngineBucketList& list) : list_(list) {
+    if (!tells_) return;
+    list_.parts_->status.set_step(list_.step() + 1);
+    list_.parts_->status.begin(Phase::kSynchronize);
+  }
+  ~StepStatus() {
+    if (!tells_) return;
+    list_.parts_->status.set_step(list_.step());
+    list_.parts_->status.end();
+  }
+  StepStatus(const StepStatus&) = delete;
+  StepStatus& operator=(const StepStatus&) = delete;
+
+ private:
+  const EngineBucketList& list_;
+  const bool tells_ = list_.parts_->on_init_thread();
+};
+
 StepVerdict EngineBucketList::finish(const StepWord& word) {
   parts_->check_running();
   for (size_t i = 0; i < spec_.buckets.size(); ++i)
     HVD_CHECK(buckets_[i].ready.load(), "finish() before all buckets are ready");
-  if (parts_->on_init_thread()) parts_->status.begin(Phase::kSynchronize);
+  const StepStatus status(*this);
   write_control(word);
   Operation exchange;
   exchange.kind = OperationKind::kAllreduce;
@@ -207,10 +228,6 @@ StepVerdict EngineBucketList::finish(const StepWord& word) {
   run(exchange);
   StepVerdict verdict = read_control(word);
   reset_step();
-  if (parts_->on_init_thread()) {
-    parts_->status.set_step(step());
-    parts_->status.end();
-  }
   return verdict;
 }
 

@@ -45,6 +45,7 @@ class EngineBucketList final : public BucketList, private Feed {
     std::atomic<Home> home{Home::kHome};
     std::atomic<bool> ready{false};
   };
+  class StepStatus;
   static constexpr size_t kPoisonBytes = 512;
 
   EngineBucketList(std::shared_ptr<Engine::Parts> parts, const BucketListSpec& spec,

@@ -99,7 +99,7 @@ void Engine::Parts::meet() {
     program = make_communicator(*peers, arena, {.segment = 0, .offset = 0, .seed = 1});
     log = make_communicator(*peers, arena, {.segment = 0, .offset = communicator, .seed = 2});
     negotiation = std::make_unique<Negotiation>(progress, *peers, *log, segment, 2 * communicator,
-                                                options.collective_timeout);
+                                                status, options.collective_timeout);
     progress.add(*program);
     progress.add(*log);
     progress.add(*negotiation);
@@ -160,8 +160,8 @@ void Engine::Parts::run(Operation& operation, std::chrono::milliseconds timeout)
     operation.outcome = Outcome::kFailedUntouched;
     return;
   }
-  status.begin(Order::kProgram, ++calls, operation);
   program->start(operation);
+  status.begin(Order::kProgram, ++calls, operation, operation.hash);
   const int tries = progress.spins() ? kTriesBeforeLooking : 1;
   for (int i = 0; i < tries; ++i) {
     progress.advance(*program);

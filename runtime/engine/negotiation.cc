@@ -59,8 +59,13 @@ class Negotiation::Pending final : public Work {
     awaited.what = [this] { return "\"" + name_ + "\""; };
     awaited.timeout = owner.collective_timeout_;
     awaited.missing = [&owner, this] { return owner.missing(name_); };
+    const bool tells = std::this_thread::get_id() == owner.init_thread_;
+    if (tells) awaited.on_sleep = [&owner](TimePoint now) { owner.status_.waiting(now); };
     owner.progress_.hold();
+    if (tells && !done())  // with the token: until it is done the operation is there
+      owner.status_.begin(Order::kLog, operation().sequence, operation(), hash_);
     owner.progress_.wait_and_leave(awaited);
+    if (tells) owner.status_.end();
   }
 
   const std::weak_ptr<Negotiation> owner_;
@@ -72,7 +77,7 @@ class Negotiation::Pending final : public Work {
 };
 
 Negotiation::Negotiation(Progress& progress, Peers& peers, Communicator& communicator,
-                         std::shared_ptr<Segment> segment, uint64_t offset,
+                         std::shared_ptr<Segment> segment, uint64_t offset, StatusWriter& status,
                          std::chrono::milliseconds collective_timeout)
     : progress_(progress),
       peers_(peers),
@@ -82,6 +87,7 @@ Negotiation::Negotiation(Progress& progress, Peers& peers, Communicator& communi
       me_(peers.world().local_rank),
       size_(peers.world().local_size),
       first_rank_(peers.world().rank - me_),
+      status_(status),
       collective_timeout_(collective_timeout) {
   if (me_ != 0) return;
   coordinator_ = std::make_unique<Coordinator>(size_, LogWords::kNamesMax, first_rank_);

@@ -12,6 +12,7 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -25,14 +26,16 @@
 #include "runtime/engine/feed.h"
 #include "runtime/engine/log_words.h"
 #include "runtime/engine/progress.h"
+#include "runtime/engine/status_writer.h"
 
 namespace hvd {
 
 class Negotiation final : public Feed {
  public:
-  // `words` of every rank lie at `offset` of its piece of `segment`. All outlive this.
+  // Made by the init thread, whose `status` it is. `words` of every rank lie at `offset` of its
+  // piece of `segment`. All outlive this.
   Negotiation(Progress& progress, Peers& peers, Communicator& communicator,
-              std::shared_ptr<Segment> segment, uint64_t offset,
+              std::shared_ptr<Segment> segment, uint64_t offset, StatusWriter& status,
               std::chrono::milliseconds collective_timeout);
   ~Negotiation() override;
 
@@ -85,6 +88,8 @@ class Negotiation final : public Feed {
   const std::shared_ptr<Segment> segment_;
   const uint64_t offset_;
   const int me_, size_, first_rank_;
+  StatusWriter& status_;  // the init thread's
+  const std::thread::id init_thread_ = std::this_thread::get_id();
   const std::chrono::milliseconds collective_timeout_;
 
   Mutex mutex_;

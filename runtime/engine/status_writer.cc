@@ -2,16 +2,17 @@
 #include "runtime/engine/status_writer.h"
 
 #include <algorithm>
+#include <string>
 
 #include "collectives/shared_memory/describe.h"
 
 namespace hvd {
 
-void StatusWriter::write_text(const Operation& operation) {
-  kind_ = operation.kind;
-  type_ = operation.result.type;
-  count_ = operation.result.count;
-  name_ = operation.name;
+void StatusWriter::write(const Operation& operation, uint64_t hash) {
+  hash_ = hash;
+  input_count_ = operation.input.count;
+  const bool gathers = operation.kind == OperationKind::kAllgather;
+  page_.bytes.store(gathers ? operation.input.bytes() : operation.result.bytes(), kStore);
   const std::string text = describe(operation);
   const size_t length = std::min(text.size(), size_t{StatusPage::kNameBytes - 1});
   for (size_t i = 0; i < length; ++i) page_.operation[i].store(text[i], kStore);

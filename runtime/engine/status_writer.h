@@ -4,27 +4,23 @@
 // has really waited (about a millisecond); then waiting() notes when.
 #pragma once
 
-#include <string>
-#include <string_view>
-
 #include "collectives/communicator.h"
 #include "runtime/base/deadline.h"
 #include "runtime/base/status_page.h"
 
 namespace hvd {
 
-enum class Order : uint32_t { kProgram = 0, kLog = 1, kList = 2 };  // StatusPage::order
-
 class StatusWriter {
  public:
   explicit StatusWriter(StatusPage& page) : page_(page) {}
 
-  void begin(Order order, uint64_t sequence, const Operation& operation) {
+  // `hash`: of all that has to agree on all ranks, and so of nearly all that is written; the same
+  // operation again costs a few stores.
+  void begin(Order order, uint64_t sequence, const Operation& operation, uint64_t hash) {
     open();
     page_.order.store(static_cast<uint32_t>(order), kStore);
     page_.sequence.store(sequence, kStore);
-    page_.bytes.store(operation.result.bytes(), kStore);
-    if (!is_written(operation)) write_text(operation);
+    if (hash != hash_ || operation.input.count != input_count_) write(operation, hash);
     close(Phase::kCollective);
   }
   // A wait of another kind: inside synchronize(), shutdown(), …
@@ -38,11 +34,7 @@ class StatusWriter {
   void set_epoch(uint32_t epoch) { page_.epoch.store(epoch, std::memory_order_relaxed); }
 
  private:
-  bool is_written(const Operation& operation) const {
-    return operation.kind == kind_ && operation.result.type == type_ &&
-           operation.result.count == count_ && operation.name == name_;
-  }
-  void write_text(const Operation& operation);
+  void write(const Operation& operation, uint64_t hash);
   void open() { page_.lock.store(++lock_, std::memory_order_relaxed); }
   void close(Phase phase) {
     page_.since_ns.store(0, kStore);
@@ -55,11 +47,9 @@ class StatusWriter {
 
   StatusPage& page_;
   uint32_t lock_ = 0;
-  // What the page's text says.
-  OperationKind kind_ = OperationKind::kBarrier;
-  DataType type_ = DataType::kFloat32;
-  size_t count_ = ~size_t{0};
-  std::string name_;
+  // Of the operation in the page.
+  uint64_t hash_ = 0;
+  size_t input_count_ = ~size_t{0};  // none yet
 };
 
 }  // namespace hvd

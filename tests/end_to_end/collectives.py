@@ -8,7 +8,7 @@ import tempfile
 import time
 
 import support
-from support import expect, run, start, wait_for_ranks
+from support import expect, run
 
 # A crash is to end the worker by its signal, also in a build whose sanitizer would rather report it.
 os.environ["ASAN_OPTIONS"] = ":".join(filter(None, [os.environ.get("ASAN_OPTIONS"), "handle_segv=0"]))
@@ -35,16 +35,12 @@ def a_rank_that_crashes_is_named_and_survivors_are_told():
 
 
 def a_rank_killed_inside_a_collective_is_named_with_what_it_did():
-    job = start(*worker("loop"), np=3)
-    ranks = wait_for_ranks(job, 3)
-    while b"going" not in job.stdout.readline():
-        pass
-    os.kill(ranks[2], signal.SIGKILL)
-    _, err = job.communicate(timeout=30)
-    expect(job.returncode, 137, err)
-    lines = err.decode().splitlines()
-    assert "was killed by SIGKILL" in lines[-1], err
-    assert any("allreduce" in line or "was computing" in line for line in lines), err
+    script = f"[ $HVD_RANK = 2 ] && export HVD_FAULT_POINT=collective_entered:8:kill; exec '{support.options.worker}' loop 0"
+    seen = run("--", "bash", "-c", script, np=3)
+    expect(seen.returncode, 137, seen.stderr)
+    assert "first failure: rank 2 " in last_line(seen) and "was killed by SIGKILL" in last_line(seen), seen.stderr
+    told = re.findall(r"was (?:in|computing|waiting).*", seen.stderr.decode())
+    assert len(told) == 1 and re.match(r"was in allreduce float32 \[1000\] Sum #\d+, 4000 bytes", told[0]), seen.stderr
 
 
 def a_rank_that_deserts_with_code_0_is_the_failure():
@@ -81,6 +77,12 @@ def a_time_limit_says_what_each_rank_was_doing():
     expect(seen.returncode, 124)
     assert b"hvdrun: rank 0 was in hvd::init()" in seen.stderr, seen.stderr
     assert b"hvdrun: rank 1 runs and has not called hvd::init()" in seen.stderr, seen.stderr
+    seen = run("--timeout", "5", *worker("apart", 2), np=3)
+    expect(seen.returncode, 124)
+    for line in (r"rank 0 was in allreduce float32 \[1000\] Sum #\d+, 4000 bytes, for \d\.\d s",
+                 r'rank 1 was waiting for allreduce "later" float32 \[1000\] Max, 4000 bytes, for \d\.\d s',
+                 r"rank 2 was computing"):
+        assert re.search(f"^hvdrun: {line}$", seen.stderr.decode(), re.MULTILINE), (line, seen.stderr)
 
 
 def a_collective_that_waits_too_long_fails_and_names_who_is_missing():

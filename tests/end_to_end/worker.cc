@@ -6,6 +6,7 @@
 // - leave: the same, after shutdown()
 // - crash: RANK kills itself with SIGSEGV after a few sums; the others say what they were told
 // - idle: RANK sums no more after a few sums, and sleeps
+// - apart: after a few sums RANK computes, rank 1 waits for an asynchronous operation, others sum
 // - absent: RANK never calls init(), and sleeps
 // - epochs: ten times init(), a sum, shutdown()
 #include <hvd/hvd.h>
@@ -26,6 +27,11 @@ void sum() {
   if (x[7] != float(hvd::size() * (hvd::size() - 1)) / 2) std::abort();
 }
 
+void wait_for_maximum() {
+  std::vector<float> x(1000);
+  hvd::allreduce_async_(x, {.name = "later", .op = hvd::ReduceOp::kMax})->wait();
+}
+
 int run(const std::string& what, bool here) {
   if (what == "absent" && here) {
     pause();
@@ -43,8 +49,9 @@ int run(const std::string& what, bool here) {
   for (int i = 0;; ++i) {
     sum();
     if (i == 3) std::printf("going\n"), std::fflush(stdout);
+    if (i >= 10 && what == "apart" && hvd::rank() == 1) wait_for_maximum();
     if (i < 10 || !here || what == "loop") continue;
-    if (what == "idle") pause();
+    if (what == "idle" || what == "apart") pause();
     if (what == "crash") raise(SIGSEGV);
     if (what == "leave") hvd::shutdown();
     std::_Exit(0);

@@ -212,6 +212,19 @@ const RankProgram blocked("blocked", [] {
   });
 });
 
+// The same in an asynchronous one, after a synchronous one that is much like it.
+const RankProgram waiting("waiting", [] {
+  return guarded([] {
+    init();
+    std::vector<float> x(1);
+    allreduce_(x, {.name = "x"});
+    if (rank() == 0) {
+      for (;;) pause();
+    }
+    allreduce_async_(x, {.name = "x", .op = ReduceOp::kMax, .postscale = 3})->wait();
+  });
+});
+
 constexpr unsigned char kCanary = 0xa5;
 
 bool is_canary(std::span<const float> data) {
@@ -252,11 +265,12 @@ const RankProgram steps("steps", [] {
   return status;
 });
 
-// The rank has waited in the named allreduce for long enough to note since when.
-bool waits_in_allreduce(HostJob& job, int rank) {
+// The rank has waited in such an allreduce for long enough to note since when.
+bool waits_in_allreduce(HostJob& job, int rank, const char* op = "Sum") {
   const StatusSnapshot status = job.memory().facts(rank).status;
   return status.phase == Phase::kCollective && status.since_ns != 0 &&
-         status.operation.find("allreduce") != std::string::npos;
+         status.operation.find("allreduce") != std::string::npos &&
+         status.operation.find(op) != std::string::npos;
 }
 
 void check_all_finish(HostJob& job, int ranks) {
@@ -333,8 +347,18 @@ TEST_CASE("ranks: the status page tells what a rank was doing when it died") {
   job.signal(1, SIGKILL);
   REQUIRE(job.run_until([&] { return job.rank(1).status.has_value(); }));
   CHECK_THAT(job.memory().facts(1).doing,
-             Catch::StartsWith("was in allreduce") && Catch::Contains("float32") &&
-                 Catch::Contains("x") && Catch::Contains("4 bytes") && Catch::Contains("for "));
+             Catch::Matches("was in allreduce \"x\" float32 \\[1\\] Sum #[0-9]+, 4 bytes, for "
+                            "[0-9.]+ s"));
+}
+
+TEST_CASE("ranks: the status page tells of the asynchronous operation that a rank waits for") {
+  HostJob job({.ranks = 2, .program = "waiting"});
+  REQUIRE(job.run_until([&] { return waits_in_allreduce(job, 1, "Max"); }));
+  job.signal(1, SIGKILL);
+  REQUIRE(job.run_until([&] { return job.rank(1).status.has_value(); }));
+  CHECK_THAT(job.memory().facts(1).doing,
+             Catch::Matches("was waiting for allreduce \"x\" float32 \\[1\\] Max postscale 3, 4 "
+                            "bytes, for [0-9.]+ s"));
 }
 
 TEST_CASE("ranks: a survivor that is stopped is given up on, and its memory is left alone") {
@@ -397,7 +421,6 @@ long count_steps(int ranks, int victim) {
 
 struct Deaths {
   int killed = 0, failed = 0, finished = 0;
-  std::chrono::duration<double, std::milli> slowest{0};
 };
 
 // The victim is killed at its k-th step. What must hold for all others: nobody hangs, nobody is

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <memory>
 
+#include "collectives/shared_memory/describe.h"
+#include "runtime/engine/status_writer.h"
 #include "tests/support/catch.h"
 
 using namespace hvd;
@@ -30,6 +32,46 @@ TEST_CASE("rank facts: a collective is told with its number, bytes and duration"
         "was in allreduce float32 [1] \"x\" #12, 4 bytes, for 2.1 s");
 }
 
+TEST_CASE("rank facts: each operation is told as it is, also after one that is much like it") {
+  auto page = std::make_unique<StatusPage>();
+  StatusWriter writer(*page);
+  Operation operation;  // a barrier
+  uint64_t calls = 0;
+  const auto doing = [&](Order order = Order::kProgram, uint64_t sequence = 0) {
+    writer.begin(order, sequence, operation, hash_of(operation, 1));
+    return describe(read_status(*page), TimePoint(1s));
+  };
+  const auto next = [&] { return doing(Order::kProgram, ++calls); };
+  CHECK(next() == "was in barrier #1");
+  operation.kind = OperationKind::kBroadcast;
+  operation.result.count = 100;
+  CHECK(next() == "was in broadcast float32 [100] from rank 0 #2, 400 bytes");
+  operation.root = 1;
+  CHECK(next() == "was in broadcast float32 [100] from rank 1 #3, 400 bytes");
+  operation.kind = OperationKind::kAllreduce;
+  operation.name = "x";
+  CHECK(next() == "was in allreduce \"x\" float32 [100] Average #4, 400 bytes");
+  operation.reduction.op = ReduceOp::kMax;
+  CHECK(next() == "was in allreduce \"x\" float32 [100] Max #5, 400 bytes");
+  operation.reduction.postscale = 3;
+  CHECK(next() == "was in allreduce \"x\" float32 [100] Max postscale 3 #6, 400 bytes");
+  operation.name = "y";
+  CHECK(next() == "was in allreduce \"y\" float32 [100] Max postscale 3 #7, 400 bytes");
+  CHECK(doing(Order::kLog) ==
+        "was waiting for allreduce \"y\" float32 [100] Max postscale 3, 400 bytes");
+  CHECK(doing(Order::kLog, 8) ==
+        "was waiting for allreduce \"y\" float32 [100] Max postscale 3 #8, 400 bytes");
+  operation.kind = OperationKind::kAllgather;
+  CHECK(next() == "was in allgather \"y\" float32 [0] #8");
+  operation.input.count = 7;  // each rank's own: no part of what is compared
+  CHECK(next() == "was in allgather \"y\" float32 [7] #9, 28 bytes");
+  operation.kind = OperationKind::kSegment;
+  operation.name = {};
+  operation.result.count = 0;
+  operation.segment_bytes = 4096;
+  CHECK(next() == "was in arena_buffer of 4096 bytes #10");
+}
+
 TEST_CASE("rank facts: every phase has words") {
   StatusSnapshot status;
   CHECK(describe(status, TimePoint(1s)) == "never called hvd::init()");
@@ -40,7 +82,9 @@ TEST_CASE("rank facts: every phase has words") {
   status.phase = Phase::kComputing;
   status.step = 7;
   status.since_ns = 500'000'000;
-  CHECK(describe(status, TimePoint(1s)) == "was computing of step 7, for 0.5 s");
+  CHECK(describe(status, TimePoint(1s)) == "was computing after step 7, for 0.5 s");
+  status.phase = Phase::kSynchronize;
+  CHECK(describe(status, TimePoint(1s)) == "was in synchronize() of step 7, for 0.5 s");
   status.phase = static_cast<Phase>(99);
   CHECK_THAT(describe(status, TimePoint(1s)), Catch::Contains("nothing known"));
 }
