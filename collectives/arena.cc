@@ -107,14 +107,14 @@ Segment::Segment(uint32_t id, std::vector<UniqueFd> pieces, size_t bytes, int lo
 
 Segment::~Segment() = default;
 
-void Segment::check_headroom(size_t bytes) {
-  const std::optional<MemoryLimit> limit = tightest_memory_limit(bytes);
+void Segment::check_headroom(size_t bytes, const std::string& proc, const std::string& cgroups) {
+  const std::optional<MemoryLimit> limit = tightest_memory_limit(bytes, proc, cgroups);
   if (!limit) return;
   throw Error(ErrorCode::kUnavailable,
-              "cannot take " + std::to_string(bytes) + " bytes of shared memory: the limit of " +
-                  limit->where + " is " + std::to_string(limit->limit_bytes) + " bytes, " +
+              "cannot take " + std::to_string(bytes) + " bytes of shared memory: of the " +
+                  std::to_string(limit->limit_bytes) + " bytes of " + limit->where + " " +
                   std::to_string(limit->used_bytes) +
-                  " are in use; raise it or start fewer ranks on this host");
+                  " are in use; ask for less, or start fewer ranks on this host");
 }
 
 void Segment::populate(int local_rank, size_t offset, size_t bytes) {

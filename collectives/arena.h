@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "runtime/base/unique_fd.h"
@@ -34,8 +35,10 @@ class Segment {
   std::byte* own() const { return addresses_[static_cast<size_t>(local_rank_)]; }
   std::byte* at(int local_rank) const { return addresses_[static_cast<size_t>(local_rank)]; }
 
-  // Throws kUnavailable when the memory limit of this process leaves no room for `bytes` more.
-  static void check_headroom(size_t bytes);
+  // Throws kUnavailable when a memory limit of this process, or the machine, leaves no room for
+  // `bytes` more. The folders are others in tests.
+  static void check_headroom(size_t bytes, const std::string& proc = "/proc",
+                             const std::string& cgroups = "/sys/fs/cgroup");
   // Faults in [offset, offset + bytes) of one rank's piece. The owner goes first: pages are charged
   // to who touches them first.
   void populate(int local_rank, size_t offset, size_t bytes);

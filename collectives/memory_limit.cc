@@ -24,13 +24,14 @@ std::optional<uint64_t> read_number(const std::string& path) {
   return value;
 }
 
-// "inactive_file 4096" in memory.stat: page cache that goes before anybody is killed.
-uint64_t droppable(const std::string& stat, std::string_view name) {
-  std::istringstream lines(stat);
-  std::string key;
-  uint64_t value = 0;
-  while (lines >> key >> value)
-    if (key == name) return value;
+// The number behind `name` at the start of a line, or 0.
+uint64_t number_of(const std::string& text, std::string_view name) {
+  std::istringstream lines(text);
+  for (std::string line, key; std::getline(lines, line);) {
+    std::istringstream words(line);
+    uint64_t value = 0;
+    if (words >> key >> value && key == name) return value;
+  }
   return 0;
 }
 
@@ -47,20 +48,19 @@ std::optional<MemoryLimit> search(const Version& version, std::string group, uin
     const std::optional<uint64_t> limit = read_number(folder + version.limit);
     const std::optional<uint64_t> used = read_number(folder + version.used);
     if (limit && used) {
-      const uint64_t cache = droppable(read_file(folder + "memory.stat"), version.cache);
+      // Page cache goes before anybody is killed.
+      const uint64_t cache = number_of(read_file(folder + "memory.stat"), version.cache);
       const uint64_t held = *used > cache ? *used - cache : 0;
       if (held > *limit || bytes > *limit - held)
-        return MemoryLimit{group.empty() ? "/" : group, *limit, held};
+        return MemoryLimit{"control group " + (group.empty() ? "/" : group), *limit, held};
     }
     if (group.empty()) return std::nullopt;
     group.erase(group.rfind('/'));
   }
 }
 
-}  // namespace
-
-std::optional<MemoryLimit> tightest_memory_limit(uint64_t bytes, const std::string& proc,
-                                                 const std::string& cgroups) {
+std::optional<MemoryLimit> search_groups(uint64_t bytes, const std::string& proc,
+                                         const std::string& cgroups) {
   std::istringstream lines(read_file(proc + "/self/cgroup"));
   std::string line;
   while (std::getline(lines, line)) {  // "0::/path", or "7:memory:/path" in version 1
@@ -81,6 +81,23 @@ std::optional<MemoryLimit> tightest_memory_limit(uint64_t bytes, const std::stri
     if (found) return found;
   }
   return std::nullopt;
+}
+
+std::optional<MemoryLimit> look_at_machine(uint64_t bytes, const std::string& proc) {
+  const std::string text = read_file(proc + "/meminfo");
+  const auto bytes_of = [&](std::string_view name) { return number_of(text, name) * 1024; };
+  const uint64_t total = bytes_of("MemTotal:") + bytes_of("SwapTotal:");
+  const uint64_t left = bytes_of("MemAvailable:") + bytes_of("SwapFree:");
+  if (total == 0 || bytes <= left) return std::nullopt;
+  return MemoryLimit{"this machine", total, total - left};
+}
+
+}  // namespace
+
+std::optional<MemoryLimit> tightest_memory_limit(uint64_t bytes, const std::string& proc,
+                                                 const std::string& cgroups) {
+  const std::optional<MemoryLimit> found = search_groups(bytes, proc, cgroups);
+  return found ? found : look_at_machine(bytes, proc);
 }
 
 }  // namespace hvd

@@ -9,6 +9,8 @@ namespace hvd {
 namespace {
 
 constexpr uint64_t kPopulateBytes = 1 << 20;  // in one call of progress()
+// Other ranks fault in theirs at the same time, out of the same memory: so we look again.
+constexpr uint64_t kLookEvery = 64 << 20;
 
 }  // namespace
 
@@ -24,12 +26,12 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::prepare_segment(Operati
     if (new_segment_ == nullptr) {
       std::optional<std::vector<UniqueFd>> pieces = peers_.take_segment(operation.segment);
       if (!pieces) return Step::kWait;
-      Segment::check_headroom(operation.populate_bytes);
       new_segment_ = std::make_shared<Segment>(operation.segment, std::move(*pieces),
                                                operation.segment_bytes, me_, 0);
     }
     const uint64_t wanted = std::min(operation.populate_bytes, operation.segment_bytes);
     if (populated_ < wanted) {
+      if (populated_ % kLookEvery == 0) Segment::check_headroom(wanted - populated_);
       new_segment_->populate(me_, populated_, std::min(kPopulateBytes, wanted - populated_));
       populated_ += kPopulateBytes;
       if (populated_ < wanted) return Step::kMoved;
