@@ -211,11 +211,21 @@ bool Output::idle() const {
          std::all_of(sinks_.begin(), sinks_.end(), [](const auto& sink) { return sink->idle(); });
 }
 
+// A file of --output-filename that is a pipe has a reader too, but that one is not ours.
+bool Output::reader_gone(size_t route) const {
+  return route < consoles_ && routes_[route]->sink->error(routes_[route]->target) == EPIPE;
+}
+
+bool Output::reader_gone() const {
+  return reader_gone(0) || reader_gone(1);  // of one console, the second is none
+}
+
 std::string Output::other_error() const {
-  for (const auto& to : routes_) {
-    const int error = to->sink->error(to->target);
-    if (error == 0 || (error == EPIPE && to == routes_.front())) continue;
-    return "cannot write " + to->name + ": " + std::strerror(error);
+  for (size_t i = 0; i < routes_.size(); ++i) {
+    const Route& to = *routes_[i];
+    const int error = to.sink->error(to.target);
+    if (error != 0 && !reader_gone(i))
+      return "cannot write " + to.name + ": " + std::strerror(error);
   }
   return {};
 }

@@ -53,7 +53,7 @@ class Output {
   bool full();  // stop feeding until a sink wakes
   bool idle() const;
   const std::vector<std::unique_ptr<Sink>>& sinks() const { return sinks_; }
-  int standard_output_error() const { return sinks_.front()->error(0); }  // errno, 0: none
+  bool reader_gone() const;  // of our standard output or error
   // What failed first beside that, for the user; empty: nothing.
   std::string other_error() const;
   bool lost() const;
@@ -78,6 +78,7 @@ class Output {
   void open_files();
   void stamp();
   bool shows(int rank) const;
+  bool reader_gone(size_t route) const;
   Route& console(Stream stream) {
     return stream == Stream::kStdout ? *routes_.front() : *routes_[consoles_ - 1];
   }

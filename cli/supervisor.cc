@@ -280,7 +280,7 @@ void Supervisor::on_output(std::string_view bytes) {
 
 void Supervisor::on_sink() {
   for (const auto& sink : output_.sinks()) sink->clear_wake();
-  if (output_.standard_output_error() == EPIPE && !membership_.ending())
+  if (output_.reader_gone() && !membership_.ending())
     tell(event::EndAsked{EndCause::kReaderGone, SIGTERM, "the reader of the output is gone"});
   const std::string error = output_.other_error();
   if (!error.empty() && !output_lost_said_) {

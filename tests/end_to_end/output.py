@@ -1,6 +1,7 @@
 """Ranks' output: tags, partial lines, any bytes, files, and sinks that fail."""
 import os
 import re
+import signal
 import subprocess
 import tempfile
 import time
@@ -107,6 +108,16 @@ def a_reader_that_leaves_is_sigpipe():
         expect(subprocess.run(["bash", "-c", line], stdout=subprocess.PIPE, timeout=30).returncode, 141)
 
 
+def a_reader_of_stderr_that_leaves_is_sigpipe_too():
+    """Each stream alone, while the other one is read to its end."""
+    for gone, kept, script in (("stdout", "stderr", "yes"), ("stderr", "stdout", "exec yes >&2")):
+        job = start("-x", "OMP_NUM_THREADS=1", "--", "bash", "-c", script)
+        assert getattr(job, gone).readline().endswith(b">:y\n")
+        getattr(job, gone).close()
+        getattr(job, kept).read()
+        expect(job.wait(timeout=30), -signal.SIGPIPE, gone)
+
+
 def a_full_disk_is_said_once_and_is_no_success():
     with open("/dev/full", "w") as full:
         seen = sh("for i in $(seq 2000); do echo $i; done", stdout=full)
@@ -131,5 +142,6 @@ support.main(every_line_has_its_ranks_tag, lines_stay_whole_when_pieces_mix, two
              any_byte_comes_through, a_carriage_return_ends_a_line, a_last_line_without_an_end_gets_none, a_prompt_comes_out,
              timestamps_as_horovods, each_rank_has_its_files, only_some_ranks_are_shown, colour_only_where_it_is_wanted,
              an_output_directory_that_cannot_be_made, a_reader_that_leaves_is_sigpipe,
+             a_reader_of_stderr_that_leaves_is_sigpipe_too,
              a_full_disk_is_said_once_and_is_no_success, closed_descriptors_are_no_trap,
              a_grandchild_that_holds_the_pipe_does_not_hold_hvdrun)
