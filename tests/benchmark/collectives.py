@@ -6,6 +6,7 @@ import tempfile
 from experiment import Experiment, RunFailed, Variant
 from programs import OPEN_MPI, built, run_once
 from samples import Claim, Term
+from usage import positive, whole
 
 HELP = "allreduce of 8 B to 256 MiB in the arena and in private memory, beside the floor and Open MPI"
 DETAILS = """\
@@ -23,8 +24,8 @@ FLOOR, ARENA, PRIVATE = "floor", "hvd, arena", "hvd, private"
 
 
 def add_arguments(parser):
-    parser.add_argument("--np", type=int, default=2, metavar="N", help="how many ranks (2; others are shown, not judged)")
-    parser.add_argument("--row-seconds", type=float, default=0.3, metavar="S", help="of repetitions in one sample (0.3)")
+    parser.add_argument("--np", type=whole, default=2, metavar="N", help="how many ranks (2; others are shown, not judged)")
+    parser.add_argument("--row-seconds", type=positive, default=0.3, metavar="S", help="of repetitions in one sample (0.3)")
 
 
 def name_of(size):

@@ -8,6 +8,7 @@ from experiment import Experiment, RunFailed, Variant
 from machine import cpu_s, descendants, status_kib
 from programs import built, environment
 from samples import Claim, Term
+from usage import positive
 
 HELP = "CPU time per minute and memory of a job in which nothing happens"
 DETAILS = """\
@@ -21,7 +22,7 @@ SLEEP, BLOCKED = "ranks that sleep", "ranks blocked in allreduce"
 
 
 def add_arguments(parser):
-    parser.add_argument("--window", type=float, default=15, metavar="S", help="length of one sample (15)")
+    parser.add_argument("--window", type=positive, default=15, metavar="S", help="length of one sample (15)")
 
 
 class Job:

@@ -4,6 +4,7 @@ import resource
 from experiment import Experiment, Variant
 from programs import HYDRA, OPEN_MPI, built, environment, run_once
 from samples import Claim, Term
+from usage import whole
 
 HELP = "start and end of /bin/true at np 2 and 32, beside Open MPI's mpirun and MPICH's Hydra"
 DETAILS = """\
@@ -20,7 +21,7 @@ PEER_PATIENCE = 25
 
 
 def add_arguments(parser):
-    parser.add_argument("--np", type=int, nargs="+", default=[2, 32], metavar="N", help="how many ranks (2 32)")
+    parser.add_argument("--np", type=whole, nargs="+", default=[2, 32], metavar="N", help="how many ranks (2 32)")
 
 
 def children_cpu_s():

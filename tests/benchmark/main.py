@@ -5,6 +5,7 @@ import os
 import sys
 
 import collectives
+import death
 import idle
 import launch
 import output
@@ -14,8 +15,9 @@ from machine import Machine, end_descendants
 from programs import ROOT, NotBuilt
 from report import as_json, table
 from samples import ENOUGH, QUIET_CPUS, exit_status
+from usage import positive, whole
 
-BENCHMARKS = {"launch": launch, "collectives": collectives, "step": step, "output": output, "idle": idle}
+BENCHMARKS = {"launch": launch, "collectives": collectives, "step": step, "output": output, "idle": idle, "death": death}
 INTRODUCTION = """\
 Measures hvdrun beside others on this machine and prints ratios of one run.
 
@@ -42,21 +44,24 @@ def parse(arguments):
         one = subparsers.add_parser(name, help=module.HELP, description=f"{module.HELP}.\n\n{module.DETAILS}",
                                     formatter_class=shape)
         module.add_arguments(one)
-        one.add_argument("--samples", type=int, default=module.SAMPLES, metavar="N",
+        one.add_argument("--samples", type=whole, default=module.SAMPLES, metavar="N",
                          help=f"quiet samples of every variant ({module.SAMPLES}; below {ENOUGH} nothing is judged)")
-        one.add_argument("--seconds", type=float, default=module.SECONDS, metavar="S",
+        one.add_argument("--seconds", type=positive, default=module.SECONDS, metavar="S",
                          help=f"end after so long with what there is ({module.SECONDS})")
         one.add_argument("--json", metavar="FILE", help="write all samples and verdicts there")
         one.add_argument("--check", action="store_true", help="judge: exit status 1 missed, 3 not judged")
-        one.add_argument("--quiet", type=float, default=QUIET_CPUS * 100, metavar="PERCENT",
+        one.add_argument("--quiet", type=positive, default=QUIET_CPUS * 100, metavar="PERCENT",
                          help=f"what others may use of one CPU ({QUIET_CPUS * 100:g}); more is for trying out")
         one.add_argument("--build", default=os.path.join(ROOT, "build", "release"), metavar="DIR",
                          help="build folder to measure (build/release)")
     options = parser.parse_args(arguments)
-    if options.samples < 1 or options.seconds <= 0 or options.quiet <= 0:
-        parser.error("--samples, --seconds and --quiet have to be positive")
     if options.check and options.quiet > QUIET_CPUS * 100:
         parser.error(f"--check judges samples with others below {QUIET_CPUS * 100:g} % only: leave --quiet out")
+    try:
+        if options.json:
+            open(options.json, "a").close()  # found now, not after all is measured
+    except OSError as error:
+        parser.error(f"--json {options.json}: {error.strerror}")
     return options
 
 

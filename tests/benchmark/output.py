@@ -7,6 +7,7 @@ from experiment import Experiment, RunFailed, Variant
 from machine import Machine, end_descendants, status_kib
 from programs import OPEN_MPI, built, environment
 from samples import Claim, Term
+from usage import whole
 
 HELP = "two ranks' output through the tags into a pipe, beside the same two into one pipe without a launcher"
 DETAILS = """\
@@ -23,7 +24,7 @@ MODES = {BLOCKS: "block", LINES: "line"}
 
 
 def add_arguments(parser):
-    parser.add_argument("--mebibytes", type=int, default=256, metavar="N",
+    parser.add_argument("--mebibytes", type=whole, default=256, metavar="N",
                         help="what each producer writes in large pieces; a quarter of it in lines (256)")
 
 
@@ -80,6 +81,8 @@ class Producers:
         except subprocess.TimeoutExpired:
             end_descendants()
             raise RunFailed("somebody kept the pipe open") from None
+        if consumer.returncode != 0 or len(words) < 2:
+            raise RunFailed(f"the reader ended with status {consumer.returncode} and {len(words)} figures")
         got, seconds = int(words[0]), float(words[1])
         _check(commands, got, lines, tag_bytes, [int(word) for word in words[2:]] if reader == "check" else None)
         giga = lines * LINE_BYTES / 1e9

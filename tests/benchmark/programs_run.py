@@ -46,6 +46,14 @@ class CollectiveBenchmarkTest(unittest.TestCase):
                     self.assertEqual(found["ranks"], np)
 
 
+class DeathBenchmarkTest(unittest.TestCase):
+    def test_survivors_are_told_with_and_without_a_stopped_one(self):
+        for words in (["2", "2"], ["4", "2"], ["3", "1", "stopped"]):
+            out, _ = run_once([program("death_benchmark"), *words], 60)
+            self.assertEqual(len(out.split()), int(words[1]))
+            self.assertTrue(all(float(word) > 0 for word in out.split()), out)
+
+
 class BlockedRankTest(unittest.TestCase):
     def test_the_other_ranks_wait_until_the_job_is_ended(self):
         job = idle.Job(program("hvdrun"), [program("blocked_rank")], idle.NP - 1)

@@ -65,7 +65,7 @@ class CommandLineTest(unittest.TestCase):
             self.assertIn("--check", text.getvalue())
 
     def test_bad_values_are_refused(self):
-        self.assertIn("positive", self.fails("launch", "--samples", "0"))
+        self.assertIn("1 or more", self.fails("launch", "--samples", "0"))
         self.assertIn("invalid choice", self.fails("lunch"))
         self.assertIn("leave --quiet out", self.fails("launch", "--check", "--quiet", "50"))
 
