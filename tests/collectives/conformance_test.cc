@@ -124,7 +124,7 @@ TEST_CASE("conformance: allreduce longer than a chunk, with factors") {
   check_cases(ranks, cases);
 }
 
-TEST_CASE("conformance: broadcast from every root") {
+TEST_CASE("conformance: broadcast of every type from every root") {
   const Backend backend = GENERATE(from_range(backends()));
   const int size = GENERATE(from_range(std::begin(kSizes), std::end(kSizes)));
   INFO(backend.name << ", " << size << " ranks");
@@ -132,27 +132,33 @@ TEST_CASE("conformance: broadcast from every root") {
   ranks.run([&](Rank& rank) {
     std::byte* arena = rank.add_segment(kArenaBytes);
     for (int root = 0; root < size; root += root + 3 < size ? 3 : 1)
-      for (size_t count : {0, 1, 7, 2048, 2049, 65536, 300007})
-        for (Memory memory : {Memory::kArena, Memory::kPrivate, Memory::kMixed}) {
-          const ByteVector sent =
-              random_values(DataType::kUint8, count, seed_of(root, count, 1), Values::kStrange);
-          ByteVector own(count, std::byte{0x55});
-          std::byte* data = in_arena(memory, rank.rank) ? arena + 8 : own.data();
-          if (count != 0) std::memset(data, 0x55, count);
-          if (rank.rank == root && count != 0) std::memcpy(data, sent.data(), count);
-          Operation operation{.kind = OperationKind::kBroadcast,
-                              .result = {data, count, DataType::kUint8},
-                              .root = root};
-          rank.complete(operation);
-          expect(count == 0 || std::memcmp(data, sent.data(), count) == 0,
-                 "broadcast from " + std::to_string(root) + " of " + std::to_string(count));
-          // What was sent is the sender's again.
-          if (count != 0) std::memset(data, 0, count);
+      for (DataType type : kTypes)
+        for (size_t bytes : {0, 8, 56, 2048, 2056, 65536, 300008}) {
+          if (type != DataType::kUint8 && type != DataType::kFloat64 && bytes > 4096) continue;
+          for (Memory memory : {Memory::kArena, Memory::kPrivate, Memory::kMixed}) {
+            // Odd lengths in elements of one byte, and a last line that is not full.
+            const size_t count = bytes / size_of(type) - (bytes > 8 ? 1 : 0);
+            const size_t used = count * size_of(type);
+            const ByteVector sent =
+                random_values(type, count, seed_of(root, count, 1), Values::kStrange);
+            ByteVector own(used, std::byte{0x55});
+            std::byte* data = in_arena(memory, rank.rank) ? arena + 8 : own.data();
+            if (used != 0) std::memset(data, 0x55, used);
+            if (rank.rank == root && used != 0) std::memcpy(data, sent.data(), used);
+            Operation operation{
+                .kind = OperationKind::kBroadcast, .result = {data, count, type}, .root = root};
+            rank.complete(operation);
+            expect(used == 0 || std::memcmp(data, sent.data(), used) == 0,
+                   std::string("broadcast of ") + name_of(type) + " from " + std::to_string(root) +
+                       ", " + std::to_string(count));
+            // What was sent is the sender's again.
+            if (used != 0) std::memset(data, 0, used);
+          }
         }
   });
 }
 
-TEST_CASE("conformance: allgather of parts of different lengths, in rank order") {
+TEST_CASE("conformance: allgather of every type and of different lengths, in rank order") {
   const Backend backend = GENERATE(from_range(backends()));
   const int size = GENERATE(from_range(std::begin(kSizes), std::end(kSizes)));
   INFO(backend.name << ", " << size << " ranks");
@@ -165,25 +171,27 @@ TEST_CASE("conformance: allgather of parts of different lengths, in rank order")
       if (shape < 6) return index * 700;
       return index % 2 == 0 ? 3 : 60001 + index * 20000;
     };
-    for (int shape = 0; shape < 8; ++shape)
+    for (int turn = 0; turn < 8 + static_cast<int>(std::size(kTypes)); ++turn) {
+      // Every shape of one type, then one shape of every type.
+      const int shape = turn < 8 ? turn : 5;
+      const DataType type = turn < 8 ? DataType::kInt32 : kTypes[turn - 8];
       for (Memory memory : {Memory::kArena, Memory::kPrivate, Memory::kMixed}) {
         ByteVector expected;
         for (int k = 0; k < size; ++k) {
-          const ByteVector part = random_values(DataType::kInt32, count_of(shape, k),
-                                                seed_of(k, 1, shape), Values::kStrange);
+          const ByteVector part =
+              random_values(type, count_of(shape, k), seed_of(k, 1, shape), Values::kStrange);
           expected.insert(expected.end(), part.begin(), part.end());
         }
         const size_t mine = count_of(shape, rank.rank);
-        ByteVector own =
-            random_values(DataType::kInt32, mine, seed_of(rank.rank, 1, shape), Values::kStrange);
+        ByteVector own = random_values(type, mine, seed_of(rank.rank, 1, shape), Values::kStrange);
         const std::byte* data = own.data();
         if (in_arena(memory, rank.rank) && !own.empty())
           data = static_cast<std::byte*>(std::memcpy(arena + 128, own.data(), own.size()));
         ByteVector gathered;
         int calls = 0;
         Operation operation{.kind = OperationKind::kAllgather,
-                            .result = {nullptr, 0, DataType::kInt32},
-                            .input = {data, mine, DataType::kInt32},
+                            .result = {nullptr, 0, type},
+                            .input = {data, mine, type},
                             .allocate = [&](std::span<const uint64_t> counts) -> void* {
                               ++calls;
                               for (int k = 0; k < size; ++k)
@@ -194,8 +202,10 @@ TEST_CASE("conformance: allgather of parts of different lengths, in rank order")
                             }};
         rank.complete(operation);
         expect(calls == 1, "allocate is called once");
-        expect(gathered == expected, "allgather of shape " + std::to_string(shape));
+        expect(gathered == expected,
+               std::string("allgather of ") + name_of(type) + ", shape " + std::to_string(shape));
       }
+    }
   });
 }
 

@@ -1,8 +1,11 @@
 """The digits in examples/data: well-formed IDX files, the right sizes, stratified, no image in both parts."""
 
 import collections
+import importlib.util
 import pathlib
 import struct
+import sys
+import tempfile
 import unittest
 
 FOLDER = pathlib.Path(__file__).parents[2] / "examples/data/digits"
@@ -24,7 +27,34 @@ def labels(name, count):
     return list(data[8:])
 
 
+def make_digits():
+    """The script that wrote the files, as a module."""
+    spec = importlib.util.spec_from_file_location("make_digits", FOLDER / "make_digits.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 class Digits(unittest.TestCase):
+    def test_the_script_writes_the_same_bytes_again(self):
+        script = make_digits()
+        if importlib.util.find_spec("sklearn"):
+            parts = script.split(script.read_source())
+        else:  # then from the images that are there: all but the source and the shuffle
+            level = {(grey * 255 + 8) // 16: grey for grey in range(17)}
+            parts = [[(tuple(level[byte] for byte in image), digit) for image, digit in zip(images(*part), labels(*part))]
+                     for part in (("train", TRAINING), ("t10k", TEST))]
+            shares = script.test_counts([digit for part in parts for _, digit in part])
+            self.assertEqual(collections.Counter(digit for _, digit in parts[1]), shares)
+            print("without scikit-learn: the shuffle was not repeated", file=sys.stderr)
+        with tempfile.TemporaryDirectory() as folder:
+            for name, part in zip(("train", "t10k"), parts):
+                script.write(pathlib.Path(folder), name, part)
+            written = sorted(pathlib.Path(folder).iterdir())
+            self.assertEqual(len(written), 4)
+            for file in written:
+                self.assertEqual(file.read_bytes(), (FOLDER / file.name).read_bytes(), file.name)
+
     def test_pixels_span_black_to_white(self):
         for part in (images("train", TRAINING), images("t10k", TEST)):
             levels = {level for image in part for level in image}
