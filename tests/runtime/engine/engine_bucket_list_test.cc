@@ -11,7 +11,6 @@
 #include "tests/support/catch.h"
 
 using namespace hvd;
-using namespace hvd;
 using Home = BucketList::Home;
 using namespace std::chrono_literals;
 

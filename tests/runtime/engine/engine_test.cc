@@ -10,7 +10,6 @@
 #include <atomic>
 #include <map>
 #include <mutex>
-#include <random>
 #include <thread>
 
 #include "runtime/base/fault_point.h"
@@ -18,7 +17,6 @@
 #include "tests/runtime/engine/engine_ranks.h"
 #include "tests/support/catch.h"
 
-using namespace hvd;
 using namespace hvd;
 using namespace std::chrono_literals;
 
@@ -103,63 +101,6 @@ TEST_CASE("engine: named operations submitted in opposite orders finish") {
           wrong += x != static_cast<float>(4 * one + 6);
       }
     }
-  });
-  CHECK(wrong == 0);
-}
-
-TEST_CASE("engine: 10,000 calls a rank, synchronous and asynchronous, from two threads each") {
-  constexpr int kRanks = 4, kCalls = 10'000, kNames = 8;
-  std::atomic<int> wrong{0};
-  run_engines(kRanks, [&](int rank, Engine& engine) {
-    // The second thread submits named operations in an order of its own; the first one calls
-    // synchronously and submits too. What each name's n-th use adds up to is known.
-    auto expected = [](int name, int use) {
-      return static_cast<float>(kRanks * (name + use % 100) + kRanks * (kRanks - 1) / 2);
-    };
-    std::exception_ptr error;
-    std::jthread other([&] {
-      try {
-        std::mt19937 random(static_cast<unsigned>(rank) + 7);
-        for (int batch = 0; batch < kCalls / 2 / kNames; ++batch) {
-          std::array<std::array<float, 3>, kNames> data;
-          std::array<std::shared_ptr<Work>, kNames> works;
-          std::array<int, kNames> order;
-          for (int i = 0; i < kNames; ++i) order[static_cast<size_t>(i)] = i;
-          std::shuffle(order.begin(), order.end(), random);
-          for (const int i : order) {
-            data[static_cast<size_t>(i)].fill(static_cast<float>(i + batch % 100 + rank));
-            works[static_cast<size_t>(i)] =
-                sum_async(engine, data[static_cast<size_t>(i)], "n" + std::to_string(i));
-          }
-          std::shuffle(order.begin(), order.end(), random);
-          for (const int i : order) {
-            works[static_cast<size_t>(i)]->wait();
-            for (const float x : data[static_cast<size_t>(i)]) wrong += x != expected(i, batch);
-          }
-        }
-      } catch (...) {
-        error = std::current_exception();
-      }
-    });
-    std::mt19937 random(static_cast<unsigned>(rank));
-    std::array<float, 2> mine;
-    std::shared_ptr<Work> work;
-    for (int i = 0; i < kCalls / 2; ++i) {
-      if (i % 3 == 0) {
-        if (work) work->wait();
-        mine.fill(static_cast<float>(i % 50 + rank));
-        work = sum_async(engine, mine, "mine");
-        if (random() % 4 == 0) std::this_thread::yield();
-      } else {
-        std::array<float, 5> data;
-        data.fill(static_cast<float>(i % 90 + rank));
-        sum(engine, data);
-        for (const float x : data) wrong += x != expected(i % 90, 0);
-      }
-    }
-    work->wait();
-    other.join();
-    if (error) std::rethrow_exception(error);
   });
   CHECK(wrong == 0);
 }
