@@ -6,10 +6,29 @@ import re
 import subprocess
 import tempfile
 import unittest
+import zipfile
 
 SETUP = pathlib.Path(__file__).resolve().parents[2] / "scripts/setup"
 ALL_INSTALLED = '#!/bin/sh\nfor name; do case $name in -*) ;; *) echo "installed $name" ;; esac; done\n'
 NONE_INSTALLED = "#!/bin/sh\nexit 1\n"
+APT = """#!/bin/sh
+echo "apt-get $*" >>"$HOME/apt"
+case "$*" in
+  *update*) ;;
+  *-s*) echo "Inst ccache"; echo "Inst libhiredis" ;;
+  *) echo "Get:1 ccache"; echo "Unpacking ccache"; echo "Setting up ccache"; echo "Setting up libhiredis"; touch "$HOME/there" ;;
+esac
+"""
+# Stand for what comes from the index: by name, the version and what is in it.
+WHEELS = {
+    "cuda_toolkit": ("13.0.2", {}, "Provides-Extra: cudart\nRequires-Dist: nvidia-cuda-runtime; extra == 'cudart'\n"
+                     "Provides-Extra: cupti\nRequires-Dist: nvidia-cuda-cupti; extra == 'cupti'\n"),
+    "nvidia_cuda_runtime": ("13.0.2", {"nvidia/cudart.so": "x"}, ""),
+    "nvidia_cuda_cupti": ("13.0.2", {"nvidia/cupti.so": "x"}, ""),
+    "torch": ("2.11.0", {"torch/__init__.py": "import a_dependency\n", "torch/distributed.py": ""}, "Requires-Dist: a_dependency\n"),
+    "a_dependency": ("1.0", {"a_dependency.py": ""}, ""),
+    "numpy": ("2.0", {"numpy.py": ""}, ""),
+}
 NOT_WANTED = '#!/bin/sh\necho "$0 $* was called" >&2\nexit 66\n'
 
 
@@ -33,7 +52,26 @@ class Setup(unittest.TestCase):
         path.write_text(text)
         path.chmod(0o755)
 
-    def run_setup(self, *arguments):
+    def index(self):
+        """A folder with the wheels that setup asks for, as variables that point pip to it."""
+        folder = self.folder / "wheels"
+        folder.mkdir()
+        for name, (version, files, words) in WHEELS.items():
+            record = f"{name}-{version}.dist-info"
+            files = {**files, f"{record}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{words}",
+                     f"{record}/WHEEL": "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n"}
+            files[f"{record}/RECORD"] = "".join(f"{file},,{len(text)}\n" for file, text in files.items()) + f"{record}/RECORD,,\n"
+            with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+                for file, text in files.items():
+                    wheel.writestr(file, text)
+        self.program("df", "#!/bin/sh\necho Avail; echo 10000\n")
+        return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder)}
+
+    def installed(self):
+        folder = next(self.environment.glob("lib/python3*/site-packages"))
+        return {path.name.split("-")[0] for path in folder.glob("*.dist-info")} & set(WHEELS)
+
+    def run_setup(self, *arguments, **more):
         variables = {
             "PATH": f"{self.folder}/bin:/usr/bin:/bin:/usr/sbin:/sbin",
             "HOME": str(self.folder),
@@ -42,6 +80,7 @@ class Setup(unittest.TestCase):
             "PIP_CONFIG_FILE": os.devnull,
             "PIP_INDEX_URL": "http://127.0.0.1:9/none",  # nothing listens there
             "PIP_RETRIES": "0",
+            **more,
         }
         done = subprocess.run([str(SETUP), *arguments], env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, timeout=100, check=False)
@@ -83,6 +122,48 @@ class Setup(unittest.TestCase):
         self.assertEqual(status, 1)  # apt-get is played by a program that fails
         self.assertIn("apt-get update", said)
         self.assertIn("was called", said)
+
+    def test_missing_packages_come_by_apt(self):
+        self.program("dpkg-query", ALL_INSTALLED.replace("-*) ;;", '-*) ;; ccache) [ ! -e "$HOME/there" ] || echo "installed $name" ;;'))
+        self.program("id", "#!/bin/sh\necho 0\n")
+        self.program("apt-get", APT)
+        self.environment.mkdir(parents=True)
+        (self.environment / "complete").write_text("cpp\n")
+        status, said = self.run_setup()
+        self.assertEqual(status, 0, said)
+        self.assertIn("1 packages by name, 2 in all: ccache", said)
+        self.assertIn("2 of 2 set up", said)
+        self.assertEqual(len((self.folder / "apt").read_text().splitlines()), 3)
+        self.assertEqual(self.run_setup()[0], 0)
+        self.assertEqual(len((self.folder / "apt").read_text().splitlines()), 3)  # the second time it asks for nothing
+
+    def test_libtorch_gets_an_environment_and_peers_complete_it(self):
+        index = self.index()
+        status, said = self.run_setup(**index)
+        self.assertEqual(status, 0, said)
+        self.assertEqual((self.environment / "complete").read_text(), "cpp\n")
+        self.assertEqual(self.installed(), {"cuda_toolkit", "nvidia_cuda_runtime", "nvidia_cuda_cupti", "torch"})
+        status, said = self.run_setup("--peers", **index)
+        self.assertEqual(status, 0, said)
+        self.assertEqual((self.environment / "complete").read_text(), "python\n")
+        self.assertEqual(self.installed(), set(WHEELS))
+        (self.environment / "complete").unlink()  # interrupted when all was there: nothing is fetched again
+        status, said = self.run_setup()
+        self.assertEqual(status, 0, said)
+        self.assertNotIn("removing", said)
+        next(self.environment.glob("lib/python3*/site-packages/nvidia/cupti.so")).unlink()
+        (self.environment / "complete").unlink()
+        status, said = self.run_setup(**index)
+        self.assertEqual(status, 0, said)
+        self.assertIn("removing", said)
+
+    def test_a_torch_of_python3s_own_is_taken_even_if_it_warns(self):
+        self.program("python3", '#!/bin/sh\necho "a warning" >&2\ncase $* in *find_torch*) echo /a/torch; echo 2.12.0 ;; esac\n')
+        for arguments in ((), ("--peers",)):
+            status, said = self.run_setup(*arguments)
+            self.assertEqual(status, 0, said)
+            self.assertIn("LibTorch: python3's own, /a/torch 2.12.0", said)
+            self.assertFalse(self.environment.exists())
 
     def test_done_once_it_does_nothing_more(self):
         self.environment.mkdir(parents=True)

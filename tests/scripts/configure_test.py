@@ -1,0 +1,86 @@
+"""HVD_WITH_TORCH and HVD_WITH_CUDA: what AUTO, ON and OFF do with and without what they ask for. Configures only.
+
+usage: configure_test.py CMAKE
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+CMAKE = sys.argv[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+NO_CUDA = ("-DHVD_NVCC=", "-DHVD_NCCL_INCLUDE=")
+
+
+class Configure(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="hvd-configure-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        python3 = self.folder / "bin/python3"  # of no packages
+        python3.parent.mkdir()
+        python3.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
+        python3.chmod(0o755)
+
+    def configure(self, *options):
+        """(whether it went well, what it said)"""
+        environment = {**os.environ, "PATH": f"{self.folder}/bin:{os.environ['PATH']}", "HOME": str(self.folder),
+                       "XDG_CACHE_HOME": str(self.folder / "cache")}
+        done = subprocess.run(
+            [CMAKE, "-S", str(ROOT), "-B", str(self.folder / "build"), "-G", "Ninja", "-DHVD_BUILD_TESTS=OFF",
+             "-DHVD_BUILD_LAUNCHER=OFF", *options],
+            env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=200,
+            check=False)
+        return done.returncode == 0, " ".join(done.stdout.split())
+
+    def torch(self):
+        """A folder that looks as LibTorch does; nothing is built with it."""
+        torch = self.folder / "packages/torch"
+        for name, text in (("lib/libtorch_cpu.so", ""), ("lib/libc10.so", "__cxx11"), ("version.py", "__version__ = '2.11.0'\n"),
+                           ("include/torch/csrc/api/include/torch/torch.h", "")):
+            (torch / name).parent.mkdir(parents=True, exist_ok=True)
+            (torch / name).write_text(text)
+        return torch
+
+    def test_without_libtorch(self):
+        good, said = self.configure("-DHVD_WITH_TORCH=AUTO", "-DHVD_WITH_CUDA=OFF")
+        self.assertTrue(good, said)
+        self.assertIn("LibTorch: not found, the torch layer and its examples are left out", said)
+        good, said = self.configure("-DHVD_WITH_TORCH=ON", "-DHVD_WITH_CUDA=OFF")
+        self.assertFalse(good, said)
+        self.assertIn("HVD_WITH_TORCH=ON but no LibTorch was found: run scripts/setup or set HVD_TORCH_DIR", said)
+        self.assertIn("has no torch", said)
+
+    def test_with_libtorch(self):
+        where = f"-DHVD_TORCH_DIR={self.torch()}"
+        for value in ("AUTO", "ON"):
+            good, said = self.configure(f"-DHVD_WITH_TORCH={value}", where, "-DHVD_WITH_CUDA=OFF")
+            self.assertTrue(good, said)
+            self.assertIn(f"LibTorch: {self.torch()}", said)
+        good, said = self.configure("-DHVD_WITH_TORCH=OFF", where, "-DHVD_WITH_CUDA=OFF")
+        self.assertTrue(good, said)
+        self.assertNotIn("LibTorch:", said)
+        good, said = self.configure("-DHVD_WITH_TORCH=AUTO", f"-DHVD_TORCH_DIR={self.folder}/gone", "-DHVD_WITH_CUDA=OFF")
+        self.assertFalse(good, said)
+        self.assertIn("gone cannot be used", said)
+
+    def test_cuda(self):
+        nvcc, include = self.folder / "bin/nvcc", self.folder / "include"
+        found = (f"-DHVD_NVCC={nvcc}", f"-DHVD_NCCL_INCLUDE={include}")
+        wanted = (("AUTO", found, True, "found, but no part of hvdrun uses them yet"), ("ON", found, True, "found, but no part"),
+                  ("AUTO", NO_CUDA, True, "CUDA: not found"), ("ON", NO_CUDA, False, "HVD_WITH_CUDA=ON but nvcc"),
+                  ("OFF", NO_CUDA, True, None))
+        for value, where, well, words in wanted:
+            good, said = self.configure("-DHVD_WITH_TORCH=OFF", f"-DHVD_WITH_CUDA={value}", *where)
+            self.assertEqual(good, well, said)
+            if words:
+                self.assertIn(words, said)
+            else:
+                self.assertNotIn("CUDA", said)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)
