@@ -1,6 +1,7 @@
 """Terminals and background: Ctrl-Z and fg, a job in the background, a terminal that closes, nohup."""
 import os
 import signal
+import tempfile
 import time
 
 import support
@@ -59,6 +60,27 @@ def what_was_ignored_at_the_start_stays_ignored():
         expect(mask & 1 << 12, 0, "hvdrun's own SIGPIPE setting reached a worker")
 
 
+def nohup_keeps_the_job_when_its_terminal_closes():
+    with tempfile.TemporaryDirectory() as folder:
+        terminal = Terminal()
+        terminal.type(f"cd {folder}; nohup {support.options.hvdrun} -np 2 -- bash -c 'echo up; while [ ! -e {folder}/end ]; do "
+                      "sleep 0.05; done; echo over'; echo rc=$?\n")
+        terminal.wait("ignoring input")
+        launcher = terminal.launcher()
+        ranks = wait_for(lambda: len(ranks_of(launcher)) == 2 and ranks_of(launcher))
+        os.kill(terminal.pid, signal.SIGHUP)  # as a closing terminal does, before its shell is gone
+        os.close(terminal.fd)
+        wait_for(lambda: state(terminal.pid) in ("", "Z"))
+        os.kill(launcher, signal.SIGHUP)
+        expect(all(state(rank) in "SR" for rank in ranks), True)
+        with open(os.path.join(folder, "end"), "w"):
+            pass
+        wait_for(lambda: not state(launcher) or state(launcher) == "Z")
+        with open(os.path.join(folder, "nohup.out")) as file:
+            said = file.read()
+        expect((said.count(">:up"), said.count(">:over")), (2, 2), said)
+
+
 def stopping_hvdrun_by_hand_leaves_the_job_running():
     job = start("--", "bash", "-c", "sleep 2; exit 6", np=1)
     wait_for(lambda: ranks_of(job.pid))
@@ -70,4 +92,5 @@ def stopping_hvdrun_by_hand_leaves_the_job_running():
 
 
 support.main(ctrl_z_stops_ranks_and_fg_goes_on, a_background_job_neither_reads_nor_stops, a_terminal_that_closes_ends_the_job,
-             what_was_ignored_at_the_start_stays_ignored, stopping_hvdrun_by_hand_leaves_the_job_running)
+             what_was_ignored_at_the_start_stays_ignored, nohup_keeps_the_job_when_its_terminal_closes,
+             stopping_hvdrun_by_hand_leaves_the_job_running)

@@ -1,6 +1,7 @@
 """What a worker starts with: environment, directory, limits, signals, descriptors; and that hvdrun is one static file."""
 import ctypes
 import os
+import re
 import resource
 import shutil
 import socket
@@ -8,7 +9,7 @@ import subprocess
 import tempfile
 
 import support
-from support import expect, run, sh
+from support import agent_of, expect, keeper_of, read, run, sh, start, wait_for_ranks
 
 
 def environment(*flags, np=1, **more):
@@ -68,6 +69,24 @@ def workers_start_clean():
     expect(out[5], "500")
 
 
+def core_dumps_are_off_above_the_workers():
+    """Theirs would hold the job's secrets; whether a worker leaves one is the user's to say."""
+    def limit(pid):
+        return re.search(r"Max core file size +(\S+) +(\S+)", read(pid, "limits")).groups()
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    if hard == 0:
+        return "left out: no right to core dumps"
+    job = start("--", "sleep", "60", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CORE, (hard, hard)))
+    ranks = wait_for_ranks(job, 2)
+    for pid in (job.pid, keeper_of(job.pid), agent_of(job.pid)):
+        expect(limit(pid)[0], "0", read(pid, "comm"))
+    for rank in ranks:
+        expect(limit(rank)[0], limit(rank)[1])
+        assert limit(rank)[0] != "0"
+    job.terminate()
+    job.communicate(timeout=20)
+
+
 def each_worker_leads_a_session():
     seen = run("--no-tag-output", "--", "python3", "-c", "import os; print(os.getsid(0) == os.getpid() == os.getpgrp())")
     expect(seen.stdout, b"True\nTrue\n")
@@ -124,4 +143,5 @@ support.parse_options()
 of_the_product = [] if support.options.sanitizers else [it_needs_no_library_and_no_loader, no_descriptor_is_left_for_it,
                                                         one_static_file_runs_in_an_empty_root]
 support.main(ranks_in_everybodys_words, the_users_environment_is_passed_on, master_port_is_held_and_can_be_taken,
-             a_working_directory_can_be_given, workers_start_clean, each_worker_leads_a_session, *of_the_product)
+             a_working_directory_can_be_given, workers_start_clean, core_dumps_are_off_above_the_workers,
+             each_worker_leads_a_session, *of_the_product)
