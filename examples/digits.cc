@@ -33,7 +33,12 @@ Digits load_digits(const std::string& directory, Part part) {
   const std::string images_file = prefix + "-images-idx3-ubyte";
   IdxArray images = read_idx(images_file, 3);
   IdxArray labels = read_idx(prefix + "-labels-idx1-ubyte", 1);
-  if (images.sizes[0] != labels.sizes[0] || images.bytes.empty()) {
+  if (images.bytes.empty()) {
+    throw std::runtime_error(images_file + ": " + std::to_string(images.sizes[0]) + " images of " +
+                             std::to_string(images.sizes[1]) + " x " +
+                             std::to_string(images.sizes[2]) + " pixels at offset 4");
+  }
+  if (images.sizes[0] != labels.sizes[0]) {
     throw std::runtime_error(images_file + ": " + std::to_string(images.sizes[0]) + " images but " +
                              std::to_string(labels.sizes[0]) + " labels at offset 4");
   }

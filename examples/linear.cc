@@ -5,7 +5,9 @@
 
 #include <cstdio>
 
-int main() {
+namespace {
+
+void run() {
   hvd::init();
   torch::manual_seed(static_cast<uint64_t>(hvd::rank()));
   torch::nn::Linear line(1, 1);
@@ -22,4 +24,16 @@ int main() {
   if (hvd::rank() == 0)
     std::printf("y = %.2f x + %.2f\n", line->weight.item<double>(), line->bias.item<double>());
   hvd::shutdown();
+}
+
+}  // namespace
+
+int main() {
+  try {
+    run();
+    return 0;
+  } catch (const hvd::Error& error) {
+    std::fprintf(stderr, "linear: %s\n", error.what());
+    return 1;
+  }
 }

@@ -11,11 +11,17 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "examples/digits.h"
+#include "examples/error_line.h"
 #include "examples/mnist_lines.h"
 #include "examples/mnist_net.h"
 
@@ -36,6 +42,13 @@ struct Options {
   bool resume = false;
 };
 
+// CLI's own ranges let nan pass.
+std::string is_number(const std::string& text) {
+  double value = 0;
+  if (CLI::detail::lexical_cast(text, value) && value >= 0 && std::isfinite(value)) return "";
+  return text + " is no number from 0 up";
+}
+
 // Horovod's flags, and where data and checkpoints lie.
 Options parse(int argc, char** argv) {
   Options o;
@@ -43,16 +56,17 @@ Options parse(int argc, char** argv) {
   CLI::App app{"Trains a digit classifier, data-parallel"};
   app.option_defaults()->always_capture_default();
   app.add_option("--batch-size", o.batch_size, "samples per rank and step")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--test-batch-size", o.test_batch_size)->check(CLI::PositiveNumber);
-  app.add_option("--epochs", o.epochs)->check(CLI::PositiveNumber);
-  app.add_option("--lr", o.lr, "learning rate, multiplied by the number of ranks");
-  app.add_option("--momentum", o.momentum);
+      ->check(CLI::Range(1, INT_MAX));
+  app.add_option("--test-batch-size", o.test_batch_size)->check(CLI::Range(1, INT_MAX));
+  app.add_option("--epochs", o.epochs)->check(CLI::Range(1, INT_MAX));
+  app.add_option("--lr", o.lr, "learning rate, multiplied by the number of ranks")
+      ->check(is_number);
+  app.add_option("--momentum", o.momentum)->check(is_number);
   app.add_option("--seed", o.seed);
   app.add_option("--log-interval", o.log_interval, "batches between two lines")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, INT_MAX));
   app.add_flag("--fp16-allreduce", o.fp16_allreduce, "send gradients as float16");
-  app.add_option("--gradient-predivide-factor", o.gradient_predivide_factor);
+  app.add_option("--gradient-predivide-factor", o.gradient_predivide_factor)->check(is_number);
   app.add_flag("--no-cuda", no_cuda, "accepted; this build trains on the CPU");
   app.add_flag("--use-adasum", use_adasum, "not supported yet");
   app.add_option("--data-dir", o.data_dir, "folder with MNIST's four IDX files, also .gz");
@@ -81,6 +95,7 @@ class Training {
         samples_((training_.images.size(0) + hvd::size() - 1) / hvd::size()),
         sgd_(model_->parameters(),
              torch::optim::SGDOptions(o_.lr * hvd::size()).momentum(o_.momentum)) {
+    if (hvd::rank() == 0) check_checkpoint();
     if (o_.resume && hvd::rank() == 0) load();
     first_epoch_ =
         hvd::broadcast(torch::tensor(first_epoch_), 0, {.name = "first_epoch"}).item<int>();
@@ -129,7 +144,9 @@ class Training {
     torch::NoGradGuard no_grad;
     model_->eval();
     const int64_t count = test_.images.size(0);
-    const torch::Tensor mine = torch::arange(hvd::rank(), count, hvd::size());
+    // Of more ranks than images some have none.
+    const torch::Tensor mine =
+        torch::arange(std::min<int64_t>(hvd::rank(), count), count, hvd::size());
     torch::Tensor sums = torch::zeros({3}, torch::kDouble);  // loss, correct, images
     for (const torch::Tensor& index : mine.split(o_.test_batch_size)) {
       if (index.numel() == 0) continue;
@@ -145,31 +162,56 @@ class Training {
       print(test_line(sums[0].item<double>() / images, sums[1].item<double>() / images));
   }
 
+  // Before any training, not after an epoch of it.
+  void check_checkpoint() const {
+    check_replaceable();
+    if (!std::ofstream(unfinished_, std::ios::app))
+      throw std::runtime_error(unfinished_ + ": cannot be written: " + std::strerror(errno) +
+                               "; give --checkpoint a file that can");
+    std::filesystem::remove(unfinished_);
+  }
+
+  // A device, say, would be gone after rename().
+  void check_replaceable() const {
+    const auto there = std::filesystem::status(o_.checkpoint);
+    if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there))
+      throw std::runtime_error(o_.checkpoint +
+                               ": is no regular file; give --checkpoint another name");
+  }
+
   // Whole or not at all: a run that is interrupted here leaves the previous checkpoint.
   void save(int epoch) {
+    check_replaceable();
     torch::serialize::OutputArchive archive, model, optimizer;
     model_->save(model);
     sgd_.save(optimizer);
     archive.write("epoch", torch::tensor(epoch));
     archive.write("model", model);
     archive.write("optimizer", optimizer);
-    const std::string unfinished = o_.checkpoint + ".unfinished";
-    archive.save_to(unfinished);
-    std::filesystem::rename(unfinished, o_.checkpoint);
+    try {
+      archive.save_to(unfinished_);
+    } catch (const c10::Error& error) {
+      throw std::runtime_error(unfinished_ + ": " + error_line(error));
+    }
+    std::filesystem::rename(unfinished_, o_.checkpoint);
   }
 
   void load() {
     if (!std::filesystem::exists(o_.checkpoint))
       throw std::runtime_error(o_.checkpoint + ": no such checkpoint; run without --resume first");
-    torch::serialize::InputArchive archive, model, optimizer;
-    archive.load_from(o_.checkpoint);
-    torch::Tensor epoch;
-    archive.read("epoch", epoch);
-    archive.read("model", model);
-    archive.read("optimizer", optimizer);
-    model_->load(model);
-    sgd_.load(optimizer);
-    first_epoch_ = epoch.item<int>() + 1;
+    try {
+      torch::serialize::InputArchive archive, model, optimizer;
+      archive.load_from(o_.checkpoint);
+      torch::Tensor epoch;
+      archive.read("epoch", epoch);
+      archive.read("model", model);
+      archive.read("optimizer", optimizer);
+      model_->load(model);
+      sgd_.load(optimizer);
+      first_epoch_ = epoch.item<int>() + 1;
+    } catch (const std::exception& error) {
+      throw std::runtime_error(o_.checkpoint + ": is no whole checkpoint: " + error_line(error));
+    }
   }
 
   static void print(const std::string& line) {
@@ -178,6 +220,7 @@ class Training {
   }
 
   const Options o_;
+  const std::string unfinished_ = o_.checkpoint + ".unfinished";
   const Digits training_, test_;
   torch::data::samplers::DistributedRandomSampler sampler_;
   const int64_t samples_;  // of this rank in an epoch
@@ -198,7 +241,7 @@ int main(int argc, char** argv) {
     hvd::shutdown();
     return 0;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "mnist: %s\n", error.what());
+    std::fprintf(stderr, "mnist: %s\n", error_line(error).c_str());
     return 1;
   }
 }

@@ -9,12 +9,14 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <climits>
 #include <cmath>
 #include <cstdio>
 #include <numeric>
 #include <string>
 #include <vector>
 
+#include "examples/error_line.h"
 #include "examples/resnet.h"
 
 namespace {
@@ -36,11 +38,11 @@ Options parse(int argc, char** argv) {
   app.option_defaults()->always_capture_default();
   app.add_option("--model", o.model, "resnet18, resnet34 or resnet50");
   app.add_option("--batch-size", o.batch_size, "images per rank and step")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--image-size", o.image_size, "pixels a side")->check(CLI::PositiveNumber);
-  app.add_option("--num-warmup-batches", o.warmup_batches)->check(CLI::NonNegativeNumber);
-  app.add_option("--num-batches-per-iter", o.batches_per_iteration)->check(CLI::PositiveNumber);
-  app.add_option("--num-iters", o.iterations)->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, INT_MAX));
+  app.add_option("--image-size", o.image_size, "pixels a side")->check(CLI::Range(1, INT_MAX));
+  app.add_option("--num-warmup-batches", o.warmup_batches)->check(CLI::Range(0, INT_MAX));
+  app.add_option("--num-batches-per-iter", o.batches_per_iteration)->check(CLI::Range(1, INT_MAX));
+  app.add_option("--num-iters", o.iterations)->check(CLI::Range(1, INT_MAX));
   app.add_flag("--fp16-allreduce", o.fp16_allreduce, "send gradients as float16");
   app.add_flag("--no-cuda", no_cuda, "accepted; this build trains on the CPU");
   app.add_flag("--use-adasum", use_adasum, "not supported yet");
@@ -125,7 +127,7 @@ int main(int argc, char** argv) {
     hvd::shutdown();
     return 0;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "synthetic_benchmark: %s\n", error.what());
+    std::fprintf(stderr, "synthetic_benchmark: %s\n", error_line(error).c_str());
     return 1;
   }
 }

@@ -3,6 +3,9 @@
 import os
 import re
 import shutil
+import signal
+import stat
+import struct
 import subprocess
 import sys
 import tempfile
@@ -28,10 +31,12 @@ class Mnist(unittest.TestCase):
         self.folder = tempfile.mkdtemp(prefix="hvd-mnist-")
         self.addCleanup(shutil.rmtree, self.folder)
 
-    def run_mnist(self, *flags, ranks=2, name="c.pt"):
-        command = [HVDRUN, "-np", str(ranks), "--no-tag-output", "--output-ranks", "0", "--", MNIST, "--checkpoint",
-                   os.path.join(self.folder, name), *flags]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    def command(self, *flags, ranks=2, name="c.pt"):
+        return [HVDRUN, "-np", str(ranks), "--no-tag-output", "--output-ranks", "0", "--", MNIST, "--checkpoint",
+                os.path.join(self.folder, name), *flags]
+
+    def run_mnist(self, *flags, **more):
+        return subprocess.run(self.command(*flags, **more), capture_output=True, text=True, timeout=120)
 
     def tensors(self, name):
         """The bytes of all tensors of a checkpoint, in no order: the optimizer's are keyed by addresses."""
@@ -44,10 +49,11 @@ class Mnist(unittest.TestCase):
         self.assertEqual(without_figures(done.stdout), "\n".join(TRAIN) + "\n" + TEST + "\n")
 
     def test_counts_every_test_image_once(self):
-        for ranks in (1, 3):
-            done = self.run_mnist("--epochs", "1", "--test-batch-size", "50", ranks=ranks)
+        few = self.digits(images=3, labels=[3, 1, 4])  # some ranks have none
+        for ranks, flags, images in ((1, [], 360), (3, [], 360), (5, ["--data-dir", few], 3)):
+            done = self.run_mnist("--epochs", "1", "--test-batch-size", "50", *flags, ranks=ranks)
             self.assertEqual(done.returncode, 0, done.stderr)
-            correct = float(re.search(r"Accuracy: ([\d.]+)%", done.stdout).group(1)) / 100 * 360
+            correct = float(re.search(r"Accuracy: ([\d.]+)%", done.stdout).group(1)) / 100 * images
             self.assertAlmostEqual(correct, round(correct), delta=0.02)
 
     def test_resumed_run_ends_with_the_same_bits(self):
@@ -62,6 +68,37 @@ class Mnist(unittest.TestCase):
         self.assertEqual(self.run_mnist("--epochs", "5", "--resume", name="parts.pt").returncode, 0)
         self.assertNotEqual(self.tensors("whole.pt"), self.tensors("parts.pt"))
 
+    def test_killed_run_goes_on_with_the_same_bits(self):
+        flags = ["--epochs", "4", "--batch-size", "16", "--log-interval", "1"]
+        whole = self.run_mnist(*flags, name="whole.pt")
+        self.assertEqual(whole.returncode, 0, whole.stderr)
+        job = subprocess.Popen(self.command(*flags, name="parts.pt"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for line in job.stdout:
+            if line.startswith("Train Epoch: 3 [32/"):
+                break
+        # Neither may get ready for its end: rank 0 dies where it is, and nobody writes afterwards.
+        os.kill(self.rank_zero(job.pid), signal.SIGKILL)
+        job.communicate(timeout=60)
+        self.assertEqual(job.returncode, 128 + signal.SIGKILL)
+        resumed = self.run_mnist(*flags, "--resume", name="parts.pt")
+        self.assertEqual(resumed.returncode, 0, resumed.stderr)
+        begin = resumed.stdout[: resumed.stdout.index("[")]
+        self.assertIn(begin, ("Train Epoch: 3 ", "Train Epoch: 4 "))  # 4 when the signal found it that late
+        self.assertEqual(resumed.stdout, whole.stdout[whole.stdout.index(begin) :])
+        self.assertEqual(self.tensors("whole.pt"), self.tensors("parts.pt"))
+
+    def rank_zero(self, launcher):
+        below = [launcher]
+        for pid in below:
+            for task in os.listdir(f"/proc/{pid}/task"):
+                with open(f"/proc/{pid}/task/{task}/children") as file:
+                    below += [int(word) for word in file.read().split()]
+        for pid in below:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                if b"HVD_RANK=0" in file.read().split(b"\0"):
+                    return pid
+        raise AssertionError("rank 0 does not run")
+
     def test_compression_and_predivide(self):
         for flags in (["--fp16-allreduce"], ["--gradient-predivide-factor", "2"]):
             done = self.run_mnist("--epochs", "2", *flags)
@@ -70,20 +107,58 @@ class Mnist(unittest.TestCase):
     def test_bad_input_is_named(self):
         cases = [
             (["--use-adasum"], 2, "--use-adasum is not supported yet"),
-            (["--epochs", "0"], 2, "--epochs"),
+            (["--epochs", "0"], 2, "--epochs: Value 0 not in range"),
+            (["--epochs", "x"], 2, "--epochs: Value x not in range"),
+            (["--lr", "nan"], 2, "--lr: nan is no number from 0 up"),
             (["--resume"], 1, "c.pt: no such checkpoint"),
             (["--data-dir", "/nowhere"], 1, "/nowhere/train-images-idx3-ubyte"),
-            (["--data-dir", self.truncated()], 1, "the file ends"),
+            (["--data-dir", self.digits(images=3, labels=[3, 1, 4], cut=1)], 1, "t10k-labels-idx1-ubyte: the file ends"),
+            (["--data-dir", self.digits(images=3, labels=[3, 1])], 1, "t10k-images-idx3-ubyte: 3 images but 2 labels at offset 4"),
+            (["--data-dir", self.digits(images=0, labels=[])], 1, "t10k-images-idx3-ubyte: 0 images of 8 x 8 pixels at offset 4"),
+            (["--data-dir", self.digits(images=3, labels=[3, 10, 4])], 1, "t10k-labels-idx1-ubyte: label 10 is no digit at offset 9"),
         ]
         for flags, status, text in cases:
-            done = self.run_mnist(*flags)
-            self.assertEqual((done.returncode, text in done.stderr), (status, True), done.stderr)
+            with self.subTest(flags=flags):
+                self.expect_one_line(self.run_mnist(*flags), status, text)
 
-    def truncated(self):
-        folder = os.path.join(self.folder, "digits")
-        shutil.copytree(DIGITS, folder)
-        labels = os.path.join(folder, "t10k-labels-idx1-ubyte")
-        os.truncate(labels, os.path.getsize(labels) - 1)
+    def test_bad_checkpoint_is_named_before_training(self):
+        whole = self.run_mnist("--epochs", "1")
+        self.assertEqual(whole.returncode, 0, whole.stderr)
+        size = os.path.getsize(os.path.join(self.folder, "c.pt"))
+        for name, change in (("cut.pt", lambda f: f.truncate(size // 2)), ("empty.pt", lambda f: f.truncate(0)),
+                             ("text.pt", lambda f: (f.truncate(0), f.write(b"no archive")))):
+            shutil.copy(os.path.join(self.folder, "c.pt"), os.path.join(self.folder, name))
+            with open(os.path.join(self.folder, name), "r+b") as file:
+                change(file)
+            with self.subTest(checkpoint=name):
+                self.expect_one_line(self.run_mnist("--resume", name=name), 1, name + ": is no whole checkpoint: ")
+        os.mkfifo(os.path.join(self.folder, "pipe"))
+        for name, text in (("none/c.pt", "none/c.pt.unfinished: cannot be written: No such file"),
+                           ("pipe", "pipe: is no regular file"), (".", ": is no regular file")):
+            with self.subTest(checkpoint=name):
+                done = self.run_mnist(name=name)
+                self.expect_one_line(done, 1, text)
+                self.assertEqual(done.stdout, "")
+        self.assertTrue(stat.S_ISFIFO(os.stat(os.path.join(self.folder, "pipe")).st_mode))
+
+    def expect_one_line(self, done, status, text):
+        self.assertEqual(done.returncode, status, done.stderr)
+        # Rank 0's own and, where another rank was first, that one's in hvdrun's report: the same line.
+        said = {line.removeprefix("  | ") for line in done.stderr.splitlines() if not line.startswith("hvdrun: ")}
+        said.discard("Run with --help for more information.")
+        self.assertEqual(len(said), 1, done.stderr)
+        self.assertIn(text, said.pop())
+
+    def digits(self, images, labels, cut=0):
+        """A folder whose test part is made up of so many images and these labels, less so many bytes at the end."""
+        folder = tempfile.mkdtemp(dir=self.folder)
+        for name in ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"):
+            shutil.copy(os.path.join(DIGITS, name), folder)
+        with open(os.path.join(folder, "t10k-images-idx3-ubyte"), "wb") as file:
+            file.write(struct.pack(">IIII", 0x803, images, 8, 8) + bytes(images * 64))
+        with open(os.path.join(folder, "t10k-labels-idx1-ubyte"), "wb") as file:
+            data = struct.pack(">II", 0x801, len(labels)) + bytes(labels)
+            file.write(data[: len(data) - cut])
         return folder
 
 
