@@ -3,8 +3,8 @@
 #include <torch/cuda.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cstdio>
+#include <string>
 #include <utility>
 
 #include "hvd/torch.h"
@@ -13,6 +13,7 @@
 #include "runtime/torch/compression.h"
 #include "runtime/torch/optimizer.h"
 #include "runtime/torch/tensor_collective.h"
+#include "runtime/torch/unused_gpus.h"
 
 namespace hvd {
 namespace {
@@ -56,6 +57,9 @@ class TensorWork::Impl {
  public:
   Impl(std::shared_ptr<Work> work, Collective collective)
       : work_(std::move(work)), collective_(std::move(collective)) {}
+  static TensorWork make(std::shared_ptr<Work> work, Collective collective) {
+    return TensorWork(std::make_shared<Impl>(std::move(work), std::move(collective)));
+  }
   bool done() const { return work_->done(); }
   torch::Tensor wait() {
     work_->wait();
@@ -75,7 +79,7 @@ namespace {
 
 TensorWork submit(Context& current, const Collective& collective) {
   auto work = TensorCollective::submit(current.engine(), collective);
-  return TensorWork(std::make_shared<TensorWork::Impl>(std::move(work), collective));
+  return TensorWork::Impl::make(std::move(work), collective);
 }
 
 torch::Tensor run_allreduce(const torch::Tensor& tensor, Place place,
@@ -156,12 +160,12 @@ TensorWork allgather_async(const torch::Tensor& tensor, const AllgatherOptions& 
 }
 
 torch::Device local_device() {
-  static std::atomic<bool> said{false};
-  // LibTorch sees a GPU only if the program links its CUDA part, so the driver's file counts, too.
-  const bool has_gpu = torch::cuda::is_available() || access("/dev/nvidia0", F_OK) == 0;
-  if (has_gpu && local_rank() == 0 && !said.exchange(true)) {
-    std::fputs("hvd: this machine has GPUs, but this build trains on the CPU\n", stderr);
-  }
+  static UnusedGpus unused;
+  // LibTorch sees GPUs only if the program links its CUDA part, so the driver's files count, too.
+  int gpus = static_cast<int>(torch::cuda::device_count());
+  while (access(("/dev/nvidia" + std::to_string(gpus)).c_str(), F_OK) == 0) ++gpus;
+  const std::string words = unused.words(gpus, local_rank());
+  if (!words.empty()) std::fprintf(stderr, "hvd: %s\n", words.c_str());
   return torch::Device(torch::kCPU);
 }
 

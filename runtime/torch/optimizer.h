@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "hvd/torch.h"
@@ -16,6 +17,10 @@ class DistributedOptimizer::Impl {
  public:
   Impl(torch::optim::Optimizer& inner, const NamedParameters& named_parameters,
        const DistributedOptimizerOptions& options, MakeBucketList make);
+  // The public face of one with a data path of its own, for tests and benchmarks.
+  static std::unique_ptr<DistributedOptimizer> face(std::unique_ptr<Impl> impl) {
+    return std::unique_ptr<DistributedOptimizer>(new DistributedOptimizer(std::move(impl)));
+  }
 
   torch::Tensor step(torch::optim::Optimizer::LossClosure closure);
   void synchronize();

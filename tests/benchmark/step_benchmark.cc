@@ -37,10 +37,10 @@ class Trainer {
     if (mode == "hvd")
       optimizer_ = std::make_unique<hvd::DistributedOptimizer>(*inner_, net_->named_parameters());
     else if (mode == "nothing")
-      optimizer_ = std::make_unique<hvd::DistributedOptimizer>(
-          std::make_unique<hvd::DistributedOptimizer::Impl>(*inner_, net_->named_parameters(),
-                                                            hvd::DistributedOptimizerOptions{},
-                                                            hvd::make_nothing_bucket_list));
+      optimizer_ =
+          hvd::DistributedOptimizer::Impl::face(std::make_unique<hvd::DistributedOptimizer::Impl>(
+              *inner_, net_->named_parameters(), hvd::DistributedOptimizerOptions{},
+              hvd::make_nothing_bucket_list));
     else if (mode != "plain")
       throw hvd::Error(hvd::ErrorCode::kInvalidArgument,
                        "no mode \"" + mode + "\": hvd, nothing or plain");

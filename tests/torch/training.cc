@@ -49,7 +49,7 @@ Training::Training(const ThreadRank& rank_, const nets::MakeNet& make,
   auto made = std::make_unique<DistributedOptimizer::Impl>(*inner, net->named_parameters(), options,
                                                            rank.make);
   impl = made.get();
-  optimizer = std::make_unique<DistributedOptimizer>(std::move(made));
+  optimizer = DistributedOptimizer::Impl::face(std::move(made));
 }
 
 void Training::train(int from, int to) {

@@ -42,9 +42,10 @@ class HVD_API TensorWork {
   torch::Tensor wait();
 
   class Impl;
-  explicit TensorWork(std::shared_ptr<Impl> impl);
 
  private:
+  explicit TensorWork(std::shared_ptr<Impl> impl);
+
   std::shared_ptr<Impl> impl_;
 };
 
@@ -137,11 +138,11 @@ class HVD_API DistributedOptimizer {
   torch::optim::Optimizer& optimizer();  // the wrapped one
   std::vector<torch::optim::OptimizerParamGroup>& param_groups();
 
-  // For tests: over another data path.
   class Impl;
-  explicit DistributedOptimizer(std::unique_ptr<Impl> impl);
 
  private:
+  explicit DistributedOptimizer(std::unique_ptr<Impl> impl);
+
   std::unique_ptr<Impl> impl_;
 };
 
