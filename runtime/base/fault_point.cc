@@ -4,13 +4,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <thread>
+#include <utility>
 
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
@@ -92,34 +96,80 @@ void act(const std::string& action, const char* name) {
   if (action == "throw") throw Error(ErrorCode::kInternal, std::string("fault point ") + name);
 }
 
+// Before main(), where nobody would catch an exception.
 struct ArmFromEnvironment {
   ArmFromEnvironment() {
-    if (const auto text = env::get("HVD_FAULT_POINT")) arm(text->c_str());
+    const auto text = env::get("HVD_FAULT_POINT");
+    if (!text) return;
+    try {
+      arm(text->c_str());
+    } catch (const Error& error) {
+      std::fprintf(stderr, "HVD_FAULT_POINT: %s\n", error.what());
+      _exit(2);
+    }
   }
 } const arm_from_environment;
+
+bool is_listed(std::string_view name) {
+  return std::find(std::begin(kFaultPoints), std::end(kFaultPoints), name) !=
+         std::end(kFaultPoints);
+}
+
+// The whole of `text` as a number in [least, most]; -1 when it is none.
+long number_in(std::string_view text, long least, long most) {
+  long value = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = error == std::errc{} && end == text.data() + text.size();
+  return whole && value >= least && value <= most ? value : -1;
+}
+
+bool is_action(std::string_view action) {
+  if (action.starts_with("exit=")) return number_in(action.substr(5), 0, 255) >= 0;
+  return action == "kill" || action == "stop" || action == "throw";
+}
+
+struct Specification {
+  std::string name{}, action{}, count_file{};
+  long passings = 0;
+};
+
+Specification parse(const std::string& text) {
+  if (text.starts_with("count:") && text.size() > 6) return {.count_file = text.substr(6)};
+  const size_t first = text.find(':'), second = text.find(':', first + 1);
+  if (first == text.npos || second == text.npos)
+    throw Error(ErrorCode::kInvalidArgument,
+                "\"" + text + "\" is neither NAME:K:ACTION nor count:FILE");
+  const std::string name = text.substr(0, first), action = text.substr(second + 1);
+  const long passings =
+      number_in(std::string_view(text).substr(first + 1, second - first - 1), 1, LONG_MAX);
+  if (!is_listed(name))
+    throw Error(ErrorCode::kInvalidArgument,
+                "no fault point is called \"" + name + "\"; fault_point.cc lists them");
+  if (passings < 0)
+    throw Error(ErrorCode::kInvalidArgument,
+                "\"" + text + "\" does not say at which passing; give a number from 1 on");
+  if (!is_action(action))
+    throw Error(ErrorCode::kInvalidArgument,
+                "no action is called \"" + action + "\"; give kill, stop, throw or exit=N");
+  return {.name = name, .action = action, .passings = passings};
+}
 
 }  // namespace
 
 std::atomic<bool> armed{false};
 
 void arm(const char* specification) {
+  Specification wanted;
+  if (specification != nullptr) wanted = parse(specification);
   State& s = state();
   MutexLock lock(s.mutex);
   armed = specification != nullptr;
-  if (specification == nullptr) return;
-  const std::string text = specification;
-  s.count_file.clear();
   s.only.reset();
-  if (text.rfind("count:", 0) == 0) {
-    s.count_file = text.substr(6);
-    std::atexit(write_counts);
-    return;
-  }
-  const size_t first = text.find(':'), second = text.find(':', first + 1);
-  HVD_CHECK(second != std::string::npos, "HVD_FAULT_POINT is not NAME:K:ACTION");
-  s.name = text.substr(0, first);
-  s.remaining = std::atol(text.substr(first + 1, second - first - 1).c_str());
-  s.action = text.substr(second + 1);
+  s.name = std::move(wanted.name);
+  s.remaining = wanted.passings;
+  s.action = std::move(wanted.action);
+  s.count_file = std::move(wanted.count_file);
+  if (!s.count_file.empty()) std::atexit(write_counts);
 }
 
 void arm_here(const char* specification) {
@@ -133,9 +183,7 @@ void pass(const char* name) {
   std::string action;
   {
     MutexLock lock(s.mutex);
-    HVD_CHECK(std::any_of(std::begin(kFaultPoints), std::end(kFaultPoints),
-                          [&](const char* known) { return std::strcmp(known, name) == 0; }),
-              name);
+    HVD_CHECK(is_listed(name), name);
     if (!s.count_file.empty()) {
       ++s.counts[name];
       return;

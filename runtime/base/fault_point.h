@@ -4,7 +4,8 @@
 // HVD_FAULT_POINT in the environment, read once: NAME:K:ACTION, where NAME may be `*` (any point)
 // and ACTION is kill, stop, throw or exit=N. `HVD_FAULT_POINT=count:FILE` counts passings instead
 // and appends "NAME COUNT" lines to FILE at exit, so that a test knows all k there are. Every name
-// in use is listed in kFaultPoints (fault_point.cc); another one aborts.
+// in use is listed in kFaultPoints (fault_point.cc); a program that passes another one aborts, and
+// one that is started with any other value of the variable ends with exit code 2 and says why.
 #pragma once
 
 #include <atomic>
@@ -16,8 +17,8 @@ namespace fault {
 extern std::atomic<bool> armed;       // set before main() by the environment, or by arm()
 void pass(const char* name);          // does what was asked for when the count is reached; throws
                                       // hvd::Error for `throw`
-void arm(const char* specification);  // as the environment variable; nullptr disarms. For tests
-                                      // with ranks as threads
+void arm(const char* specification);  // as the environment variable; nullptr disarms. Throws
+                                      // kInvalidArgument. For tests with ranks as threads
 void arm_here(const char* specification);  // the same, counting what this thread passes only
 std::span<const char* const> names();
 }  // namespace fault

@@ -38,6 +38,27 @@ TEST_CASE("fault point: acts at the k-th passing and only there") {
   fault::arm(nullptr);
 }
 
+TEST_CASE("fault point: takes no name, count or action that could never be meant") {
+  const auto refusal = [](const char* text) -> std::string {
+    try {
+      fault::arm(text);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    fault::arm(nullptr);
+    return "";
+  };
+  CHECK_THAT(refusal("foo"), Catch::Contains("neither NAME:K:ACTION nor count:FILE"));
+  CHECK_THAT(refusal("count:"), Catch::Contains("neither NAME:K:ACTION nor count:FILE"));
+  CHECK_THAT(refusal("typo_point:1:kill"), Catch::Contains("no fault point is called"));
+  for (const char* text : {"store_ask:0:kill", "store_ask::kill", "store_ask:1x:kill"})
+    CHECK_THAT(refusal(text), Catch::Contains("at which passing"));
+  for (const char* text : {"store_ask:1:", "store_ask:1:exit=256", "store_ask:1:die"})
+    CHECK_THAT(refusal(text), Catch::Contains("no action is called"));
+  for (const char* text : {"store_ask:1:exit=0", "*:12:stop", "store_ask:1:throw"})
+    CHECK(refusal(text).empty());
+}
+
 TEST_CASE("usable cpus: no more than the affinity mask allows, and at least one") {
   int all = 0, bound = 0;
   std::jthread([&] {  // the mask is the thread's
