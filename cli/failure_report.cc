@@ -112,13 +112,20 @@ std::optional<Blame> first_failure(const std::vector<RankEnd>& sorted, const Job
   return std::nullopt;
 }
 
-std::string fallout_line(const Verdict& verdict) {
-  std::string words = verdict.first ? "only fallout:" : "ended by hvdrun:";
-  for (size_t i = 0; i < verdict.fallout.size() && i < kShownMax; ++i)
-    words += (i > 0 ? ", rank " : " rank ") + std::to_string(verdict.fallout[i].rank) + " " +
-             how_it_ended(verdict.fallout[i]);
-  if (verdict.fallout.size() > kShownMax)
-    words += " and " + std::to_string(verdict.fallout.size() - kShownMax) + " more";
+// Whether a failed end follows from another: from a signal of ours, or from what libhvd told a rank
+// whose peers were gone, or that waited for them in init(). Uncaught, that is SIGABRT.
+bool is_fallout(const RankEnd& end, const JobFacts& facts, const std::optional<RankEnd>& first) {
+  if (end.sent_signal != 0 || end.given_up) return true;
+  const bool was_told = end.claimed && first &&
+                        (first->claimed || !facts.init_refused.empty() || !end.waited_for.empty());
+  return was_told && (!end.killed || end.status == SIGABRT);
+}
+
+std::string list_of(std::string words, const std::vector<RankEnd>& ends) {
+  for (size_t i = 0; i < ends.size() && i < kShownMax; ++i)
+    words +=
+        (i > 0 ? ", rank " : " rank ") + std::to_string(ends[i].rank) + " " + how_it_ended(ends[i]);
+  if (ends.size() > kShownMax) words += " and " + std::to_string(ends.size() - kShownMax) + " more";
   return words;
 }
 
@@ -153,7 +160,10 @@ Verdict attribute(const JobFacts& facts) {
   for (const RankEnd& end : ends) {
     if (end.rank >= 0 && end.rank < facts.size) known[size_t(end.rank)] = true;
     if (verdict.first && verdict.first->rank == end.rank) continue;
-    (failed(end) ? verdict.fallout : verdict.finished).push_back(end);
+    auto& part = !failed(end)                            ? verdict.finished
+                 : is_fallout(end, facts, verdict.first) ? verdict.fallout
+                                                         : verdict.also;
+    part.push_back(end);
   }
   for (int rank = 0; rank < facts.size; ++rank)
     if (!known[size_t(rank)]) verdict.missing.push_back(rank);
@@ -162,7 +172,8 @@ Verdict attribute(const JobFacts& facts) {
   if (blame) {
     verdict.status.code = blame->code;
     verdict.why = blame->why;
-  } else if (by_rank && (!verdict.fallout.empty() || !verdict.missing.empty())) {
+  } else if (by_rank &&
+             (!verdict.fallout.empty() || !verdict.also.empty() || !verdict.missing.empty())) {
     verdict.status.code = kExitOwnFailure;  // nothing explains these ends: not a success
   }
   if (verdict.status.code == 0 && facts.output_lost) verdict.status.code = kExitOwnFailure;
@@ -177,7 +188,10 @@ std::string report(const Verdict& verdict, const JobFacts& facts,
     line("last lines of rank " + std::to_string(verdict.first->rank) + "'s stderr:");
     for (const std::string& one : stderr_tail) text += "  | " + one + "\n";
   }
-  if (!verdict.fallout.empty()) line(fallout_line(verdict));
+  if (!verdict.fallout.empty())
+    line(list_of(verdict.first ? "only fallout:" : "ended by hvdrun:", verdict.fallout));
+  if (!verdict.also.empty())
+    line(list_of(verdict.first ? "also failed:" : "failed:", verdict.also));
   switch (facts.cause) {
     case EndCause::kNone:
     case EndCause::kRankFailed:

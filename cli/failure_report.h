@@ -33,7 +33,6 @@ struct RankEnd {
   std::string waited_in_vain;
   std::vector<int> waited_for;
   std::string doing;  // by its status page; empty: nothing is known
-  int64_t resident_bytes_max = 0;
 };
 
 struct JobFacts {
@@ -49,7 +48,8 @@ struct JobFacts {
 struct Verdict {
   std::optional<RankEnd> first;   // the initiating failure
   std::string why;                // more about it than its exit code says
-  std::vector<RankEnd> fallout;   // ended after it, or by us
+  std::vector<RankEnd> fallout;   // of it: told by libhvd that a peer is gone; or ended by us
+  std::vector<RankEnd> also;      // failed too, and nothing shows that the first was the reason
   std::vector<RankEnd> finished;  // exit code 0
   std::vector<int> missing;       // ranks of which no end is known
   ExitStatus status;

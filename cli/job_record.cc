@@ -61,8 +61,8 @@ std::vector<Event> JobRecord::note(const proto::RankEnds& ends) {
         event::RankEnded{end.rank, by_itself && (end.killed || end.status != 0), describe(end)});
   };
   if (verdict.first) tell(*verdict.first);
-  for (const RankEnd& end : verdict.fallout) tell(end);
-  for (const RankEnd& end : verdict.finished) tell(end);
+  for (const auto* part : {&verdict.fallout, &verdict.also, &verdict.finished})
+    for (const RankEnd& end : *part) tell(end);
   return events;
 }
 

@@ -77,7 +77,6 @@ RankEnd from_proto(const proto::RankEnd& message) {
   end.waited_in_vain = message.last().waited_in_vain();
   end.waited_for.assign(message.last().waited_for().begin(), message.last().waited_for().end());
   end.doing = message.last().doing();
-  end.resident_bytes_max = message.resident_bytes_max();
   return end;
 }
 

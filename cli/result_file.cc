@@ -66,7 +66,6 @@ Json to_json(const RankEnd& end, const char* part) {
   json["seconds"] = double(end.run_ns) / 1e9;
   if (end.sent_signal != 0) json["sent_by_hvdrun"] = signal_name(end.sent_signal);
   json["doing"] = end.doing.empty() ? Json(nullptr) : Json(end.doing);
-  json["max_resident_bytes"] = end.resident_bytes_max;
   return json;
 }
 
@@ -96,7 +95,10 @@ std::string result_json(const JobResult& result) {
   }
   Json ranks = Json::array();
   if (verdict.first) ranks.push_back(to_json(*verdict.first, "failed"));
-  for (const RankEnd& end : verdict.fallout) ranks.push_back(to_json(end, "fallout"));
+  for (const RankEnd& end : verdict.fallout)
+    ranks.push_back(to_json(end, verdict.first ? "fallout" : "ended"));
+  for (const RankEnd& end : verdict.also)
+    ranks.push_back(to_json(end, verdict.first ? "also_failed" : "failed"));
   for (const RankEnd& end : verdict.finished) ranks.push_back(to_json(end, "finished"));
   for (int rank : verdict.missing) ranks.push_back({{"rank", rank}, {"outcome", "unknown"}});
   std::sort(ranks.begin(), ranks.end(),

@@ -93,7 +93,7 @@ Agent::Agent(Kept kept)
       client_(UniqueFd(kControlFd)),
       processes_({[this](pid_t pid) { return workers_ && workers_->is_running(pid); },
                   [this](pid_t pid, int status) {
-                    if (workers_) note_end(workers_->ended(pid, status, 0));
+                    if (workers_) note_end(workers_->ended(pid, status));
                   },
                   [this](pid_t pid, int signal) {
                     if (workers_) workers_->note_signal(pid, signal);

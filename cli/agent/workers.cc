@@ -1,7 +1,6 @@
 #include "cli/agent/workers.h"
 
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -122,12 +121,11 @@ std::optional<proto::RankEnd> Workers::reap(int rank) {
   Worker* worker = of_rank(rank);
   if (worker == nullptr || !worker->running) return std::nullopt;
   int status = 0;
-  rusage usage{};
-  if (wait4(worker->pid, &status, WNOHANG, &usage) != worker->pid) return std::nullopt;
-  return ended(worker->pid, status, int64_t(usage.ru_maxrss) << 10);
+  if (waitpid(worker->pid, &status, WNOHANG) != worker->pid) return std::nullopt;
+  return ended(worker->pid, status);
 }
 
-std::optional<proto::RankEnd> Workers::ended(pid_t pid, int status, int64_t resident_bytes_max) {
+std::optional<proto::RankEnd> Workers::ended(pid_t pid, int status) {
   const auto found = running_by_pid_.find(pid);
   if (found == running_by_pid_.end()) return std::nullopt;
   Worker& worker = *of_rank(found->second);
@@ -146,7 +144,6 @@ std::optional<proto::RankEnd> Workers::ended(pid_t pid, int status, int64_t resi
   end.set_order(worker.death_order);
   end.set_batch(worker.death_batch);
   end.set_sent_signal(worker.sent_signal);
-  end.set_resident_bytes_max(resident_bytes_max);
   return end;
 }
 

@@ -44,7 +44,7 @@ class Workers {
 
   // Both return the end once, when it is known.
   std::optional<proto::RankEnd> reap(int rank);
-  std::optional<proto::RankEnd> ended(pid_t pid, int status, int64_t resident_bytes_max);
+  std::optional<proto::RankEnd> ended(pid_t pid, int status);
   // The rank is dead as its peers see it, though the kernel has not given it back yet. The first
   // call counts.
   void note_death(int rank);

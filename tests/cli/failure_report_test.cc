@@ -49,6 +49,32 @@ TEST_CASE("failure report: the first that failed by itself is named, the others 
   CHECK(one.finished.size() == 1);
 }
 
+TEST_CASE("failure report: fallout is what follows from a signal of ours or from libhvd's word") {
+  const auto parts = [](const JobFacts& job) {
+    const Verdict verdict = attribute(job);
+    return std::pair{verdict.fallout.size(), verdict.also.size()};
+  };
+  using Parts = std::pair<size_t, size_t>;
+  CHECK(parts(facts({code(0, 3, 1), code(1, 3, 2)})) == Parts{0, 1});
+  CHECK(parts(facts({code(0, 3, 1), code(1, 3, 2, SIGTERM)})) == Parts{1, 0});
+  RankEnd first = code(0, 3, 1), told = code(1, 3, 2), aborted = killed(2, SIGABRT, 2);
+  RankEnd crashed = killed(3, SIGSEGV, 2);
+  for (RankEnd* end : {&first, &told, &aborted, &crashed}) end->claimed = true;
+  CHECK(parts(facts({first, told, aborted, crashed})) == Parts{2, 1});
+  first.claimed = false;  // libhvd did not connect the two
+  JobFacts apart = facts({first, told});
+  CHECK(parts(apart) == Parts{0, 1});
+  apart.init_refused = "rank 0 ended before it called hvd::init()";
+  CHECK(parts(apart) == Parts{1, 0});
+}
+
+TEST_CASE("failure report: who failed beside the first is said apart from the fallout") {
+  const JobFacts job = facts({code(1, 3, 1), code(0, 4, 2), killed(2, SIGTERM, 3, SIGTERM)});
+  const std::string text = report(attribute(job), job, {});
+  CHECK(text.find("hvdrun: only fallout: rank 2 was killed by SIGTERM\n"
+                  "hvdrun: also failed: rank 0 exited with code 4\n") == 0);
+}
+
 TEST_CASE(
     "failure report: of deaths seen together a crash comes before an exit code, that before a "
     "broken pipe") {

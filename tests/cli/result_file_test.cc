@@ -59,6 +59,24 @@ TEST_CASE("result file: tells who was first, how, and what became of every rank"
   CHECK(json["ranks"][2]["outcome"] == "unknown");
 }
 
+TEST_CASE("result file: says which ends were fallout, which were not, and which hvdrun brought") {
+  JobResult job = failed_job();
+  RankEnd also = job.facts.ends[0], fallout = also;
+  also.rank = 0, also.run_ns = also.at_ns = 2, also.order = also.batch = 2;
+  fallout.rank = 2, fallout.sent_signal = SIGTERM;
+  job.facts.ends = {job.facts.ends[0], also, fallout};
+  const auto outcomes = [&] {
+    job.verdict = attribute(job.facts);
+    const auto json = nlohmann::json::parse(result_json(job));
+    std::vector<std::string> all;
+    for (const auto& rank : json["ranks"]) all.push_back(rank["outcome"]);
+    return all;
+  };
+  CHECK(outcomes() == std::vector<std::string>{"also_failed", "failed", "fallout"});
+  job.facts.cause = EndCause::kTimeLimit;
+  CHECK(outcomes() == std::vector<std::string>{"failed", "failed", "ended"});
+}
+
 TEST_CASE("result file: a good end has no first failure") {
   JobResult result;
   result.facts.size = 1;

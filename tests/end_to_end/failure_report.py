@@ -57,6 +57,25 @@ def the_result_file_of_a_good_end():
 def the_result_file_of_a_time_limit():
     seen, result = result_of("sleep 60", "--timeout", "0.3")
     expect((seen.returncode, result["exit_code"], result["cause"]), (124, 124, "time_limit"))
+    expect([(one["outcome"], one["sent_by_hvdrun"]) for one in result["ranks"]], [("ended", "SIGTERM")] * 2)
+
+
+def two_that_fail_on_their_own_are_not_each_others_fallout():
+    with tempfile.TemporaryDirectory() as folder:
+        job = start("--result-file", f"{folder}/result.json", "--", "bash", "-c",
+                    f"while [ ! -e {folder}/go ]; do sleep 0.01; done; exit 3")
+        ranks = wait_for_ranks(job, 2)
+        agent = support.agent_of(job.pid)
+        os.kill(agent, signal.SIGSTOP)  # so that it can send the second no signal because of the first
+        with open(f"{folder}/go", "w"):
+            wait_for(lambda: all(support.state(rank) == "Z" for rank in ranks))
+        os.kill(agent, signal.SIGCONT)
+        _, err = job.communicate(timeout=20)
+        expect(job.returncode, 3)
+        with open(f"{folder}/result.json") as file:
+            result = json.load(file)
+    expect(sorted(one["outcome"] for one in result["ranks"]), ["also_failed", "failed"])
+    assert b"only fallout" not in err and b"also failed: rank " in err, err
 
 
 def the_result_file_takes_any_bytes():
@@ -108,6 +127,7 @@ def a_stopped_rank_is_shown_as_stopped():
 
 support.main(the_first_failure_is_named_with_its_stderr, a_crash_is_named_by_its_signal, a_job_that_went_well_says_nothing,
              the_result_file_says_it_to_scripts, the_result_file_of_a_good_end, the_result_file_of_a_time_limit,
+             two_that_fail_on_their_own_are_not_each_others_fallout,
              the_result_file_takes_any_bytes, the_result_file_of_an_interrupt,
              a_result_file_that_cannot_be_written_is_no_success, a_time_limit_says_what_ranks_do,
              a_stopped_rank_is_shown_as_stopped)
