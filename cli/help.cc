@@ -150,11 +150,51 @@ constexpr std::string_view kManOutput =
     "Each line that a rank prints comes out whole, behind its rank and stream: [0]<stdout>:text. "
     "Nothing is dropped: all ranks of a host share one pipe to hvdrun, so a reader that stops "
     "reading stops all of them in time.";
-constexpr std::string_view kManRanks =
-    "Each rank finds its place in HOROVOD_RANK, HOROVOD_SIZE, HOROVOD_LOCAL_RANK, "
-    "HOROVOD_LOCAL_SIZE, HOROVOD_CROSS_RANK, HOROVOD_CROSS_SIZE and HOROVOD_HOSTNAME, and, for "
-    "programs that use torch.distributed, in RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, "
-    "MASTER_ADDR and MASTER_PORT.";
+
+struct Variable {
+  std::string_view names, meaning;
+};
+constexpr Variable kVariables[] = {
+    {"HVD_RANK, HVD_SIZE, HVD_LOCAL_RANK, HVD_LOCAL_SIZE, HVD_CROSS_RANK, HVD_CROSS_SIZE, "
+     "HVD_HOSTNAME",
+     "the rank's place in the job, on its host and among the hosts"},
+    {"HOROVOD_RANK, HOROVOD_SIZE, HOROVOD_LOCAL_RANK, HOROVOD_LOCAL_SIZE, HOROVOD_CROSS_RANK, "
+     "HOROVOD_CROSS_SIZE, HOROVOD_HOSTNAME",
+     "the same, by Horovod's names"},
+    {"RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, ROLE_RANK, "
+     "ROLE_WORLD_SIZE, TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_MAX_RESTARTS",
+     "the same for programs that use torch.distributed, by torchrun's names"},
+    {"MASTER_ADDR, MASTER_PORT", "where rank 0 of such a program may listen; unless -x gives them"},
+    {"OMP_NUM_THREADS", "the rank's share of the machine's CPUs; unless it is set"},
+    {"PYTHONUNBUFFERED", "1, so that Python's output comes at once; unless it is set"},
+    {"HVD_AGENT", "how libhvd reaches hvdrun; no program need look at it"},
+};
+
+struct Field {
+  std::string_view name, meaning;
+};
+constexpr Field kResultFields[] = {
+    {"version", "1; a number that grows when a field changes its meaning"},
+    {"job, command, size", "the job's name, its command as a list, its number of ranks"},
+    {"started_at, seconds", "when it began, in UTC as 2001-02-03T04:05:06Z, and how long it took"},
+    {"exit_code, signal", "hvdrun's own: the status, and the signal it ended by, or null"},
+    {"cause",
+     "finished, rank_failed, interrupted, terminated, hangup, output_closed, time_limit, "
+     "start_timeout, agent_lost or own_failure"},
+    {"cause_text", "more about a cause that needs words, or an empty text"},
+    {"first_failure",
+     "null, or the rank that failed first, as in ranks, with why (more than its exit status "
+     "says) and stderr_tail (its last lines there, 20 at most)"},
+    {"ranks",
+     "a list, one entry for each rank: rank and outcome always. The outcome is finished (exit "
+     "code 0), failed (the first; without one, by itself), fallout (a failure that followed from "
+     "it), also_failed (one "
+     "that did not, as far as can be told), ended (by hvdrun, no rank having failed) or unknown. "
+     "A rank that was started has host, pid, exit_code or signal (the other is null), seconds, "
+     "doing (by libhvd, or null) and, if hvdrun sent it a signal, sent_by_hvdrun; one that could "
+     "not be started has host, spawn_error and spawn_step"},
+    {"output", "lost_bytes, which could not be written, and split_lines, too long to stay whole"},
+};
 
 }  // namespace
 
@@ -183,6 +223,10 @@ std::string full_help() {
                  2);
   out += "\nOptions of Horovod that are not supported yet:\n" +
          wrapped(horovod_names(OptionFate::kRefused), 2);
+  out += "\nVariables that each rank finds set:\n";
+  for (const Variable& variable : kVariables) {
+    out += wrapped(variable.names, 2) + wrapped(variable.meaning, 6);
+  }
   out += "\nExit status:\n";
   for (const Status& status : kStatuses) {
     out += entry(std::string(status.number), status.meaning);
@@ -211,7 +255,13 @@ std::string man_page() {
   out += ".SS Options of Horovod that are not supported yet\n" +
          roff(horovod_names(OptionFate::kRefused)) + "\n";
   out += ".SH HOSTS\n" + roff(kManHosts) + "\n.SH OUTPUT\n" + roff(kManOutput) + "\n";
-  out += ".SH ENVIRONMENT\n" + roff(kManRanks) + "\n.SH EXIT STATUS\n";
+  out +=
+      ".SH ENVIRONMENT\nEach rank finds these set, beside what hvdrun itself was started with.\n";
+  for (const Variable& variable : kVariables) out += man_term(variable.names, variable.meaning);
+  out += ".SH RESULT FILE\nThe JSON object that " + roff("--result-file") +
+         " writes has these fields.\n";
+  for (const Field& field : kResultFields) out += man_term(field.name, field.meaning);
+  out += ".SH EXIT STATUS\n";
   for (const Status& status : kStatuses) out += man_term(status.number, status.meaning);
   out += ".SH EXAMPLES\n";
   for (const Example& example : kExamples) out += man_term(example.command, example.meaning);

@@ -17,6 +17,7 @@ BUILD, CMAKE, WITH_TORCH = sys.argv[1], sys.argv[2], sys.argv[3] == "1"
 SECONDS = 480
 # What the examples print alone and with two ranks.
 ALLREDUCE = (r"^1 ranks: 1\n$", r"(?m)^\[0\]<stdout>:2 ranks: 3$")
+README = (r"^0\n$", r"(?m)^\[0\]<stdout>:1$")
 LINEAR = (r"^y = 2\.00 x \+ 1\.00\n$", r"(?m)^\[0\]<stdout>:y = 2\.00 x \+ 1\.00$")
 
 
@@ -29,6 +30,13 @@ def run(*command, **options):
     if done.returncode != 0:
         raise AssertionError(f"{command} ended with {done.returncode}:\n{done.stdout}")
     return done.stdout
+
+
+def readme_program():
+    """The whole program among the examples of the README."""
+    blocks = re.findall(r"^```cpp\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    (program,) = [block for block in blocks if "int main" in block]
+    return program
 
 
 class Installed(unittest.TestCase):
@@ -61,6 +69,11 @@ class Installed(unittest.TestCase):
         needed = set(re.findall(r"\(NEEDED\).*\[(.*?)\]", dynamic))
         self.assertLessEqual(needed, {"libstdc++.so.6", "libgcc_s.so.1", "libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2"})
 
+    def test_the_launcher_is_one_file_that_needs_no_library(self):
+        headers = run("readelf", "--dynamic", "--program-headers", "--wide", self.prefix / "bin/hvdrun")
+        self.assertIn("LOAD", headers)
+        self.assertNotRegex(headers, "NEEDED|INTERP")
+
     def test_nothing_installed_looks_for_libraries_in_the_build(self):
         for binary in (*self.lib.glob("libhvd*.so"), self.prefix / "bin/hvdrun"):
             self.assertNotIn(str(pathlib.Path(BUILD).resolve()), run("readelf", "-d", binary), binary.name)
@@ -74,10 +87,13 @@ class Installed(unittest.TestCase):
 
     def test_examples_build_outside_the_tree_and_run(self):
         build = self.folder / "build"
+        program = self.folder / "readme.cc"
+        program.write_text(readme_program())
         run(CMAKE, "-S", ROOT / "tests/scripts/installed", "-B", build, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={self.prefix}",
-            f"-DHVD_EXAMPLES={ROOT / 'examples'}", f"-DWITH_TORCH={int(WITH_TORCH)}", "-DCMAKE_BUILD_TYPE=Release")
+            f"-DHVD_EXAMPLES={ROOT / 'examples'}", f"-DREADME_PROGRAM={program}", f"-DWITH_TORCH={int(WITH_TORCH)}", "-DCMAKE_BUILD_TYPE=Release")
         run(CMAKE, "--build", build)
         self.assert_runs(build / "allreduce", *ALLREDUCE)
+        self.assert_runs(build / "readme", *README)
         if WITH_TORCH:
             self.assert_runs(build / "linear", *LINEAR)
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "cli/help.h"
 #include "tests/support/catch.h"
 
 namespace hvd {
@@ -114,6 +115,16 @@ TEST_CASE("worker environment: without a port there is no master") {
   CHECK_FALSE(is_set_in(all, "MASTER_PORT"));
   CHECK_FALSE(is_set_in(all, "OMP_NUM_THREADS"));
   CHECK_FALSE(is_set_in(all, "HVD_AGENT"));
+}
+
+TEST_CASE("worker environment: the help names every variable that a worker finds set") {
+  std::string words = full_help();
+  for (char& letter : words)
+    if (letter == ',' || letter == '\n') letter = ' ';
+  for (const std::string& entry : worker_environment({}, {}, place())) {
+    CAPTURE(entry);
+    CHECK(words.find(" " + entry.substr(0, entry.find('=')) + " ") != std::string::npos);
+  }
 }
 
 TEST_CASE("worker environment: -x NAME=V replaces what the user had, -x NAME changes nothing") {
