@@ -7,6 +7,7 @@
 #include "cli/arguments.h"
 #include "cli/features.h"
 #include "cli/help.h"
+#include "cli/quoted.h"
 #include "cli/settings.h"
 #include "runtime/base/error.h"
 
@@ -50,6 +51,14 @@ std::vector<std::string> answer_horovod_options(const Arguments& arguments) {
   return warnings;
 }
 
+// What libhvd takes for a switch, so that no rank refuses what is let through here.
+bool means_yes(const std::string& variable, const std::string& value) {
+  if (value == "1" || value == "true" || value == "True") return true;
+  if (value == "0" || value == "false" || value == "False") return false;
+  refuse(ErrorCode::kInvalidArgument,
+         variable + " (in the environment) takes 1 or 0, not " + hvd::quoted(value));
+}
+
 void apply_environment(const Arguments& arguments, const ReadEnvironment& read_environment,
                        Draft& draft) {
   for (const Setting& setting : all_settings()) {
@@ -58,8 +67,7 @@ void apply_environment(const Arguments& arguments, const ReadEnvironment& read_e
     const std::string variable(option.environment);
     const std::optional<std::string> value = read_environment(variable.c_str());
     if (!value || value->empty()) continue;
-    const bool no = *value == "0" || *value == "false" || *value == "False";
-    if (value_count(option) == 0 && no) continue;
+    if (value_count(option) == 0 && !means_yes(variable, *value)) continue;
     setting.apply(draft, variable + " (in the environment)", *value);
   }
 }

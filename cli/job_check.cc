@@ -1,7 +1,9 @@
 #include "cli/job_check.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -178,6 +180,13 @@ std::string parent_of(const std::string& path) {
   return end == path.npos ? "/" : path.substr(0, end + 1);
 }
 
+// The kernel's own file systems let root write anywhere, and make no file.
+bool keeps_files(const std::string& path) {
+  struct statfs facts;
+  return statfs(path.c_str(), &facts) != 0 ||
+         (facts.f_type != PROC_SUPER_MAGIC && facts.f_type != SYSFS_MAGIC);
+}
+
 // Whether files can be made in the directory, which is made itself if it is not there.
 std::optional<Refusal> check_output_directory(const std::string& path) {
   std::string nearest = path;  // of the folders that lead to it the deepest that is there
@@ -189,6 +198,7 @@ std::optional<Refusal> check_output_directory(const std::string& path) {
   const int error = look.error != 0              ? look.error
                     : !look.is_directory         ? ENOTDIR
                     : !may(nearest, W_OK | X_OK) ? errno
+                    : !keeps_files(nearest)      ? EROFS
                                                  : 0;
   if (error == 0) return std::nullopt;
   return Refusal{kExitUsage, "--output-filename " + quoted(path) +

@@ -301,6 +301,7 @@ void Supervisor::on_stdin() {
 ExitStatus supervise(const JobSpec& spec, const std::vector<Slot>& slots, const StartState& start,
                      Carrier& carrier) {
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // a file that may not grow (ulimit -f) is an error of that file
   sigset_t ttin;
   sigemptyset(&ttin);
   sigaddset(&ttin, SIGTTIN);

@@ -244,6 +244,8 @@ TEST_CASE("command line: the stall check is on unless somebody switches it off")
   CHECK_FALSE(parse("ls", {{"HOROVOD_STALL_CHECK_DISABLE", "1"}}).spec.stall_warning.has_value());
   CHECK(parse("ls", {{"HOROVOD_STALL_CHECK_DISABLE", "0"}}).spec.stall_warning == 60s);
   CHECK(parse("ls", {{"HOROVOD_STALL_CHECK_DISABLE", "False"}}).spec.stall_warning == 60s);
+  CHECK_THROWS_WITH(parse("ls", {{"HOROVOD_STALL_CHECK_DISABLE", "maybe"}}),
+                    Catch::Contains("(in the environment) takes 1 or 0, not \"maybe\""));
   CHECK(parse("ls", {{"HOROVOD_STALL_CHECK_DISABLE", ""}}).spec.stall_warning == 60s);
   CHECK(parse("--stall-check ls", {{"HOROVOD_STALL_CHECK_DISABLE", "1"}}).spec.stall_warning ==
         60s);

@@ -178,6 +178,8 @@ TEST_CASE("job check: output that cannot be written is 2") {
     spec.output_directory = folder.in(good);
     CHECK(check(spec) == "ok");
   }
+  spec.output_directory = "/proc/nowhere";  // where root may write and makes no file
+  CHECK(check(spec).find("2 --output-filename") == 0);
   spec.output_directory = "logs";
   CHECK(check(spec) == "ok");
   if (geteuid() != 0) {

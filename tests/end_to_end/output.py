@@ -1,6 +1,7 @@
 """Ranks' output: tags, partial lines, any bytes, files, and sinks that fail."""
 import os
 import re
+import resource
 import signal
 import subprocess
 import tempfile
@@ -126,6 +127,48 @@ def a_full_disk_is_said_once_and_is_no_success():
         expect(sh("echo lost; exit 9", stdout=full).returncode, 9)
 
 
+NUMBERS = "for i in $(seq 3000); do echo line $i; done"
+
+
+def may_not_grow():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20 << 10, 20 << 10))
+
+
+def output_files_that_may_not_grow_are_said_once_and_the_job_goes_on():
+    with tempfile.TemporaryDirectory() as folder:
+        seen = sh(f"{NUMBERS}; grep SigIgn /proc/self/status", "--output-filename", folder, "-x", "OMP_NUM_THREADS=1",
+                  preexec_fn=may_not_grow)
+        expect(seen.returncode, 125, seen.stderr)
+        expect(seen.stderr.count(b"File too large"), 1, seen.stderr)
+        expect(len(seen.stdout.splitlines()), 2 * 3001)  # who reads that stream misses nothing
+        for line in seen.stdout.splitlines():
+            if b"SigIgn" in line:
+                expect(int(line.split()[-1], 16) >> 24 & 1, 0, "hvdrun's own SIGXFSZ setting reached a worker")
+        assert os.path.getsize(os.path.join(folder, "rank.0", "stdout")) <= 20 << 10
+        expect(sh(f"{NUMBERS}; exit 9", "--output-filename", folder, preexec_fn=may_not_grow).returncode, 9)
+
+
+def standard_output_that_may_not_grow_is_said_once_and_the_job_goes_on():
+    with tempfile.TemporaryFile() as file:
+        seen = sh(NUMBERS, "-x", "OMP_NUM_THREADS=1", stdout=file, preexec_fn=may_not_grow)
+        expect(seen.returncode, 125, seen.stderr)
+        expect(seen.stderr.count(b"cannot write standard output: File too large"), 1, seen.stderr)
+        expect(os.fstat(file.fileno()).st_size, 20 << 10)
+
+
+def output_files_on_a_full_disk_are_said_once_and_the_job_goes_on():
+    with tempfile.TemporaryDirectory() as folder:
+        line = (f"mount -t tmpfs -o size=16k none '{folder}' || exit 77; '{support.options.hvdrun}' -np 2 -x OMP_NUM_THREADS=1 "
+                f"--output-filename '{folder}/logs' -- bash -c '{NUMBERS}'")
+        seen = subprocess.run(["unshare", "--map-root-user", "--mount", "bash", "-c", line], stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+        if seen.returncode in (1, 77):
+            return "left out: no right to mount"
+        expect(seen.returncode, 125, seen.stderr)
+        expect(seen.stderr.count(b"No space left on device"), 1, seen.stderr)
+        expect(len(seen.stdout.splitlines()), 2 * 3000)
+
+
 def closed_descriptors_are_no_trap():
     line = f"'{support.options.hvdrun}' -np 2 -- true <&- >&- 2>&-"
     expect(subprocess.run(["bash", "-c", line], timeout=20).returncode, 0)
@@ -143,5 +186,7 @@ support.main(every_line_has_its_ranks_tag, lines_stay_whole_when_pieces_mix, two
              timestamps_as_horovods, each_rank_has_its_files, only_some_ranks_are_shown, colour_only_where_it_is_wanted,
              an_output_directory_that_cannot_be_made, a_reader_that_leaves_is_sigpipe,
              a_reader_of_stderr_that_leaves_is_sigpipe_too,
-             a_full_disk_is_said_once_and_is_no_success, closed_descriptors_are_no_trap,
+             a_full_disk_is_said_once_and_is_no_success, output_files_that_may_not_grow_are_said_once_and_the_job_goes_on,
+             standard_output_that_may_not_grow_is_said_once_and_the_job_goes_on,
+             output_files_on_a_full_disk_are_said_once_and_the_job_goes_on, closed_descriptors_are_no_trap,
              a_grandchild_that_holds_the_pipe_does_not_hold_hvdrun)
