@@ -94,6 +94,7 @@ void Supervisor::on_watch(AgentWatch::Due due) {
     case AgentWatch::Due::kKillKeeper:
       say(agent_ended_ ? "the keeper does not end; killing it"
                        : "the agent and its keeper do not answer; killing them");
+      keeper_killed_ = true;
       kill(agent_.pid(),
            SIGKILL);  // not reaped yet, so the pid is its own; what it leaves comes to us
       break;
@@ -103,7 +104,7 @@ void Supervisor::on_watch(AgentWatch::Due due) {
 void Supervisor::on_keeper_gone(int status) {
   keeper_gone_at_ = Clock::now();
   watch_.keeper_gone();
-  if (WIFSIGNALED(status))
+  if (WIFSIGNALED(status) && !keeper_killed_)
     say("the keeper was killed by " + signal_name(WTERMSIG(status)) + "; the job is ended");
 }
 

@@ -96,7 +96,8 @@ class Supervisor {
   pid_t agent_process_ = 0;     // 0: not known yet
   std::vector<proto::ToAgent> early_orders_;
   bool control_open_ = true;
-  bool agent_ended_ = false;  // it said so itself
+  bool agent_ended_ = false;    // it said so itself
+  bool keeper_killed_ = false;  // by us
   int interrupts_ = 0;
   bool output_lost_said_ = false, threads_said_ = false;
   std::set<int> held_said_;              // ranks

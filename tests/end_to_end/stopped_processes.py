@@ -81,8 +81,9 @@ def a_stopped_keeper_does_not_hold_the_end():
     job = start("--", "sleep", "0.5")
     wait_for_ranks(job, 2)
     os.kill(keeper_of(job.pid), signal.SIGSTOP)
-    job.communicate(timeout=30)
+    _, err = job.communicate(timeout=30)
     expect(job.returncode, 0)
+    assert b"the keeper does not end; killing it" in err and b"was killed by SIGKILL" not in err, err
 
 
 def a_stopped_agent_when_hvdrun_dies_is_ended_by_its_keeper():
