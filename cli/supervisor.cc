@@ -124,8 +124,7 @@ void Supervisor::limit_readers(const action::EndJob& end) {
   if (end.cause == EndCause::kTimeLimit || end.cause == EndCause::kTerminated ||
       end.cause == EndCause::kHangup)
     patience = std::max(spec_.stop_grace, kImpatience);
-  if (end.cause == EndCause::kInterrupted && end.first_signal == SIGKILL)
-    patience = kImpatience;
+  if (end.cause == EndCause::kInterrupted && end.first_signal == SIGKILL) patience = kImpatience;
   if (!patience || (reader_patience_ && *reader_patience_ <= *patience)) return;
   reader_patience_ = patience;
   give_up_at_ = Clock::now() + *patience;
