@@ -16,8 +16,7 @@ namespace {
 using Seconds = std::chrono::duration<double>;
 
 // The clock decides, not poll(), which begins anew when the process was stopped.
-void wait_for(Seconds time) {
-  const auto end = std::chrono::steady_clock::now() + time;
+void wait_until(std::chrono::steady_clock::time_point end) {
   for (;;) {
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
@@ -29,9 +28,12 @@ void wait_for(Seconds time) {
 void run(const std::string& where, bool late, Seconds time) {
   const auto reach = [&](const char* place) {
     if (where != place) return;
+    // Before it says so: it may be stopped at any moment afterwards.
+    const auto end = std::chrono::steady_clock::now() +
+                     std::chrono::duration_cast<std::chrono::nanoseconds>(time);
     std::puts(late ? "late" : "waiting");
     std::fflush(stdout);
-    if (late) wait_for(time);
+    if (late) wait_until(end);
   };
   reach("init");
   hvd::init();
