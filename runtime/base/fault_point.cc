@@ -159,11 +159,14 @@ Specification parse(const std::string& text) {
 std::atomic<bool> armed{false};
 
 void arm(const char* specification) {
-  Specification wanted;
-  if (specification != nullptr) wanted = parse(specification);
+  if (specification == nullptr) {  // what was counted so far is still written at exit
+    armed = false;
+    return;
+  }
+  Specification wanted = parse(specification);
   State& s = state();
   MutexLock lock(s.mutex);
-  armed = specification != nullptr;
+  armed = true;
   s.only.reset();
   s.name = std::move(wanted.name);
   s.remaining = wanted.passings;
