@@ -1,0 +1,47 @@
+// Sockets that are no rank's: refused, cut off, and not kept without limit.
+#include "cli/agent/host_memory.h"
+#include "rendezvous/agent_socket.h"
+#include "tests/support/catch.h"
+
+using namespace hvd;
+using namespace std::chrono_literals;
+
+TEST_CASE("host memory: who does not begin with a claim is refused and cut off") {
+  Loop loop;
+  std::vector<std::string> warnings;
+  HostMemory memory(loop, {.slots = 1},
+                    {.warn = [&](const std::string& text) { warnings.push_back(text); }});
+  AgentSocket socket(connect_to(AgentAddress::parse(memory.address(0)).name));
+  AgentMessage wish;
+  wish.kind = AgentMessage::kWantEpoch;
+  socket.send(wish);
+  std::optional<AgentMessage> answer;
+  const Deadline deadline = Deadline::in(30s);
+  while (!(answer = socket.receive()) && !deadline.passed()) loop.turn(Clock::now() + 10ms);
+  REQUIRE(answer);
+  CHECK(answer->kind == AgentMessage::kRefused);
+  CHECK_THAT(answer->text(), Catch::Contains("did not begin with one claim"));
+  CHECK(warnings.size() == 1);
+  while (!socket.ended() && !deadline.passed()) {
+    loop.turn(Clock::now() + 1ms);
+    socket.receive();
+  }
+  CHECK(socket.ended());
+}
+
+TEST_CASE("host memory: connections that say nothing are not kept without limit") {
+  Loop loop;
+  HostMemory memory(loop, {.slots = 1}, {});
+  const std::string name = AgentAddress::parse(memory.address(0)).name;
+  std::vector<AgentSocket> silent;
+  for (int i = 0; i < 200; ++i) {
+    silent.emplace_back(connect_to(name));
+    loop.turn(Clock::now());
+  }
+  int open = 0;
+  for (AgentSocket& one : silent) {
+    one.receive();
+    open += !one.ended();
+  }
+  CHECK(open <= 1 + 64);
+}
