@@ -30,7 +30,7 @@ constexpr int kSteps = 6;
 constexpr std::byte kPattern{0x5a};
 
 // What each number of a board means.
-enum Number { kCompleted, kWrong, kJudged, kLate, kMayEnd, kStepsApplied, kFailureNs };
+enum Number { kCompleted, kWrong, kJudged, kLate, kMayEnd, kStepsApplied, kInStore };
 
 // Memory on pages of its own, so that it can be filled and looked at after the end of the epoch.
 template <size_t N>
@@ -47,6 +47,23 @@ struct Memory {
   Data<3> small, other_small;
   Data<9'000> large, other_large;
 };
+
+// Every way to use the Store. Whoever fails here never comes to the first collective, so nobody
+// completes that.
+void meet_in_store(Engine& engine, Deadline deadline) {
+  Store& store = engine.peers().store();
+  const World& world = engine.world();
+  rank_board().numbers[kInStore] = 1;
+  store.set("rank " + std::to_string(world.rank), to_bytes("here"));
+  std::vector<std::string> all;
+  for (int rank = 0; rank < world.size; ++rank) all.push_back("rank " + std::to_string(rank));
+  store.wait(all, deadline);
+  for (const std::string& key : all)
+    rank_board().numbers[kWrong] += store.get(key, deadline) != to_bytes("here");
+  if (store.add("come", 1) == world.size) store.set("all", to_bytes("come"));
+  store.wait(std::vector<std::string>{"all"}, deadline);
+  rank_board().numbers[kInStore] = 0;
+}
 
 // One of each kind of operation per step; what completes is right to the bit, and counted.
 class Steps {
@@ -139,15 +156,21 @@ int run_steps() {
     auto link =
         std::make_shared<AgentConnection>(AgentAddress::parse(env::get("HVD_AGENT").value_or("")));
     EngineOptions options;
-    options.collective_timeout =
-        std::chrono::milliseconds(env::get_integer("HVD_TEST_COLLECTIVE_TIMEOUT_MS").value_or(0));
+    Deadline deadline = Deadline::never();
+    if (const auto ms = env::get_integer("HVD_TEST_TIMEOUT_MS")) {
+      options.collective_timeout = options.start_timeout = std::chrono::milliseconds(*ms);
+      deadline = Deadline::in(options.collective_timeout);
+    }
     engine = std::make_unique<Engine>(std::make_unique<AgentPeers>(link), options);
+    meet_in_store(*engine, deadline);
     steps = std::make_unique<Steps>(*engine, *memory);
     steps->run();
     engine->shutdown();
-  } catch (const Error& error) {
-    rank_board().numbers[kFailureNs] = Clock::now().time_since_epoch().count();
+  } catch (const CommFailure& error) {
     rank_board().write(error.what());
+  } catch (const Error& error) {  // a timeout in the Store or in init()
+    rank_board().write(error.what());
+    if (engine) engine->abort(error.what());
   }
   judge_memory(*memory, steps.get());
   return 0;
@@ -182,17 +205,23 @@ Judgement judge(HostJob& job, int ranks) {
     result.late += board.numbers[kLate];
     result.alike &= board.numbers[kCompleted] == first->numbers[kCompleted] &&
                     board.numbers[kStepsApplied] == first->numbers[kStepsApplied] &&
-                    strcmp(board.text, first->text) == 0;
+                    (board.text[0] == 0) == (first->text[0] == 0);
+    // The Store's text names what was looked for.
+    if (board.numbers[kInStore] == 0 && first->numbers[kInStore] == 0)
+      result.alike &= strcmp(board.text, first->text) == 0;
   }
   return result;
 }
 
-HostJobOptions options_for(int ranks, int who, const std::string& fault_point) {
+HostJobOptions options_for(int ranks) {
   HostJobOptions options;
   options.ranks = ranks;
   options.program = "engine_steps";
-  options.rank_environment[who] = {"HVD_FAULT_POINT=" + fault_point};
   return options;
+}
+
+std::vector<std::string> at_step(long k, const char* action) {
+  return {"HVD_FAULT_POINT=*:" + std::to_string(k) + ":" + action};
 }
 
 void check(HostJob& job, const Judgement& judged) {
@@ -203,48 +232,83 @@ void check(HostJob& job, const Judgement& judged) {
   CHECK(judged.late == 0);
 }
 
-}  // namespace
-
-TEST_CASE("engine death: without one all steps complete, and fault points are many") {
+// How many steps rank 1 of so many takes when nobody dies.
+long count_steps(int ranks) {
   const TemporaryDirectory directory;
   const std::string file = directory.path() / "counts";
-  HostJob job(options_for(3, 1, "count:" + file));
-  const Judgement judged = judge(job, 3);
+  HostJobOptions options = options_for(ranks);
+  options.rank_environment[1] = {"HVD_FAULT_POINT=count:" + file};
+  HostJob job(std::move(options));
+  const Judgement judged = judge(job, ranks);
   check(job, judged);
-  CHECK(judged.survivors == 3);
+  CHECK(judged.survivors == ranks);
   CHECK(judged.failed == 0);
   CHECK(job.board(0).numbers[kCompleted] == 4 * kSteps);
-  CHECK(count_fault_points(file) > 100);
+  return count_fault_points(file);
 }
 
+bool thorough() { return env::get("HVD_TEST_LONG").has_value(); }
+
+}  // namespace
+
 TEST_CASE("engine death: a rank killed at its k-th step; survivors agree and keep their memory") {
-  const TemporaryDirectory directory;
-  const std::string file = directory.path() / "counts";
-  {
-    HostJob job(options_for(3, 1, "count:" + file));
-    judge(job, 3);
-  }
-  const long steps = count_fault_points(file);
-  const long stride = env::get("HVD_TEST_LONG") ? 1 : std::max(1L, steps / 25);
+  const int ranks = GENERATE(2, 3, 4);
+  const long steps = count_steps(ranks);
+  REQUIRE(steps > 100);
+  // In the long run every step of every rank, else some of both.
+  const long stride = thorough() ? 1 : std::max(1L, steps / 30);
   int died = 0;
   for (long k = 1; k <= steps; k += stride) {
-    const int who = static_cast<int>(k / stride) % 3;
-    CAPTURE(k, who);
-    HostJob job(options_for(3, who, "*:" + std::to_string(k) + ":kill"));
-    check(job, judge(job, 3));
-    died += job.rank(who).status == 128 + SIGKILL;
+    for (int who = 0; who < ranks; ++who) {
+      if (!thorough() && who != static_cast<int>(k / stride) % ranks) continue;
+      CAPTURE(ranks, k, who);
+      HostJobOptions options = options_for(ranks);
+      options.rank_environment[who] = at_step(k, "kill");
+      HostJob job(std::move(options));
+      check(job, judge(job, ranks));
+      died += job.rank(who).status == 128 + SIGKILL;
+    }
   }
   CHECK(died > 15);
 }
 
+TEST_CASE("engine death: two ranks die at about the same time; the other two agree") {
+  const auto seed = static_cast<unsigned>(
+      env::get_integer("HVD_TEST_SEED").value_or(std::random_device{}() % 1000000));
+  std::mt19937 random(seed);
+  const long steps = count_steps(4);
+  int both = 0;
+  for (int round = 0; round < (thorough() ? 300 : 15); ++round) {
+    // The same step or nearly so, so that one dies while the others answer the first's death.
+    const long k = 1 + static_cast<long>(random() % static_cast<unsigned long>(steps));
+    const long later = k + static_cast<long>(random() % 8);
+    const int one = static_cast<int>(random() % 4);
+    const int other = (one + 1 + static_cast<int>(random() % 3)) % 4;
+    CAPTURE(seed, round, k, later, one, other);
+    HostJobOptions options = options_for(4);
+    options.rank_environment[one] = at_step(k, "kill");
+    options.rank_environment[other] = at_step(later, "kill");
+    HostJob job(std::move(options));
+    check(job, judge(job, 4));
+    both += job.rank(one).status == 128 + SIGKILL && job.rank(other).status == 128 + SIGKILL;
+  }
+  CHECK(both > 5);
+}
+
 TEST_CASE("engine death: a stopped rank is given up on after a timeout, and writes nothing later") {
-  for (const int k : {40, 90, 150}) {
-    CAPTURE(k);
-    HostJobOptions options = options_for(3, 2, "*:" + std::to_string(k) + ":stop");
-    options.environment = {"HVD_TEST_COLLECTIVE_TIMEOUT_MS=100"};
+  const long steps = count_steps(3);
+  constexpr long kWished = 4;  // before its wish for the epoch nobody here misses it
+  const long stride = thorough() ? 2 : steps / 6;
+  for (long k = kWished; k <= steps; k += stride) {
+    const int who = static_cast<int>(k / stride) % 3;
+    CAPTURE(k, who);
+    HostJobOptions options = options_for(3);
+    options.environment = {"HVD_TEST_TIMEOUT_MS=100"};
+    options.rank_environment[who] = at_step(k, "stop");
     HostJob job(std::move(options));
     const Judgement judged = judge(job, 3);
     check(job, judged);
+    if (job.rank(who).given_up.empty()) continue;  // it took fewer steps than rank 1
     CHECK(judged.survivors == 2);
     CHECK(judged.failed == 2);
   }
