@@ -139,9 +139,10 @@ def one_static_file_runs_in_an_empty_root():
 
 
 support.parse_options()
-# The sanitizers' run time is a library, and needs descriptors and memory of its own.
+# The sanitizers' run time is a library, needs descriptors and memory of its own, and forbids core dumps itself.
 of_the_product = [] if support.options.sanitizers else [it_needs_no_library_and_no_loader, no_descriptor_is_left_for_it,
-                                                        one_static_file_runs_in_an_empty_root]
+                                                        one_static_file_runs_in_an_empty_root,
+                                                        core_dumps_are_off_above_the_workers]
 support.main(ranks_in_everybodys_words, the_users_environment_is_passed_on, master_port_is_held_and_can_be_taken,
-             a_working_directory_can_be_given, workers_start_clean, core_dumps_are_off_above_the_workers,
+             a_working_directory_can_be_given, workers_start_clean,
              each_worker_leads_a_session, *of_the_product)

@@ -95,10 +95,10 @@ struct Job {
   JobProcesses processes;
 };
 
-// A shell, a child of a session of its own, and an orphan.
+// A worker, a child of a session of its own, and an orphan.
 const char* const kFamily =
-    "setsid sh -c 'echo up; sleep 300; :' & (sh -c 'echo up; sleep 300; :' &); echo up; sleep 300; "
-    ":";
+    "setsid sh -c 'echo up; exec sleep 300' & (sh -c 'echo up; exec sleep 300' &); echo up; "
+    "exec sleep 300";
 const char* const kStubborn =
     "trap '' TERM; setsid sh -c 'echo up; sleep 300; :' & echo up; sleep 300; :";
 
@@ -107,10 +107,10 @@ const char* const kStubborn =
 TEST_CASE("job processes: a signal reaches all that workers started, wherever they went") {
   Job job;
   const pid_t shell = job.start(kFamily, 3);
-  REQUIRE(job.ever([&] { return job.sleepers() == 3 && job.alive() == 6; }));
+  REQUIRE(job.ever([&] { return job.sleepers() == 3 && job.alive() == 3; }));
   job.processes.begin_end(planned_end(SIGTERM, 60s), Clock::now());
   REQUIRE(job.run());
-  CHECK(job.signalled.size() == 6);
+  CHECK(job.signalled.size() == 3);
   for (const auto& [pid, signals] : job.signalled) CHECK(signals == std::vector<int>{SIGTERM});
   REQUIRE(job.reaped.contains(shell));
   CHECK(WTERMSIG(job.reaped[shell]) == SIGTERM);
@@ -165,10 +165,10 @@ TEST_CASE(
   Job job;
   job.start(kFamily, 3);
   const pid_t sleeper = job.start("echo up; kill -STOP $$; sleep 300; :");
-  REQUIRE(job.ever([&] { return job.stopped() == 1 && job.sleepers() == 3 && job.alive() == 7; }));
+  REQUIRE(job.ever([&] { return job.stopped() == 1 && job.sleepers() == 3 && job.alive() == 4; }));
   job.processes.suspend();
   CHECK(job.processes.suspended());
-  CHECK(job.stopped() == 7);
+  CHECK(job.stopped() == 4);
   job.processes.resume();
   CHECK(job.ever([&] { return job.stopped() == 1; }));
   for (const Descendant& one : descendants(getpid()))
