@@ -46,7 +46,7 @@ TEST_CASE("progress token: who wants it urgently gets it from a holder that pass
   std::atomic<bool> stop{false}, never{false};
   int turns = 0;  // guarded by the token
   std::jthread holder([&] {
-    REQUIRE(token.try_take());
+    if (!token.take_unless(never)) return;
     while (!stop) {
       if (!token.wanted()) continue;
       release(token, [] {});
