@@ -45,12 +45,16 @@ def a_stopped_agent_does_not_hold_up_a_terminated_job():
     assert b"the agent on localhost does not answer; its keeper ends the job" in err, err
 
 
+def interrupt_twice(job):
+    """The second time when hvdrun has told what a second one does."""
+    job.send_signal(signal.SIGINT)
+    assert any(b"again: kill them now" in line for line in iter(job.stderr.readline, b"")), "it ended without a word"
+    job.send_signal(signal.SIGINT)
+
+
 def a_stopped_agent_does_not_hold_up_an_impatient_user():
     job = with_stopped_agent()
-    job.send_signal(signal.SIGINT)
-    while b"again: kill them now" not in job.stderr.readline():
-        pass
-    job.send_signal(signal.SIGINT)
+    interrupt_twice(job)
     err = end_of(job)
     expect(job.returncode, -signal.SIGINT, err)
 
@@ -190,10 +194,7 @@ def a_reader_that_stands_still_does_not_hold_up_a_terminated_job():
 
 def a_reader_that_stands_still_does_not_hold_up_an_impatient_user():
     job, reader = with_standing_reader()
-    job.send_signal(signal.SIGINT)
-    while b"again: kill them now" not in job.stderr.readline():
-        pass
-    job.send_signal(signal.SIGINT)
+    interrupt_twice(job)
     err = end_of(job)
     expect(job.returncode, -signal.SIGINT, err)
     os.close(reader)
