@@ -73,7 +73,8 @@ HVD_API TensorWork allgather_async(const torch::Tensor& tensor,
 
 // ---- training
 
-// This rank's GPU, or the CPU: the CPU for now, and it says so once when there are GPUs.
+// Where this rank computes: the CPU, since collectives do not reach GPUs. Says so once, when there
+// are GPUs.
 HVD_API torch::Device local_device();
 
 // The root's values to all ranks, in place; of a module its parameters and buffers. Collectives of
