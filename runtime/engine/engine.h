@@ -72,7 +72,7 @@ class HVD_API Engine {
   // every call throws and the destructor touches nothing. Async-signal-safe.
   void forget_in_child() noexcept;
 
-  struct Parts;
+  struct HVD_HIDDEN Parts;
 
  private:
   std::shared_ptr<Parts> parts_;  // with the bucket lists, which may outlive the Engine

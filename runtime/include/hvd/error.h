@@ -10,8 +10,10 @@
 
 #if defined(__GNUC__)
 #define HVD_API __attribute__((visibility("default")))
+#define HVD_HIDDEN __attribute__((visibility("hidden")))
 #else
 #define HVD_API
+#define HVD_HIDDEN
 #endif
 
 namespace hvd {

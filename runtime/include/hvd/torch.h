@@ -41,7 +41,7 @@ class HVD_API TensorWork {
   // Throws what went wrong. May be called again. In-place results are there after the first wait().
   torch::Tensor wait();
 
-  class Impl;
+  class HVD_HIDDEN Impl;
 
  private:
   explicit TensorWork(std::shared_ptr<Impl> impl);
@@ -139,7 +139,7 @@ class HVD_API DistributedOptimizer {
   torch::optim::Optimizer& optimizer();  // the wrapped one
   std::vector<torch::optim::OptimizerParamGroup>& param_groups();
 
-  class Impl;
+  class HVD_HIDDEN Impl;
 
  private:
   explicit DistributedOptimizer(std::unique_ptr<Impl> impl);
