@@ -21,6 +21,8 @@ class Feed {
 
   // Adds what has waited here or, as far as this rank can know, elsewhere. For stall reports.
   virtual void add_waiting(std::vector<WaitingName>& /*waiting*/) {}
+  // While nothing moves, now and then: answers what others have waited for too long.
+  virtual void look() {}
   // Waits for something that this rank, which has left, can not have taken part in.
   virtual bool needs(int /*local_rank*/) { return false; }
 };

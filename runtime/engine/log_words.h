@@ -39,6 +39,9 @@ struct LogWords {
   // Hash of the name of the synchronous call in which this rank's init thread has been waiting for
   // a while, or 0.
   alignas(64) std::atomic<uint64_t> calling;
+  // Hash of a name that this rank has waited for too long and that is not in the log, or 0; and how
+  // long. The coordinator, which alone knows who is missing, ends the wait.
+  std::atomic<uint64_t> overdue, overdue_ms;
 
   alignas(64) std::atomic<uint64_t> logged;                    // entries appended
   alignas(64) std::atomic<uint64_t> consumed[kLocalRanksMax];  // by rank: announcements read

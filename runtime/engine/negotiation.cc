@@ -61,11 +61,14 @@ class Negotiation::Pending final : public Work {
     awaited.missing = [&owner, this] { return owner.missing(name_); };
     const bool tells = std::this_thread::get_id() == owner.init_thread_;
     if (tells) awaited.on_sleep = [&owner](TimePoint now) { owner.status_.waiting(now); };
+    bool overdue = false;
+    awaited.told_by_other = [&] { return overdue |= owner.ask_who_is_missing(name_); };
     owner.progress_.hold();
     if (tells && !done())  // with the token: until it is done the operation is there
       owner.status_.begin(Order::kLog, operation().sequence, operation(), hash_);
     owner.progress_.wait_and_leave(awaited);
     if (tells) owner.status_.end();
+    if (overdue) owner.mine().overdue.store(0, std::memory_order_release);
   }
 
   const std::weak_ptr<Negotiation> owner_;

@@ -53,6 +53,7 @@ class Negotiation final : public Feed {
   bool waiting() const override { return waiting_ > 0; }
   void epoch_over() override;
   void add_waiting(std::vector<WaitingName>& waiting) override;
+  void look() override;
   bool needs(int local_rank) override;
 
  private:
@@ -80,6 +81,7 @@ class Negotiation final : public Feed {
   void finish(const std::shared_ptr<Pending>& pending, std::exception_ptr error);
   void finish_asked();
   std::vector<int> missing(const std::string& name) const;
+  bool ask_who_is_missing(const std::string& name);
   void look_for_calls(const WaitingName& waiting);
 
   Progress& progress_;

@@ -91,9 +91,38 @@ void Negotiation::look_for_calls(const WaitingName& waiting) {
   }
 }
 
+// Past the timeout of a wait here. True: the coordinator will say who is missing.
+bool Negotiation::ask_who_is_missing(const std::string& name) {
+  if (coordinator_ || asked_.count(name) == 0) return false;
+  const uint64_t hash = text_hash(name);
+  if (mine().overdue.load(std::memory_order_relaxed) == hash) return true;
+  mine().overdue_ms.store(static_cast<uint64_t>(collective_timeout_.count()),
+                          std::memory_order_relaxed);
+  mine().overdue.store(hash, std::memory_order_release);
+  for (const Sleeper sleeper : {kCaller, kEngineThread}) peers_.ring(0, sleeper);
+  return true;
+}
+
+void Negotiation::look() {
+  if (!coordinator_) return;
+  for (int k = 1; k < size_; ++k) {
+    const uint64_t overdue = words(k).overdue.load(std::memory_order_acquire);
+    if (overdue == 0) continue;
+    coordinate();
+    for (WaitingName& waiting : coordinator_->waiting()) {
+      if (text_hash(waiting.name) != overdue) continue;
+      for (int& rank : waiting.missing) rank -= first_rank_;
+      const uint64_t ms = words(k).overdue_ms.load(std::memory_order_relaxed);
+      progress_.time_out(k, std::chrono::milliseconds(ms), waiting.missing,
+                         "\"" + waiting.name + "\"");
+      return;
+    }
+  }
+}
+
 std::vector<int> Negotiation::missing(const std::string& name) const {
   if (asked_.count(name) == 0) return communicator_.missing_ranks();
-  if (!coordinator_) return {};
+  if (!coordinator_) return {0};  // it was asked, and did not answer
   for (WaitingName& waiting : coordinator_->waiting())
     if (waiting.name == name) {
       for (int& rank : waiting.missing) rank -= first_rank_;

@@ -224,10 +224,8 @@ bool Progress::pass_on(Awaited& awaited) {
 // Nothing moves: sleeps. One thread watches the doorbell, others wait for it. True: with the token.
 bool Progress::rest(Awaited& awaited) {
   const TimePoint now = Clock::now();
-  if (awaited.since == TimePoint{}) {
-    awaited.since = job_time(now);
-    if (awaited.on_sleep) awaited.on_sleep(now);
-  }
+  if (awaited.since == TimePoint{}) awaited.since = job_time(now);
+  if (awaited.on_sleep) awaited.on_sleep(now);
   tick(now);
   if (token_.watched()) return pass_on(awaited);
   const bool agent_answers = agent_answers_ > 0;
@@ -285,11 +283,12 @@ void Progress::drain(Sleeper sleeper) {
 
 std::chrono::milliseconds Progress::backstop(const Awaited& awaited) const {
   auto most = awaited.waited < 1s ? kBackstopAtFirst : kBackstop;
-  for (const Awaited* one : awaited_)
-    if (one->timeout.count() != 0)
-      most = std::clamp(std::chrono::ceil<std::chrono::milliseconds>(std::min<Clock::duration>(
-                            one->timeout / 4, one->timeout - one->waited)),
-                        1ms, most);
+  for (const Awaited* one : awaited_) {
+    if (one->timeout.count() == 0) continue;
+    const Clock::duration quarter = one->timeout / 4, left = one->timeout - one->waited;
+    const auto next = left.count() > 0 ? std::min(quarter, left) : quarter;
+    most = std::clamp(std::chrono::ceil<std::chrono::milliseconds>(next), 1ms, most);
+  }
   return most;
 }
 

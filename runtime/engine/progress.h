@@ -39,7 +39,8 @@ struct Awaited {
   std::function<std::string()> what;          // for texts: "allreduce \"loss\""
   std::function<std::vector<int>()> missing;  // local ranks it waits for, with the token
   std::chrono::milliseconds timeout{0};       // while all peers live; 0: none
-  std::function<void(TimePoint)> on_sleep;    // before the first sleep, with the token
+  std::function<bool()> told_by_other;        // asks a rank that knows more to say who is missing
+  std::function<void(TimePoint)> on_sleep;    // before each sleep, with the token
 
   // Progress's own. `done` is the holder's last touch.
   std::atomic<bool> done{false};
@@ -78,6 +79,10 @@ class Progress {
   // The agent's answers are waited for too (a segment), until it is called with false.
   void watch_agent(bool watch);
 
+  // Breaks the epoch off: that rank has waited for so long. By local ranks.
+  void time_out(int waiting, std::chrono::milliseconds timeout, const std::vector<int>& missing,
+                const std::string& what);
+
   // Any thread, without the token: something was left for a feed. Serves it, or has the holder.
   void kick();
   // The same, and where no CPU is idle goes on while anything moves: the engine thread would do the
@@ -89,6 +94,8 @@ class Progress {
   // With the token: does a waiting thread get anything by spinning, or does it keep a peer from
   // running?
   bool spins() const { return may_spin_ && !shares_cpu_; }
+  // "rank 3", "ranks 1, 2": local ranks by their numbers in the job.
+  std::string ranks_text(const std::vector<int>& ranks) const;
 
   void start_engine_thread();
   void stop_engine_thread();
@@ -127,7 +134,6 @@ class Progress {
   void look_for_timeouts(TimePoint now);
   void look_for_left_ranks();
   void look_for_stalls(TimePoint now);
-  std::string ranks_text(const std::vector<int>& ranks) const;
 
   void run_engine_thread(const std::stop_token& stop);
   void engine_round(TimePoint* idle_since);

@@ -13,6 +13,8 @@ using namespace std::chrono_literals;
 // for longer than the longest sleep, nor for more than a quarter of the timeout.
 constexpr Clock::duration kStepMost = 1500ms;
 constexpr Clock::duration kStallLookEvery = 1s;
+// After a timeout, for the rank that can say who is missing.
+constexpr Clock::duration kOtherTells = 2s;
 
 std::string seconds_text(std::chrono::milliseconds duration) {
   std::string text = std::to_string(duration.count() / 1000);
@@ -30,12 +32,17 @@ TimePoint Progress::job_time(TimePoint now) const {
 }
 
 void Progress::tick(TimePoint real_now) {
-  const TimePoint now = job_time(real_now);
-  look_for_timeouts(now);
-  last_tick_ = now;
-  if (end_.broken()) return;
-  look_for_left_ranks();
-  look_for_stalls(now);
+  try {
+    const TimePoint now = job_time(real_now);
+    look_for_timeouts(now);
+    last_tick_ = now;
+    if (end_.broken()) return;
+    for (Feed* feed : feeds_) feed->look();
+    look_for_left_ranks();
+    look_for_stalls(now);
+  } catch (const std::exception& error) {
+    break_off(error);
+  }
 }
 
 void Progress::look_for_timeouts(TimePoint now) {
@@ -47,15 +54,20 @@ void Progress::look_for_timeouts(TimePoint now) {
     const auto step = now - std::max(last_tick_, one->since);
     one->waited += std::clamp(step, Clock::duration::zero(), most);
     if (one->timeout.count() == 0 || one->waited < one->timeout || end_.broken()) continue;
-    const std::vector<int> missing = one->missing ? one->missing() : std::vector<int>{};
-    raise_trouble(peers_, TroubleReason::kTimeout,
-                  "rank " + std::to_string(peers_.world().rank) + " waited " +
-                      seconds_text(one->timeout) + " for " +
-                      (missing.empty() ? "the other ranks" : ranks_text(missing)) + " in " +
-                      one->what(),
-                  missing);
+    if (one->told_by_other && one->waited < one->timeout + kOtherTells && one->told_by_other())
+      continue;
+    time_out(peers_.world().local_rank, one->timeout,
+             one->missing ? one->missing() : std::vector<int>{}, one->what());
     return;
   }
+}
+
+void Progress::time_out(int waiting, std::chrono::milliseconds timeout,
+                        const std::vector<int>& missing, const std::string& what) {
+  raise_trouble(peers_, TroubleReason::kTimeout,
+                ranks_text({waiting}) + " waited " + seconds_text(timeout) + " for " +
+                    (missing.empty() ? "the other ranks" : ranks_text(missing)) + " in " + what,
+                missing);
 }
 
 std::string Progress::ranks_text(const std::vector<int>& ranks) const {

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <thread>
 
+#include "runtime/base/env.h"
 #include "runtime/base/fault_point.h"
 #include "runtime/base/usable_cpus.h"
 #include "tests/runtime/engine/engine_ranks.h"
@@ -204,6 +205,35 @@ TEST_CASE("engine: a collective timeout names whom it waited for, on all ranks")
                                                                             "rank 2 in allreduce"));
   CHECK(said[0] == said[1]);
   CHECK(said[0] == said[2]);
+}
+
+TEST_CASE("engine: a timeout in the log names whom it waited for, on all ranks") {
+  struct Scene {
+    std::vector<int> missing;
+    const char* text;
+  };
+  for (const Scene& scene : {Scene{{2}, "rank 2 in \"loss\""}, Scene{{0}, "rank 0 in "},
+                             Scene{{0, 2}, "ranks 0, 2 in "}}) {
+    std::array<std::string, 3> said;
+    const int waiting = 3 - static_cast<int>(scene.missing.size());
+    std::atomic<int> ended{0};
+    run_engines(
+        3,
+        [&](int rank, Engine& engine) {
+          std::array<float, 2> data{};
+          const bool late = std::count(scene.missing.begin(), scene.missing.end(), rank) != 0;
+          while (late && ended < waiting) std::this_thread::yield();  // computes
+          said[static_cast<size_t>(rank)] = error_of([&] {
+            if (late) sum(engine, data);
+            if (!late) sum_async(engine, data, "loss")->wait();
+          });
+          ++ended;
+        },
+        {.collective_timeout = 100ms}, false);
+    for (const std::string& text : said)
+      CHECK_THAT(text, Catch::StartsWith("CommFailure: ") &&
+                           Catch::Contains(std::string("waited 0.100 s for ") + scene.text));
+  }
 }
 
 TEST_CASE("engine: shutdown is local; the first operation that needs that rank names it") {
