@@ -181,6 +181,12 @@ void AgentConnection::wait_readable(int also) {
     throw Error(ErrorCode::kInternal, "poll() on the agent's socket failed");
 }
 
+void AgentConnection::wake(const Pending& question) {
+  const uint64_t one = 1;
+  const bool woken = write(question.wake.get(), &one, sizeof one) == sizeof one;
+  HVD_CHECK(woken, "an eventfd takes a few");
+}
+
 void AgentConnection::take_in() {
   socket_.flush();
   try {
@@ -191,6 +197,8 @@ void AgentConnection::take_in() {
     }
   } catch (const Error& error) {
     failure_ = error.what();
+    // Who asked may wait for a message that was taken in here, and none will come any more.
+    for (const auto& [id, question] : pending_) wake(question);
   }
 }
 
@@ -226,9 +234,7 @@ void AgentConnection::take_in(AgentMessage message) {
     case AgentMessage::kStoreRefused: {
       const auto found = pending_.find(message.id);
       if (found == pending_.end()) return;
-      const uint64_t one = 1;
-      const bool woken = write(found->second.wake.get(), &one, sizeof one) == sizeof one;
-      HVD_CHECK(woken, "a fresh eventfd takes one");
+      wake(found->second);
       found->second.answer = std::move(message);
       return;
     }

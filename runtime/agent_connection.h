@@ -66,10 +66,11 @@ class AgentConnection {
     std::string refusal;
   };
   struct Pending {
-    UniqueFd wake;  // an eventfd, rung by another thread that took in the answer
+    UniqueFd wake;  // an eventfd, rung by who took in the answer, or what ends all answers
     std::optional<AgentMessage> answer;
   };
 
+  static void wake(const Pending& question);
   void take_in() REQUIRES(mutex_);
   void take_in(AgentMessage message) REQUIRES(mutex_);
   void take_in_segment(AgentMessage message) REQUIRES(mutex_);

@@ -66,13 +66,18 @@ function(hvd_set_test_properties name timeout labels)
   endif()
 endfunction()
 
-# hvd_test(NAME SOURCES file… [DEPS target…] [LABELS label…] [TIMEOUT seconds]): a Catch2 program that ctest runs whole.
+# hvd_test(NAME SOURCES file… [DEPS target…] [LABELS label…] [TIMEOUT seconds] [LONG]): a Catch2 program that ctest runs
+# whole; with LONG the long run has it once more as NAME.long, with HVD_TEST_LONG, in which it leaves nothing out.
 function(hvd_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "LONG" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   hvd_program(${name} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS} hvd_test_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${HVD_TEST_PREFIX}${name} COMMAND ${name})
   hvd_set_test_properties(${HVD_TEST_PREFIX}${name} "${ARG_TIMEOUT}" "${ARG_LABELS}")
+  if(ARG_LONG)
+    hvd_command_test(${name}.long COMMAND ${CMAKE_COMMAND} -E env HVD_TEST_LONG=1 $<TARGET_FILE:${name}>
+      LABELS ${ARG_LABELS} long TIMEOUT 3600)
+  endif()
 endfunction()
 
 # hvd_command_test(NAME COMMAND program argument… [LABELS label…] [TIMEOUT seconds] [NEEDS program…]): any command that

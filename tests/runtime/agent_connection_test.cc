@@ -226,3 +226,32 @@ TEST_CASE("agent connection: threads that ask at once get their own answers") {
   }
   CHECK(right == kThreads * kQuestions);
 }
+
+TEST_CASE("agent connection: a broken message ends the waits of threads that did not read it") {
+  constexpr int kRounds = 100;
+  for (int round = 0; round < kRounds; ++round) {
+    CAPTURE(round);
+    ScriptedAgent agent([](ScriptedAgent& self) {
+      self.welcome();
+      self.expect(AgentMessage::kStoreAdd);
+      self.send(AgentMessage::kClaim);
+      self.expect(
+          AgentMessage::kClaim);  // none comes: the socket stays open until the worker's end
+    });
+    AgentConnection connection(agent.address());
+    std::atomic<bool> refused{false};
+    {
+      std::jthread asking([&] {
+        AgentMessage question;
+        question.kind = AgentMessage::kStoreAdd;
+        try {
+          connection.ask(std::move(question));
+        } catch (const Error& error) {
+          refused = std::string_view(error.what()).find("only workers send") != std::string::npos;
+        }
+      });
+      while (connection.alive()) std::this_thread::yield();
+    }
+    CHECK(refused);
+  }
+}

@@ -2,7 +2,6 @@
 // step of a meeting in the Store.
 #include <fcntl.h>
 #include <linux/capability.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
@@ -17,8 +16,8 @@
 #include "cli/agent/process_state.h"
 #include "rendezvous/agent_socket.h"
 #include "runtime/agent_peers.h"
-#include "runtime/base/env.h"
 #include "runtime/base/error.h"
+#include "tests/cli/agent/bare_rank.h"
 #include "tests/support/catch.h"
 #include "tests/support/host_job.h"
 #include "tests/support/rank_program.h"
@@ -34,10 +33,6 @@ enum Number { kReached, kOutcome, kGot, kStored };
 enum Outcome : int64_t { kNothing, kFinished, kFailed, kOtherError };
 
 constexpr int kRounds = 5;
-
-std::shared_ptr<AgentConnection> connect() {
-  return std::make_shared<AgentConnection>(AgentAddress::parse(env::get("HVD_AGENT").value_or("")));
-}
 
 int guarded(const std::function<void()>& body) {
   RankBoard& board = rank_board();
@@ -55,25 +50,9 @@ int guarded(const std::function<void()>& body) {
   return 3;
 }
 
-void wait_for(Peers& peers, const std::function<bool()>& done) {
-  while (!done()) {
-    pollfd polled[2] = {{peers.doorbell(kCaller), POLLIN, 0}, {peers.agent_fd(), POLLIN, 0}};
-    poll(polled, 2, 1'000);
-    uint64_t count;
-    [[maybe_unused]] const ssize_t drained = read(peers.doorbell(kCaller), &count, sizeof count);
-    if (!peers.agent_alive()) _exit(9);
-  }
-}
-
-void leave(Peers& peers) {
-  RankWords& words = peers.block().rank(peers.world().local_rank);
-  words.quiet = 1;
-  words.left = 1;
-}
-
 const RankProgram comes_and_goes("come and go", [] {
   return guarded([] {
-    AgentPeers peers(connect());
+    AgentPeers peers(connect_to_agent());
     leave(peers);
   });
 });
@@ -81,7 +60,7 @@ const RankProgram comes_and_goes("come and go", [] {
 // Lives until the epoch breaks, and answers.
 const RankProgram survivor("survive", [] {
   return guarded([] {
-    AgentPeers peers(connect());
+    AgentPeers peers(connect_to_agent());
     ControlBlock& block = peers.block();
     RankWords& mine = block.rank(peers.world().local_rank);
     rank_board().numbers[kReached] = 1;
@@ -98,7 +77,7 @@ const RankProgram survivor("survive", [] {
 const RankProgram meetings("meetings", [] {
   std::optional<AgentPeers> peers;
   const int status = guarded([&] {
-    peers.emplace(connect());
+    peers.emplace(connect_to_agent());
     Store& store = peers->store();
     const World& world = peers->world();
     for (int round = 0; round < kRounds; ++round) {

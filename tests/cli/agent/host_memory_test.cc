@@ -20,6 +20,7 @@
 #include "runtime/agent_peers.h"
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
+#include "tests/cli/agent/bare_rank.h"
 #include "tests/support/catch.h"
 #include "tests/support/host_job.h"
 #include "tests/support/rank_program.h"
@@ -31,10 +32,6 @@ namespace {
 
 // What each number of a board means.
 enum Number { kReached, kValue, kCode, kTrouble, kOtherPid, kThread, kMayEnd };
-
-std::shared_ptr<AgentConnection> make_link() {
-  return std::make_shared<AgentConnection>(AgentAddress::parse(env::get("HVD_AGENT").value_or("")));
-}
 
 // Runs the body; what it throws lands on the board.
 int guarded(const std::function<void()>& body) {
@@ -51,26 +48,9 @@ int guarded(const std::function<void()>& body) {
   return 3;
 }
 
-// Waits, as the engine would, for a word in the control block; the agent's doorbell wakes it.
-void wait_for(Peers& peers, const std::function<bool()>& done) {
-  while (!done()) {
-    pollfd polled[2] = {{peers.doorbell(kCaller), POLLIN, 0}, {peers.agent_fd(), POLLIN, 0}};
-    poll(polled, 2, 1'000);
-    uint64_t count;
-    [[maybe_unused]] const ssize_t drained = read(peers.doorbell(kCaller), &count, sizeof count);
-    if (!peers.agent_alive()) _exit(9);
-  }
-}
-
-void leave(Peers& peers) {
-  RankWords& words = peers.block().rank(peers.world().local_rank);
-  words.quiet = 1;
-  words.left = 1;
-}
-
 const RankProgram meet("meet", [] {
   return guarded([] {
-    AgentPeers peers(make_link());
+    AgentPeers peers(connect_to_agent());
     const World& world = peers.world();
     peers.store().set("rank " + std::to_string(world.rank), to_bytes(std::to_string(getpid())));
     for (int other = 0; other < world.size; ++other)
@@ -97,7 +77,7 @@ std::vector<UniqueFd> get_segment(Peers& peers, uint32_t id, uint64_t bytes) {
 // Each rank writes into every rank's piece of two segments; then all look.
 const RankProgram segments("segments", [] {
   return guarded([] {
-    AgentPeers peers(make_link());
+    AgentPeers peers(connect_to_agent());
     const World& world = peers.world();
     const auto size = static_cast<size_t>(world.size);
     int right = 0;
@@ -138,7 +118,7 @@ void survive(Peers& peers) {
 
 const RankProgram survivor("survive", [] {
   return guarded([] {
-    AgentPeers peers(make_link());
+    AgentPeers peers(connect_to_agent());
     survive(peers);
   });
 });
@@ -147,7 +127,7 @@ const RankProgram survivor("survive", [] {
 // socket open, as a data loader may: the mutex alone speaks for its death.
 const RankProgram victim("die", [] {
   return guarded([] {
-    AgentPeers peers(make_link());
+    AgentPeers peers(connect_to_agent());
     if (peers.world().local_rank != 0) return survive(peers);
     const UniqueFd test(static_cast<int>(syscall(SYS_pidfd_open, getppid(), 0)));
     if (fork() == 0) {
@@ -324,7 +304,7 @@ namespace {
 
 const RankProgram store_waiter("wait in the store", [] {
   return guarded([] {
-    AgentPeers peers(make_link());
+    AgentPeers peers(connect_to_agent());
     if (peers.world().local_rank == 0) {
       rank_board().numbers[kReached] = 1;
       for (;;) pause();
@@ -335,7 +315,7 @@ const RankProgram store_waiter("wait in the store", [] {
 
 const RankProgram store_timeout("time out in the store", [] {
   return guarded([] {
-    AgentPeers peers(make_link());
+    AgentPeers peers(connect_to_agent());
     if (peers.world().local_rank == 0)
       peers.store().get("never", Deadline::in(50ms));
     else
@@ -345,7 +325,7 @@ const RankProgram store_timeout("time out in the store", [] {
 
 const RankProgram forgetful("end without shutdown", [] {
   return guarded([] {
-    AgentPeers peers(make_link());
+    AgentPeers peers(connect_to_agent());
     if (peers.world().local_rank != 0) survive(peers);
   });
 });
@@ -353,7 +333,7 @@ const RankProgram forgetful("end without shutdown", [] {
 // A program that replaces itself keeps its pid and loses its socket.
 const RankProgram executes("exec", [] {
   return guarded([] {
-    AgentPeers peers(make_link());
+    AgentPeers peers(connect_to_agent());
     if (peers.world().local_rank != 0) return survive(peers);
     execl("/bin/sleep", "sleep", "1000", nullptr);
   });
@@ -362,8 +342,8 @@ const RankProgram executes("exec", [] {
 // A second process of the same rank.
 const RankProgram twice("claim twice", [] {
   return guarded([] {
-    auto link = make_link();
-    make_link();
+    auto link = connect_to_agent();
+    connect_to_agent();
   });
 });
 
@@ -382,7 +362,7 @@ const RankProgram wrapper("wrapper", [] {
       const pid_t child = fork();
       if (child == 0) {
         _exit(guarded([] {
-          AgentPeers peers(make_link());
+          AgentPeers peers(connect_to_agent());
           rank_board().numbers[kReached] += 1;
           rank_board().numbers[kOtherPid] = getpid();
           leave(peers);
