@@ -11,6 +11,7 @@
 
 #include "hvd/error.h"
 #include "runtime/torch/element_type.h"
+#include "runtime/torch/stream_copy.h"
 
 namespace hvd {
 namespace {
@@ -102,7 +103,12 @@ void GradientSlot::put(Home home) {
   if (lies_at(home) && !is_cast()) return;
   const at::Tensor source = gradient.detach();
   if (!is_cast() && source.is_non_overlapping_and_dense() && same_strides(source, strides_)) {
-    std::memcpy(v.data_ptr(), source.data_ptr(), v.nbytes());
+    auto* to = static_cast<std::byte*>(v.data_ptr());
+    const auto* from = static_cast<const std::byte*>(source.data_ptr());
+    if (memory_.streamed)
+      stream_copy(to, from, v.nbytes());
+    else
+      std::memcpy(to, from, v.nbytes());
   } else {
     v.copy_(source);
   }

@@ -27,6 +27,7 @@ class GradientSlot {
     std::byte* home = nullptr;
     std::byte* spare = nullptr;
     std::shared_ptr<Segment> segment;
+    bool streamed = false;  // written past the caches, see stream_copy()
   };
 
   // `type` is the one that is exchanged.

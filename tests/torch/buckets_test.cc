@@ -17,6 +17,16 @@ namespace {
 
 constexpr DistributedOptimizerOptions kSmallBuckets = {.bucket_bytes = 8 << 10};
 
+// 67 MB of parameters in two pieces that end within a cache line.
+struct Large : nets::Net {
+  at::Tensor a = register_parameter("a", at::full({4096, 2053}, 0.01));
+  at::Tensor b = register_parameter("b", at::full({4096, 2053}, 0.01));
+  at::Tensor loss(int part, int step) override {
+    const at::Tensor x = nets::random(part, step, {2053}), y = nets::random(part, step, {4096});
+    return a.mv(x).dot(y) + b.mv(x).dot(y + 1);
+  }
+};
+
 }  // namespace
 
 TEST_CASE("buckets: kept gradients are not written in the next step, and outlive everything") {
@@ -95,6 +105,17 @@ TEST_CASE("buckets: gradients lie in the arena after one copy, and nothing is co
     }
     for (size_t i = 0; i < addresses.size(); ++i)
       EXPECT(t.net->parameters()[i].grad().data_ptr() == addresses[i]);
+  });
+}
+
+TEST_CASE("buckets: gradients of a set that no cache keeps, which are streamed, are the same") {
+  run_as_threads(2, [](const ThreadRank& rank) {
+    const nets::MakeNet make = [] { return std::make_shared<Large>(); };
+    Training t(rank, make, nets::sgd());
+    Alone alone(make);
+    t.train(0, 2);
+    for (int step = 0; step < 2; ++step) alone.step(rank.size, step);
+    expect_same(*t.net, *alone.net);
   });
 }
 
