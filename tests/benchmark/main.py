@@ -32,7 +32,7 @@ examples:
   scripts/benchmark launch --samples 3 --seconds 20   a quick look
 
 exit status: 0 done; 1 a target was missed (--check) or a run of hvdrun's failed; 2 usage, or not built;
-             3 too few quiet samples or no peer to judge by (--check).
+             3 too few quiet samples, or such as do not decide, or no peer to judge by (--check).
 scripts/setup --peers installs what is compared with; scripts/build release builds the rest."""
 
 

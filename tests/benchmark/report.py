@@ -59,17 +59,18 @@ def table(results):
         rows.append([case] + [""] * (len(rows[0]) - 1))
         rows += _cell_rows(experiment, records, case)
     lines = columns(rows, "<" + "><" * len(experiment.metrics) + ">>>")
-    rows = [["ratio of one run, median (quartiles)", "", "", "target", "verdict"]]
+    rows = [["ratio of one run, median (quartiles)", "", "", "of medians", "target", "verdict"]]
     for verdict in results.verdicts():
         claim, seen = verdict.claim, verdict.spread
         rows.append([
             f"  {claim.text}",
             number(seen.median) + claim.unit if seen else "-",
             f"({number(seen.low)} .. {number(seen.high)})" if seen else "",
+            number(verdict.of_medians) if verdict.of_medians is not None else "",
             target(claim),
             verdict.outcome + (f": {verdict.why}" if verdict.why else ""),
         ])
-    lines += ["", *columns(rows, "<><<<")]
+    lines += ["", *columns(rows, "<><><<")]
     lines += _remarks(results)
     return "\n".join(lines) + "\n"
 
@@ -124,6 +125,7 @@ def _claim_json(verdict):
         "unit": claim.unit,
         "median": verdict.spread.median if verdict.spread else None,
         "quartiles": [verdict.spread.low, verdict.spread.high] if verdict.spread else None,
+        "of_medians": verdict.of_medians,
         "samples": verdict.samples,
         "outcome": verdict.outcome,
         "why": verdict.why,

@@ -33,7 +33,7 @@ class ReportTest(unittest.TestCase):
 
     def test_the_table_shows_ratios_targets_verdicts_and_what_was_left_out(self):
         text = report.table(results())
-        for line in (r"hvdrun +15.00 +\(15.00 .. 15.00\) +5 +2 +0", r"hvdrun's +8.000x +\(8.000 .. 8.000\) +>= 3 +met",
+        for line in (r"hvdrun +15.00 +\(15.00 .. 15.00\) +5 +2 +0", r"hvdrun's +8.000x +\(8.000 .. 8.000\) +8.000 +>= 3 +met",
                      r"Hydra's +- +<= 1.1, goal 1 +not judged: Hydra: not installed", "2 left out while others used more than 8 %",
                      "Hydra: left out, not installed", "np 2 Open MPI: 1 failed runs left out, the last: no end after 10 s"):
             self.assertRegex(text, line)
@@ -44,6 +44,7 @@ class ReportTest(unittest.TestCase):
         self.assertEqual(found["cells"][1]["failures"], ["no end after 10 s: mpirun"])
         self.assertEqual([claim["outcome"] for claim in found["claims"]], ["met", "not judged"])
         self.assertEqual(found["claims"][0]["median"], 8)
+        self.assertEqual(found["claims"][0]["of_medians"], 8)
         self.assertGreater(found["machine"]["cpus"], 0)
 
 

@@ -2,7 +2,8 @@
 
 A *cell* is one variant (ours, a peer, a floor) in one case (a size, a net). Its *sample* holds what one short run
 measured. All cells take turns, so the n-th quiet samples of two cells were taken close together: their ratio is a
-ratio of one run, and a claim is judged by the median of these ratios.
+ratio of one run. A claim is judged by the median of these ratios and by the ratio of the cells' medians: of a few
+samples that scatter either may be off, so that where they disagree about the target the run decides nothing.
 """
 import statistics
 from dataclasses import dataclass, field
@@ -107,6 +108,7 @@ class Verdict:
     spread: Spread | None = None
     samples: int = 0
     why: str = ""  # it is not judged
+    of_medians: float | None = None  # the ratio of the medians
 
 
 def ratios(claim, records):
@@ -123,12 +125,23 @@ def ratios(claim, records):
     return [a / b for a, b in zip(numbers, records[under].column(claim.under.metric)) if b > 0]
 
 
+def ratio_of_medians(claim, records):
+    """None without a divisor, or when a cell has no sample."""
+    cells = [term.cell(records) for term in (claim.over, claim.under) if term]
+    if len(cells) < 2 or None in cells:
+        return None
+    over, under = (statistics.median(records[cell].column(term.metric))
+                   for cell, term in zip(cells, (claim.over, claim.under)))
+    return over / under if under > 0 else None
+
+
 def judge(claim, records, missing=()):
     """The verdict on one claim. `missing` says why a variant was never run: {"Open MPI": "not installed"}."""
     found = ratios(claim, records)
     seen = spread(found) if found else None
+    of_medians = ratio_of_medians(claim, records)
     if not claim.judged:
-        return Verdict(claim, SHOWN, seen, len(found))
+        return Verdict(claim, SHOWN, seen, len(found), of_medians=of_medians)
     for term in filter(None, (claim.over, claim.under)):
         for variant in term.variants:
             record = records.get(Cell(term.case, variant))
@@ -137,8 +150,13 @@ def judge(claim, records, missing=()):
             if record is not None and record.given_up:
                 return Verdict(claim, NOT_JUDGED, why=f"{variant} failed {record.patience} times in a row")
     if len(found) < ENOUGH:
-        return Verdict(claim, NOT_JUDGED, seen, len(found), f"{len(found)} quiet samples, {ENOUGH} are needed")
-    return Verdict(claim, MET if claim.holds(seen.median) else MISSED, seen, len(found))
+        why = f"{len(found)} quiet samples, {ENOUGH} are needed"
+        return Verdict(claim, NOT_JUDGED, seen, len(found), why, of_medians)
+    met = claim.holds(seen.median)
+    if of_medians is not None and claim.holds(of_medians) != met:
+        why = "the ratio of the medians says otherwise; raise --samples"
+        return Verdict(claim, NOT_JUDGED, seen, len(found), why, of_medians)
+    return Verdict(claim, MET if met else MISSED, seen, len(found), of_medians=of_medians)
 
 
 def exit_status(verdicts, own_failures, check):
