@@ -90,9 +90,9 @@ Blame blame_for(const RankEnd& end, const std::vector<RankEnd>& sorted, const Jo
   const auto is_missing = [&](const RankEnd& one) {
     return std::find(missing.begin(), missing.end(), one.rank) != missing.end();
   };
-  const bool threw = end.claimed && (!end.killed || end.status == SIGABRT);
+  const bool threw = end.told && (!end.killed || end.status == SIGABRT);
   for (const RankEnd& other : sorted) {
-    if (!end.claimed || other.rank == end.rank) break;  // only those that ended before it
+    if (!end.told || other.rank == end.rank) break;  // only those that ended before it
     if (!failed(other) && other.stranded_others)
       return {&other, 1, "it ended while other ranks needed it for a collective"};
   }
@@ -112,13 +112,11 @@ std::optional<Blame> first_failure(const std::vector<RankEnd>& sorted, const Job
   return std::nullopt;
 }
 
-// Whether a failed end follows from another: from a signal of ours, or from what libhvd told a rank
-// whose peers were gone, or that waited for them in init(). Uncaught, that is SIGABRT.
-bool is_fallout(const RankEnd& end, const JobFacts& facts, const std::optional<RankEnd>& first) {
+// Whether a failed end follows from another: from a signal of ours, or from what libhvd had told
+// its program. Uncaught, that is SIGABRT.
+bool is_fallout(const RankEnd& end, const std::optional<RankEnd>& first) {
   if (end.sent_signal != 0 || end.given_up) return true;
-  const bool was_told = end.claimed && first &&
-                        (first->claimed || !facts.init_refused.empty() || !end.waited_for.empty());
-  return was_told && (!end.killed || end.status == SIGABRT);
+  return first && end.told && (!end.killed || end.status == SIGABRT);
 }
 
 std::string list_of(std::string words, const std::vector<RankEnd>& ends) {
@@ -160,9 +158,9 @@ Verdict attribute(const JobFacts& facts) {
   for (const RankEnd& end : ends) {
     if (end.rank >= 0 && end.rank < facts.size) known[size_t(end.rank)] = true;
     if (verdict.first && verdict.first->rank == end.rank) continue;
-    auto& part = !failed(end)                            ? verdict.finished
-                 : is_fallout(end, facts, verdict.first) ? verdict.fallout
-                                                         : verdict.also;
+    auto& part = !failed(end)                     ? verdict.finished
+                 : is_fallout(end, verdict.first) ? verdict.fallout
+                                                  : verdict.also;
     part.push_back(end);
   }
   for (int rank = 0; rank < facts.size; ++rank)

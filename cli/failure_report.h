@@ -26,8 +26,8 @@ struct RankEnd {
   int sent_signal = 0;           // the last one we had sent, 0: none
   int spawn_error = 0;           // errno: it never ran
   std::string spawn_step;        // "exec of ./train"
-  bool claimed = false;          // it used libhvd
-  bool stranded_others = false;  // it ended without shutdown() while others needed it
+  bool told = false;             // by libhvd: its program knows that other ranks are gone
+  bool stranded_others = false;  // it ended without shutdown() while others were in its epoch
   bool given_up = false;         // it did not answer in a broken epoch, and its agent killed it
   // Its epoch broke since a rank waited too long, or for one that has left: what that one said.
   std::string waited_in_vain;

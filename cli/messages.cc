@@ -71,7 +71,7 @@ RankEnd from_proto(const proto::RankEnd& message) {
   end.order = message.order();
   end.batch = message.batch();
   end.sent_signal = message.sent_signal();
-  end.claimed = message.last().claimed();
+  end.told = message.last().told();
   end.stranded_others = message.last().stranded_others();
   end.given_up = message.last().given_up();
   end.waited_in_vain = message.last().waited_in_vain();

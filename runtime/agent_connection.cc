@@ -82,6 +82,7 @@ AgentConnection::Epoch AgentConnection::join() {
       if (refusal_) {
         const AgentMessage refusal = std::move(*refusal_);
         refusal_.reset();
+        page_->told.store(1, std::memory_order_relaxed);
         throw_refusal(refusal);
       }
       const size_t doorbells = static_cast<size_t>(local_size_) * kSleepers;

@@ -67,6 +67,7 @@ std::unique_ptr<Peers> join(Globals& all, const Config& config) REQUIRES(all.sta
   if (!config.agent) return std::make_unique<SoloPeers>(++all.solo_epochs);
   // One claim for the life of the process; a connection that was lost cannot come back.
   if (!all.connection) all.connection = std::make_shared<AgentConnection>(*config.agent);
+  all.connection->status_page().told.store(0, std::memory_order_relaxed);  // of the last epoch
   note_phase(all.connection->status_page(), Phase::kInit);
   return std::make_unique<AgentPeers>(all.connection);
 }

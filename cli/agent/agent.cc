@@ -218,6 +218,7 @@ void Agent::fill_status(const Worker& worker, proto::RankStatus& status) const {
   status.set_claimed(facts.claimed);
   status.set_stranded_others(facts.stranded_others);
   status.set_given_up(facts.given_up);
+  status.set_told(facts.status.told);
   status.set_waited_in_vain(facts.waited_in_vain);
   status.mutable_waited_for()->Add(facts.waited_for.begin(), facts.waited_for.end());
   if (facts.claimed) status.set_doing(facts.doing);

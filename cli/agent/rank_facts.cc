@@ -19,6 +19,7 @@ StatusSnapshot copy(const StatusPage& page) {
   status.bytes = page.bytes.load(kRelaxed);
   status.step = page.step.load(kRelaxed);
   status.since_ns = page.since_ns.load(kRelaxed);
+  status.told = page.told.load(kRelaxed) != 0;
   for (const std::atomic<char>& place : page.operation) {
     const char letter = place.load(kRelaxed);
     if (letter == 0) break;

@@ -22,6 +22,7 @@ struct StatusSnapshot {
   uint64_t bytes = 0;
   uint64_t step = 0;
   int64_t since_ns = 0;
+  bool told = false;  // that other ranks are gone or did not come
   std::string operation;
   bool torn = false;  // the rank died in the middle of writing: the parts may not belong together
 };

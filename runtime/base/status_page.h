@@ -29,7 +29,7 @@ enum class Order : uint32_t {
 
 struct StatusPage {
   static constexpr uint32_t kMagic = 0x68766453;  // "hvdS"
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
   static constexpr int kNameBytes = 128;
 
   uint32_t magic;
@@ -42,6 +42,8 @@ struct StatusPage {
   std::atomic<uint64_t> bytes;              // of this rank's part; 0: it has no data
   std::atomic<uint64_t> step;               // the optimizer's last one, or the one in synchronize()
   std::atomic<int64_t> since_ns;            // CLOCK_MONOTONIC, when this phase began
+  std::atomic<uint32_t> told;               // 1: a call since init() began has thrown that other
+                                            // ranks are gone or did not come
   std::atomic<char> operation[kNameBytes];  // "allreduce float32 [100] avg_loss", zero-terminated
 };
 

@@ -260,9 +260,11 @@ void EngineBucketList::throw_failure(const Operation& last) {
   for (size_t i = 0; i < spec_.buckets.size(); ++i)
     untouched &=
         buckets_[i].operation.outcome.load(std::memory_order_acquire) == Outcome::kFailedUntouched;
-  throw CommFailure("step " + std::to_string(step() + 1) + " of \"" + spec_.name +
-                        "\" failed: " + parts_->progress.end().reason(),
-                    untouched);
+  tell(std::make_exception_ptr(CommFailure("step " + std::to_string(step() + 1) + " of \"" +
+                                               spec_.name +
+                                               "\" failed: " + parts_->progress.end().reason(),
+                                           untouched)),
+       parts_->peers->status_page());
 }
 
 size_t EngineBucketList::control_bytes() const {

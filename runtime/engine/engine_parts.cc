@@ -110,6 +110,7 @@ void Engine::Parts::meet() {
   if (!closed) run(everybody, options.start_timeout);
   if (!closed && everybody.outcome == Outcome::kComplete) return;
   progress.wait_until_over();
+  peers->status_page().told.store(1, std::memory_order_relaxed);
   const EpochEnd& end = progress.end();
   if (end.reason_kind() == TroubleReason::kTimeout)
     throw Error(ErrorCode::kTimeout, "init() failed: " + end.reason());
@@ -149,7 +150,7 @@ void Engine::Parts::run_or_throw(Operation& operation) {
   run(operation, options.collective_timeout);
   if (operation.outcome.load(std::memory_order_acquire) == Outcome::kComplete) [[likely]]
     return;
-  std::rethrow_exception(error_of(operation, progress.end()));
+  tell(error_of(operation, progress.end()), peers->status_page());
 }
 
 void Engine::Parts::run(Operation& operation, std::chrono::milliseconds timeout) {

@@ -38,7 +38,9 @@ class Negotiation::Pending final : public Work {
   void wait() override {
     if (!done())
       if (const auto owner = owner_.lock()) wait_with(*owner);
-    if (error_) std::rethrow_exception(error_);
+    if (!error_) return;
+    if (const auto owner = owner_.lock()) tell(error_, owner->peers_.status_page());
+    std::rethrow_exception(error_);
   }
 
   Operation& operation() { return submission_->operation; }

@@ -23,4 +23,13 @@ std::exception_ptr error_of(const Operation& operation, const EpochEnd& end) {
   HVD_CHECK(false, "an operation that is not resolved has no outcome");
 }
 
+void tell(const std::exception_ptr& error, StatusPage& page) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const CommFailure&) {
+    page.told.store(1, std::memory_order_relaxed);
+    throw;
+  }
+}
+
 }  // namespace hvd

@@ -57,15 +57,11 @@ TEST_CASE("failure report: fallout is what follows from a signal of ours or from
   using Parts = std::pair<size_t, size_t>;
   CHECK(parts(facts({code(0, 3, 1), code(1, 3, 2)})) == Parts{0, 1});
   CHECK(parts(facts({code(0, 3, 1), code(1, 3, 2, SIGTERM)})) == Parts{1, 0});
-  RankEnd first = code(0, 3, 1), told = code(1, 3, 2), aborted = killed(2, SIGABRT, 2);
-  RankEnd crashed = killed(3, SIGSEGV, 2);
-  for (RankEnd* end : {&first, &told, &aborted, &crashed}) end->claimed = true;
+  const RankEnd first = killed(0, SIGSEGV, 1), itself = code(4, 7, 2);
+  RankEnd told = code(1, 3, 2), aborted = killed(2, SIGABRT, 2), crashed = killed(3, SIGSEGV, 2);
+  for (RankEnd* end : {&told, &aborted, &crashed}) end->told = true;
   CHECK(parts(facts({first, told, aborted, crashed})) == Parts{2, 1});
-  first.claimed = false;  // libhvd did not connect the two
-  JobFacts apart = facts({first, told});
-  CHECK(parts(apart) == Parts{0, 1});
-  apart.init_refused = "rank 0 ended before it called hvd::init()";
-  CHECK(parts(apart) == Parts{1, 0});
+  CHECK(parts(facts({first, told, itself})) == Parts{1, 1});
 }
 
 TEST_CASE("failure report: who failed beside the first is said apart from the fallout") {
@@ -152,8 +148,7 @@ TEST_CASE("failure report: a command that is not there is 127, one that cannot r
 
 TEST_CASE("failure report: a rank that left others alone with exit code 0 is the failure") {
   RankEnd deserter = code(1, 0, 2), stranded = code(0, 1, 3);
-  deserter.claimed = stranded.claimed = true;
-  deserter.stranded_others = true;
+  deserter.stranded_others = stranded.told = true;
   const Verdict verdict = attribute(facts({stranded, deserter}));
   REQUIRE(verdict.first);
   CHECK(verdict.first->rank == 1);
@@ -162,6 +157,14 @@ TEST_CASE("failure report: a rank that left others alone with exit code 0 is the
   // One that failed before it has a cause of its own.
   RankEnd before = code(2, 7, 1);
   CHECK(attribute(facts({stranded, deserter, before})).first->rank == 2);
+  // One that failed without having been told of it has a reason of its own.
+  RankEnd itself = code(0, 7, 3);
+  const Verdict own = attribute(facts({itself, deserter}));
+  REQUIRE(own.first);
+  CHECK(own.first->rank == 0);
+  CHECK(own.status.code == 7);
+  CHECK(own.why.empty());
+  CHECK(own.finished.size() == 1);
   // Nobody failed: it stranded nobody who minded.
   stranded.status = 0;
   CHECK(attribute(facts({stranded, deserter}, EndCause::kNone)).status.code == 0);
@@ -169,9 +172,9 @@ TEST_CASE("failure report: a rank that left others alone with exit code 0 is the
 
 TEST_CASE("failure report: who called shutdown() too early is the failure, if that broke others") {
   RankEnd leaver = code(1, 0, 2), stranded = code(0, 3, 3);
-  leaver.claimed = stranded.claimed = true;
-  CHECK(attribute(facts({stranded, leaver})).first->rank == 0);  // it had a reason of its own
   stranded.waited_for = {1};
+  CHECK(attribute(facts({stranded, leaver})).first->rank == 0);  // it had a reason of its own
+  stranded.told = true;
   for (int batch : {2, 4}) {  // whoever's end is seen first
     leaver.batch = batch, leaver.at_ns = batch * 1'000'000;
     CHECK(attribute(facts({stranded, leaver})).first->rank == 1);
@@ -181,7 +184,7 @@ TEST_CASE("failure report: who called shutdown() too early is the failure, if th
 
 TEST_CASE("failure report: who never came to init() is the failure, not the first that threw") {
   RankEnd first = code(1, 3, 2), second = code(0, 4, 3), missing = killed(2, SIGTERM, 4, SIGTERM);
-  first.claimed = second.claimed = true;
+  first.told = second.told = true;
   JobFacts job = facts({first, second, missing});
   job.init_refused = "rank 2 did not call hvd::init() within 1 s";
   job.never_came = {2};
@@ -203,20 +206,20 @@ TEST_CASE("failure report: who never came to init() is the failure, not the firs
 
 TEST_CASE("failure report: a crash is its own cause, whoever did not come to init()") {
   RankEnd crashed = killed(1, SIGSEGV, 2), missing = killed(2, SIGTERM, 4, SIGTERM);
-  crashed.claimed = true;
+  crashed.told = true;
   JobFacts job = facts({crashed, missing});
   job.never_came = {2};
   CHECK(attribute(job).first->rank == 1);
   job.ends[0].status = SIGABRT;  // an exception that nobody caught
   CHECK(attribute(job).first->rank == 2);
   CHECK(attribute(job).status.code == 128 + SIGABRT);
-  job.ends[0].claimed = false;  // it does not use libhvd
+  job.ends[0].told = false;  // it never waited in init(), or does not use libhvd
   CHECK(attribute(job).first->rank == 1);
 }
 
 TEST_CASE("failure report: who was waited for in vain in a collective is the failure") {
   RankEnd threw = code(0, 3, 2), missing = killed(2, SIGTERM, 4, SIGTERM);
-  threw.claimed = missing.claimed = true;
+  threw.told = true;
   threw.waited_in_vain = missing.waited_in_vain = "rank 0 waited 1 s for rank 2 in allreduce";
   threw.waited_for = missing.waited_for = {2};
   const JobFacts job = facts({threw, code(1, 3, 3), missing});
@@ -226,7 +229,6 @@ TEST_CASE("failure report: who was waited for in vain in a collective is the fai
   CHECK(verdict.why == "rank 0 waited 1 s for rank 2 in allreduce");
   // One of those that were waited for fails by itself: no matter who is seen first.
   RankEnd itself = code(2, 9, 1);
-  itself.claimed = true;
   itself.waited_for = {2};
   CHECK(attribute(facts({threw, itself})).status.code == 9);
 }

@@ -54,6 +54,13 @@ def a_rank_that_deserts_with_code_0_is_the_failure():
         assert "first failure: rank 1 " in last_line(seen) and "exited with code 0" in last_line(seen), (what, seen.stderr)
 
 
+def a_rank_that_ended_well_is_not_blamed_for_what_others_fail_by():
+    seen = run(*worker("apathy", 1), np=2)
+    expect(seen.returncode, 7, seen.stderr)
+    assert "first failure: rank 0 " in last_line(seen) and "exited with code 7" in last_line(seen), seen.stderr
+    assert b"needed it for a collective" not in seen.stderr and b"fallout" not in seen.stderr, seen.stderr
+
+
 def blamed(seen, rank, exit_code):
     """The last line names this rank, which hvdrun had to end; the exit status is that of the ranks that threw."""
     expect(seen.returncode, exit_code, seen.stderr)
@@ -165,6 +172,7 @@ def a_rank_behind_a_wrapper_is_known_too():
 support.parse_options("worker")
 support.main(ten_epochs, a_rank_that_crashes_is_named_and_survivors_are_told,
              a_rank_killed_inside_a_collective_is_named_with_what_it_did, a_rank_that_deserts_with_code_0_is_the_failure,
+             a_rank_that_ended_well_is_not_blamed_for_what_others_fail_by,
              a_collective_that_waits_too_long_fails_and_names_who_is_missing, a_stall_is_warned_of_with_the_missing_ranks,
              a_stall_ends_the_job_when_asked_to, no_stall_check_looks_for_none,
              every_time_the_command_line_takes_the_ranks_take_too, under_another_launcher_init_names_its_variable,

@@ -4,15 +4,19 @@
 // - loop: all ranks sum without end
 // - desert: RANK ends with exit code 0 after a few sums, without shutdown(); the others go on
 // - leave: the same, after shutdown()
+// - apathy: the same, but the others sum no more; when it is gone they end with exit code 7
 // - crash: RANK kills itself with SIGSEGV after a few sums; the others say what they were told
 // - idle: RANK sums no more after a few sums, and sleeps
 // - apart: after a few sums RANK computes, rank 1 waits for an asynchronous operation, others sum
 // - absent: RANK never calls init(), and sleeps
 // - epochs: ten times init(), a sum, shutdown()
 #include <hvd/hvd.h>
+#include <poll.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <span>
@@ -30,6 +34,17 @@ void sum() {
 void wait_for_maximum() {
   std::vector<float> x(1000);
   hvd::allreduce_async_(x, {.name = "later", .op = hvd::ReduceOp::kMax})->wait();
+}
+
+// Without a call of hvd once it has its pid: nothing tells this rank what the other's end means.
+void watch_end(bool here) {
+  std::vector<int32_t> pid{here ? getpid() : 0};
+  hvd::allreduce_(std::span(pid), {.op = hvd::ReduceOp::kSum});
+  if (here) return;
+  pollfd gone{static_cast<int>(syscall(SYS_pidfd_open, pid[0], 0)), POLLIN, 0};
+  if (gone.fd >= 0 && poll(&gone, 1, 60'000) != 1) std::abort();
+  std::fprintf(stderr, "my labels are wrong\n");
+  std::_Exit(7);
 }
 
 int run(const std::string& what, bool here) {
@@ -50,6 +65,7 @@ int run(const std::string& what, bool here) {
     sum();
     if (i == 3) std::printf("going\n"), std::fflush(stdout);
     if (i >= 10 && what == "apart" && hvd::rank() == 1) wait_for_maximum();
+    if (i >= 10 && what == "apathy") watch_end(here);
     if (i < 10 || !here || what == "loop") continue;
     if (what == "idle" || what == "apart") pause();
     if (what == "crash") raise(SIGSEGV);

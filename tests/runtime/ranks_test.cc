@@ -189,6 +189,22 @@ const RankProgram deserter("deserter", [] {
   });
 });
 
+// The others hear of it by no call of theirs: what they started has failed, and nobody waits for
+// it.
+const RankProgram unaware("unaware", [] {
+  return guarded([] {
+    init();
+    use_everything(0);
+    if (rank() == 0) return;
+    std::vector<float> x(10);
+    const auto work = allreduce_async_(x, {.name = "wanted"});
+    const Deadline deadline = Deadline::in(30s);
+    while (!work->done() && !deadline.passed()) sched_yield();
+    expect(work->done());
+    if (rank() == 1) work->wait();
+  });
+});
+
 const RankProgram leaver("leaver", [] {
   return guarded([] {
     init();
@@ -327,6 +343,15 @@ TEST_CASE("ranks: a rank that exits 0 while others want a collective is the one 
   CHECK(std::string(job.board(1).text) == job.board(2).text);
 }
 
+TEST_CASE("ranks: what a call of the program has thrown is known, and what none has is not") {
+  HostJob job({.ranks = 3, .program = "unaware"});
+  REQUIRE(job.run());
+  INFO(job.describe());
+  CHECK(job.board(1).numbers[kOutcome] == kFailed);
+  CHECK(job.board(2).numbers[kOutcome] == kFinished);
+  for (int i = 0; i < 3; ++i) CHECK(job.memory().facts(i).status.told == (i == 1));
+}
+
 TEST_CASE("ranks: who needs a rank that has left fails and names it") {
   HostJob job({.ranks = 3, .program = "leaver"});
   REQUIRE(job.run());
@@ -445,6 +470,7 @@ void kill_at(int ranks, int victim, long k, Deaths& deaths) {
     REQUIRE(job.board(i).numbers[kWrong] == 0);
     const int64_t own = job.board(i).numbers[kOutcome];
     (own == kFinished ? deaths.finished : deaths.failed) += 1;
+    REQUIRE(job.memory().facts(i).status.told == (own == kFailed));
     // A call that completes on one survivor completes on all: so they fail in the same one.
     if (outcome == -1) outcome = own;
     if (step == -1) step = job.board(i).numbers[kStep];

@@ -464,5 +464,6 @@ TEST_CASE("host memory: init is refused to all who wait, and who has not asked i
   for (int i = 0; i < 2; ++i) {
     CHECK(job.board(i).numbers[kCode] == static_cast<int>(ErrorCode::kTimeout) + 1);
     CHECK_THAT(job.board(i).text, Catch::Equals("rank 9 has not called hvd::init()"));
+    CHECK(job.memory().facts(i).status.told);
   }
 }

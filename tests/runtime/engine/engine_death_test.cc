@@ -181,6 +181,7 @@ const RankProgram program("engine_steps", run_steps);
 struct Judgement {
   bool in_time = false, alike = true;
   int64_t wrong = 0, late = 0, survivors = 0, failed = 0;
+  int64_t unknown = 0;  // of which the agent does not know whether they were told
 };
 
 // Lets the job go on until every rank is judged or dead, then compares the survivors. The rank
@@ -211,6 +212,9 @@ Judgement judge(HostJob& job, int ranks, int stopped = -1) {
     result.alike &= board.numbers[kCompleted] == first->numbers[kCompleted] &&
                     board.numbers[kStepsApplied] == first->numbers[kStepsApplied] &&
                     (board.text[0] == 0) == (first->text[0] == 0);
+    // The Store is not the program's.
+    if (board.numbers[kInStore] == 0)
+      result.unknown += job.memory().facts(k).status.told != (board.text[0] != 0);
     // The Store's text names what was looked for.
     if (board.numbers[kInStore] == 0 && first->numbers[kInStore] == 0)
       result.alike &= strcmp(board.text, first->text) == 0;
@@ -235,6 +239,7 @@ void check(HostJob& job, const Judgement& judged) {
   CHECK(judged.alike);
   CHECK(judged.wrong == 0);
   CHECK(judged.late == 0);
+  CHECK(judged.unknown == 0);
 }
 
 // How many steps rank 1 of so many takes when nobody dies.
