@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "collectives/arena.h"
 #include "collectives/communicator.h"
@@ -17,6 +18,8 @@ struct CommunicatorSpec {
                         // operation is refused
   bool staging = true;  // false: only memory of the arena is reduced and broadcast (an optimizer's
                         // buckets)
+  std::string name = {};  // not empty: a rank may close it and live on; what others who still need
+                          // it are told
 };
 
 // Bytes of every rank's piece that a communicator's words, and staging if asked for, take up.

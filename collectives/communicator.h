@@ -88,7 +88,8 @@ class Communicator {
   // The way out of a broken epoch, driven by the Engine (holder only): close() publishes that
   // nothing more is entered, after it frozen peers make operations fail; drained(): whatever was
   // entered and can complete is complete; fail_rest(), once every other rank is quiet or dead,
-  // gives the remaining operations their outcome.
+  // gives the remaining operations their outcome. close() alone, while nothing is unresolved, lets
+  // go of this communicator in a whole epoch: it breaks for who starts another operation here.
   virtual void close() = 0;
   virtual bool drained() const = 0;
   virtual void fail_rest() = 0;

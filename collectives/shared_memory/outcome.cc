@@ -41,15 +41,20 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::await_word(
   return reached(word.load(kAcquire), sequence) ? Step::kDone : Step::kFailed;
 }
 
-// A rank that called shutdown() before this operation breaks the epoch for whoever needs it.
+// A rank that closed before this operation breaks the epoch for whoever needs it: by shutdown(), of
+// which `left` is the last word, or because it let go of what this communicator is for. Who closed
+// since the epoch is broken had seen that before.
 void SharedMemoryCommunicator::notice_departure(int rank, uint64_t sequence) {
-  if (departure_noticed_ || words(rank).closed.load(kAcquire) == 0) return;
-  if (block_.rank(rank).left.load(kAcquire) == 0) return;
-  if (words(rank).closed.load(kAcquire) > sequence) return;
+  const uint64_t closed = words(rank).closed.load(kAcquire);
+  if (departure_noticed_ || closed == 0 || closed > sequence) return;
+  if (name_.empty() && block_.rank(rank).left.load(kAcquire) == 0) return;
+  if (block_.trouble.load(kAcquire) != 0) return;
   departure_noticed_ = true;
+  const std::string what =
+      name_.empty() ? "called shutdown()" : "let go of \"" + name_ + "\", or called shutdown(),";
   raise_trouble(
       peers_, TroubleReason::kLeft,
-      "rank " + std::to_string(world_rank(rank)) + " called shutdown() while other ranks went on",
+      "rank " + std::to_string(world_rank(rank)) + " " + what + " while other ranks went on",
       std::span(&rank, 1));
 }
 

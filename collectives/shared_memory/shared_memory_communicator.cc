@@ -37,6 +37,7 @@ SharedMemoryCommunicator::SharedMemoryCommunicator(Peers& peers, Arena& arena,
       first_world_rank_(peers.world().rank - peers.world().local_rank),
       seed_(mix_hash(mix_hash(0, peers.world().epoch), spec.seed)),
       has_staging_(spec.staging),
+      name_(spec.name),
       segment_(arena.segment(spec.segment)) {
   HVD_CHECK(spec.offset % 64 == 0 && segment_->bytes() >= spec.offset &&
                 segment_->bytes() - spec.offset >= communicator_bytes(spec.staging),

@@ -122,7 +122,8 @@ EngineBucketList::EngineBucketList(std::shared_ptr<Engine::Parts> parts, const B
                             {.segment = segment_->id(),
                              .offset = offsets_.words,
                              .seed = text_hash(spec_.name, spec_.layout_hash ^ segment_->id()),
-                             .staging = false})),
+                             .staging = false,
+                             .name = spec_.name})),
       rank_(parts_->peers->world().local_rank),
       size_(parts_->peers->world().local_size),
       buckets_(std::make_unique<Bucket[]>(spec_.buckets.size())) {
@@ -136,7 +137,9 @@ EngineBucketList::EngineBucketList(std::shared_ptr<Engine::Parts> parts, const B
   }
 }
 
-// In the middle of a step the others wait for buckets that will never come: the epoch ends.
+// In the middle of a step the others wait for buckets that will never come: the epoch ends. Between
+// steps it ends only for who needs another one, and learns that from the communicator's words;
+// nothing of this rank's is under way in it then, and the arena keeps the memory that others map.
 EngineBucketList::~EngineBucketList() {
   if (parts_->state == Engine::Parts::State::kForked) return;
   Progress& progress = parts_->progress;
@@ -150,6 +153,7 @@ EngineBucketList::~EngineBucketList() {
                       spec_.name + "\" in the middle of a step");
   if (in_step || breaking) progress.wait_until_over();
   progress.hold();
+  communicator_->close();
   progress.remove(*communicator_);
   progress.remove(static_cast<const Feed&>(*this));
   progress.leave();

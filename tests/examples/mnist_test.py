@@ -87,6 +87,15 @@ class Mnist(unittest.TestCase):
         self.assertEqual(resumed.stdout, whole.stdout[whole.stdout.index(begin) :])
         self.assertEqual(self.tensors("whole.pt"), self.tensors("parts.pt"))
 
+    def test_rank_that_stops_earlier_than_others_ends_the_job(self):
+        uneven = 'if [ "$HVD_RANK" = 1 ]; then exec "$@" --epochs 1; else exec "$@" --epochs 2; fi'
+        command = self.command(ranks=3)
+        at = command.index(MNIST)
+        done = subprocess.run([*command[:at], "sh", "-c", uneven, "sh", *command[at:]], capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn(" failed: rank 1 let go of \"DistributedOptimizer of ", done.stderr)
+        self.assertRegex(done.stderr.splitlines()[-1], "first failure: rank 1 .*exited with code 0")
+
     def rank_zero(self, launcher):
         below = [launcher]
         for pid in below:

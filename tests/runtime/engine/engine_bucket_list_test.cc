@@ -21,10 +21,10 @@ const std::vector<BucketShape> kShapes = {{DataType::kFloat32, 7000},
                                           {DataType::kFloat32, 1},
                                           {DataType::kFloat32, 70'000}};
 
-BucketListSpec spec_of(const std::string& name, uint64_t hash = 1) {
+BucketListSpec spec_of(const std::string& name, uint64_t hash = 1, size_t buckets = 4) {
   BucketListSpec spec;
   spec.name = name;
-  spec.buckets = kShapes;
+  spec.buckets.assign(kShapes.begin(), kShapes.begin() + static_cast<std::ptrdiff_t>(buckets));
   spec.parameters = 100;
   spec.layout_hash = hash;
   spec.layout_text = "weight float32 [7000], bias " + std::to_string(hash);
@@ -81,9 +81,35 @@ std::string error_of(Function&& function) {
   return "";
 }
 
-void all_ready(BucketList& list) {
-  for (int bucket = 0; bucket < static_cast<int>(kShapes.size()); ++bucket)
-    list.ready(bucket, Home::kHome);
+void all_ready(BucketList& list, int buckets = 4) {
+  for (int bucket = 0; bucket < buckets; ++bucket) list.ready(bucket, Home::kHome);
+}
+
+void step(BucketList& list, int buckets = 4) {
+  all_ready(list, buckets);
+  list.finish({});
+}
+
+// What is thrown to whom when the last rank lets go of its list after a step and does `then`, while
+// the others make another step.
+std::vector<std::string> let_go_early(int ranks, int buckets,
+                                      const std::function<void(Engine&)>& then) {
+  std::vector<std::string> said(static_cast<size_t>(ranks));
+  run_engines(
+      ranks,
+      [&](int rank, Engine& engine) {
+        auto list = engine.make_bucket_list(spec_of("sgd", 1, static_cast<size_t>(buckets)));
+        step(*list, buckets);
+        auto& text = said[static_cast<size_t>(rank)];
+        if (rank < ranks - 1) {
+          text = error_of([&] { step(*list, buckets); });
+        } else {
+          list.reset();
+          text = error_of([&] { then(engine); });
+        }
+      },
+      {.collective_timeout = 10s}, false);
+  return said;
 }
 
 }  // namespace
@@ -212,6 +238,56 @@ TEST_CASE("bucket list: let go in the middle of a step, it breaks the epoch off 
       },
       {}, false);
   CHECK_THAT(said[0], Catch::Contains("step 1 of \"sgd\" failed: rank 1 let go of \"sgd\""));
+}
+
+TEST_CASE("bucket list: who needs a rank that let go of it after a step fails and names it") {
+  for (const int ranks : {2, 3})
+    for (const int buckets : {1, 4}) {
+      CAPTURE(ranks, buckets);
+      const std::string reason = "failed: rank " + std::to_string(ranks - 1) +
+                                 " let go of \"sgd\", or called shutdown(), while other ranks went";
+      auto said = let_go_early(ranks, buckets, [](Engine& engine) { engine.shutdown(); });
+      CHECK(said.back().empty());
+      for (int rank = 0; rank < ranks - 1; ++rank)
+        CHECK_THAT(said[static_cast<size_t>(rank)],
+                   Catch::StartsWith("step 2 of \"sgd\" " + reason));
+
+      said = let_go_early(ranks, buckets, [](Engine& engine) {
+        step(*engine.make_bucket_list(spec_of("another")));
+      });
+      for (const std::string& text : said) CHECK_THAT(text, Catch::Contains(reason));
+    }
+}
+
+TEST_CASE("bucket list: let go of with a bucket ready and none issued, others are told as well") {
+  std::string said;
+  run_engines(
+      2,
+      [&](int rank, Engine& engine) {
+        auto list = engine.make_bucket_list(spec_of("sgd", 1, 1));
+        all_ready(*list, 1);
+        if (rank == 0) said = error_of([&] { list->finish({}); });
+        if (rank == 1) list.reset(), engine.shutdown();
+      },
+      {.collective_timeout = 10s}, false);
+  CHECK_THAT(said, Catch::Contains("step 1 of \"sgd\" failed: rank 1 let go of \"sgd\""));
+}
+
+TEST_CASE("bucket list: let go of by all, here sooner and there later, it breaks nothing") {
+  std::atomic<int> steps{0};
+  run_engines(4, [&](int rank, Engine& engine) {
+    std::unique_ptr<BucketList> previous;
+    for (int round = 0; round < 50; ++round) {
+      auto list = engine.make_bucket_list(spec_of("sgd", 1, round % 2 == 0 ? 1 : 4));
+      step(*list, round % 2 == 0 ? 1 : 4);
+      if (rank % 2 == 0) list.reset();
+      previous = std::move(list);
+      std::array<float, 1> loss{1};
+      sum(engine, loss, "loss");
+      ++steps;
+    }
+  });
+  CHECK(steps == 4 * 50);
 }
 
 TEST_CASE("bucket list: outlives its engine and says so") {
