@@ -11,10 +11,6 @@
 namespace hvd {
 namespace {
 
-constexpr const char* kForked =
-    "this process was forked from a rank and is none; call hvd in the rank itself, or start a "
-    "program of its own (exec)";
-
 struct Globals {
   Mutex starting;  // held for the whole of init() and shutdown()
   std::shared_ptr<AgentConnection> connection GUARDED_BY(starting);
@@ -89,7 +85,7 @@ std::string Context::next_name(const char* kind) {
 
 std::shared_ptr<Context> context() {
   Globals& all = globals();
-  if (all.forked.load(std::memory_order_relaxed)) throw Error(ErrorCode::kUnavailable, kForked);
+  if (all.forked.load(std::memory_order_relaxed)) throw_forked();
   MutexLock lock(all.mutex);
   if (!all.context)
     throw Error(ErrorCode::kUnavailable, "hvd is not initialized; call hvd::init() first");
@@ -105,7 +101,7 @@ Context& context_for_call(std::shared_ptr<Context>& keep) {
 
 void start_context() {
   Globals& all = globals();
-  if (all.forked.load(std::memory_order_relaxed)) throw Error(ErrorCode::kUnavailable, kForked);
+  if (all.forked.load(std::memory_order_relaxed)) throw_forked();
   MutexLock starting(all.starting);
   if (all.current.load(std::memory_order_relaxed) != nullptr) return;
   handle_forks();

@@ -10,4 +10,10 @@ void check_failed(const char* condition, const char* message, const char* file, 
   std::abort();
 }
 
+void throw_forked() {
+  throw Error(ErrorCode::kUnavailable,
+              "this process was forked from a rank and is none; call hvd in the rank itself, or "
+              "start a program of its own (exec)");
+}
+
 }  // namespace hvd

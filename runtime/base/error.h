@@ -15,4 +15,7 @@ namespace hvd {
 [[noreturn]] HVD_API void check_failed(const char* condition, const char* message, const char* file,
                                        int line) noexcept;
 
+// What every call of a rank's throws in a child that was forked from it.
+[[noreturn]] void throw_forked();
+
 }  // namespace hvd

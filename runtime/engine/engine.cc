@@ -83,6 +83,9 @@ void Engine::abort(const std::string& reason) noexcept {
                 "rank " + std::to_string(world().rank) + ": " + reason);
 }
 
-void Engine::forget_in_child() noexcept { parts_->state = Parts::State::kForked; }
+void Engine::forget_in_child() noexcept {
+  parts_->state = Parts::State::kForked;
+  if (parts_->negotiation) parts_->negotiation->forget_in_child();
+}
 
 }  // namespace hvd

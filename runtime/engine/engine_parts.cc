@@ -139,11 +139,8 @@ std::shared_ptr<Segment> Engine::Parts::take_first_segment(uint64_t bytes) {
 }
 
 void Engine::Parts::throw_not_running() const {
-  throw Error(ErrorCode::kUnavailable,
-              state == State::kForked
-                  ? "this process was forked from a rank and is none; call hvd in the rank itself, "
-                    "or start a program of its own (exec)"
-                  : "shutdown() was called; call init() again first");
+  if (state == State::kForked) throw_forked();
+  throw Error(ErrorCode::kUnavailable, "shutdown() was called; call init() again first");
 }
 
 void Engine::Parts::run_or_throw(Operation& operation) {

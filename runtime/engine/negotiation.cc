@@ -33,7 +33,12 @@ class Negotiation::Pending final : public Work {
     hash_ = hash_of(operation(), 0);
   }
 
-  bool done() const override { return done_.load(std::memory_order_acquire); }
+  bool done() const override {
+    if (done_.load(std::memory_order_acquire)) return true;
+    const auto owner = owner_.lock();
+    if (owner && owner->forked_.load(std::memory_order_relaxed)) throw_forked();
+    return false;
+  }
 
   void wait() override {
     if (!done())

@@ -46,6 +46,9 @@ class Negotiation final : public Feed {
                                const std::shared_ptr<Negotiation>& self);
   // The init thread waits in a synchronous call of this name; empty: no more. That thread only.
   void set_calling(std::string_view name);
+  // In a forked child: from now on a Work that is not done throws, instead of touching what is not
+  // there. Async-signal-safe.
+  void forget_in_child() noexcept { forked_.store(true, std::memory_order_relaxed); }
   // Fails whatever is not started with this text: this rank leaves. With the token.
   void refuse_waiting(const std::string& why);
 
@@ -98,6 +101,7 @@ class Negotiation final : public Feed {
   std::unordered_set<std::string> under_way_ GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Pending>> inbox_ GUARDED_BY(mutex_);
   std::atomic<bool> inbox_filled_{false};
+  std::atomic<bool> forked_{false};
 
   // Guarded by the progress token.
   size_t waiting_ = 0;                                               // submitted and not finished

@@ -14,7 +14,7 @@ class HVD_API Work {
   virtual ~Work() = default;
   virtual bool done() const = 0;
   // Returns when complete; throws Error when ranks disagreed, CommFailure when the epoch broke. May
-  // be called again.
+  // be called again. In a forked child, which is no rank, both throw unless it was done before.
   virtual void wait() = 0;
 };
 

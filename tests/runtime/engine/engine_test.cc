@@ -405,3 +405,34 @@ TEST_CASE("engine: in a forked child every call throws and the end touches nothi
   });
   CHECK(status == 0);
 }
+
+TEST_CASE("engine: a Work that is under way throws in a forked child, and goes on in the rank") {
+  std::atomic<int> forked{0}, wrong{0};
+  run_engines(2, [&](int rank, Engine& engine) {
+    std::array<float, 2> data{1, 1}, before{1, 1};
+    const auto over = sum_async(engine, before, "before");
+    over->wait();
+    if (rank == 1)
+      while (forked == 0) std::this_thread::yield();  // until then it stays under way
+    const auto work = sum_async(engine, data, "x");
+    if (rank == 0) {
+      const pid_t child = fork();
+      if (child == 0) {
+        engine.forget_in_child();
+        const std::string waited = error_of([&] { work->wait(); });
+        const std::string asked = error_of([&] { work->done(); });
+        const bool right = waited.find("Error: this process was forked from a rank") == 0 &&
+                           asked == waited && over->done() &&
+                           error_of([&] { over->wait(); }).empty();
+        _exit(right ? 0 : 1);
+      }
+      int status = -1;
+      waitpid(child, &status, 0);
+      wrong += status != 0;
+      ++forked;
+    }
+    work->wait();
+    wrong += data[0] != 2;
+  });
+  CHECK(wrong == 0);
+}
