@@ -14,6 +14,7 @@
 
 #include "cli/exit_code.h"
 #include "cli/quoted.h"
+#include "cli/result_place.h"
 #include "runtime/base/unique_fd.h"
 
 namespace hvd {
@@ -207,13 +208,17 @@ std::optional<Refusal> check_output_directory(const std::string& path) {
 }
 
 std::optional<Refusal> check_result_file(const std::string& path) {
-  const Look look = look_at(path);
-  const std::string parent = parent_of(path);
+  const ResultPlace place = find_result_place(path);
+  const std::string parent = parent_of(place.path);
+  const Look look = look_at(place.path);
   int error = look.error;
-  if (error == 0) {
-    error = look.is_directory ? EISDIR : may(path, W_OK) ? 0 : errno;
+  if (place.descriptor >= 0) {
+    const int flags = fcntl(place.descriptor, F_GETFL);
+    error = flags < 0 || (flags & O_ACCMODE) == O_RDONLY ? EBADF : 0;
+  } else if (error == 0) {
+    error = look.is_directory ? EISDIR : may(place.path, W_OK) ? 0 : errno;
   } else if (error == ENOENT) {
-    error = may(parent, W_OK | X_OK) ? 0 : errno;
+    error = !may(parent, W_OK | X_OK) ? errno : !keeps_files(parent) ? EROFS : 0;
   }
   if (error == 0) return std::nullopt;
   return Refusal{kExitUsage, "--result-file " + quoted(path) + " cannot be written: " +

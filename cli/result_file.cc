@@ -1,17 +1,11 @@
 #include "cli/result_file.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "cli/signals.h"
-#include "runtime/base/unique_fd.h"
 
 namespace hvd {
 namespace {
@@ -106,26 +100,6 @@ std::string result_json(const JobResult& result) {
   json["ranks"] = std::move(ranks);
   json["output"] = {{"lost_bytes", result.lost_output_bytes}, {"split_lines", result.split_lines}};
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-
-std::string write_result_file(const std::string& path, const std::string& text) {
-  const std::string draft = path + "." + std::to_string(getpid());
-  const auto failure = [&](const char* step) {
-    const std::string why = std::strerror(errno);
-    unlink(draft.c_str());
-    return "cannot write the result file " + path + " (" + step + "): " + why;
-  };
-  UniqueFd file(open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (!file) return failure("open");
-  for (size_t done = 0; done < text.size();) {
-    const ssize_t n = write(file.get(), text.data() + done, text.size() - done);
-    if (n > 0)
-      done += size_t(n);
-    else if (errno != EINTR)
-      return failure("write");
-  }
-  file.reset();
-  return std::rename(draft.c_str(), path.c_str()) == 0 ? "" : failure("rename");
 }
 
 }  // namespace hvd

@@ -24,8 +24,4 @@ struct JobResult {
 // Pure. Bytes that are no UTF-8 are replaced.
 std::string result_json(const JobResult& result);
 
-// Under another name first, so that a reader sees the whole file or none. Returns what went wrong,
-// "" if nothing did.
-std::string write_result_file(const std::string& path, const std::string& text);
-
 }  // namespace hvd

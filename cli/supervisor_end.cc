@@ -10,6 +10,7 @@
 #include "cli/failure_report.h"
 #include "cli/messages.h"
 #include "cli/result_file.h"
+#include "cli/result_place.h"
 #include "cli/supervisor_impl.h"
 #include "runtime/base/fault_point.h"
 

@@ -1,12 +1,14 @@
 // What is found out before anything starts, in a directory of the test's own.
 #include "cli/job_check.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 
+#include "runtime/base/unique_fd.h"
 #include "tests/support/catch.h"
 
 using namespace hvd;
@@ -199,8 +201,19 @@ TEST_CASE("job check: a result file that cannot be written is 2") {
                            "\" cannot be written: No such file or directory; name another file");
   spec.result_file = folder.path();
   CHECK(check(spec).find("Is a directory") != std::string::npos);
+  std::filesystem::create_symlink("gone/result.json", folder.in("astray"));
+  spec.result_file = folder.in("astray");
+  CHECK(check(spec).find("No such file") != std::string::npos);
+  const UniqueFd readable(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  spec.result_file = "/dev/fd/" + std::to_string(readable.get());
+  CHECK(check(spec).find("Bad file descriptor") != std::string::npos);
+  spec.result_file = "/proc/result.json";
+  CHECK(check(spec).find("--result-file") != std::string::npos);
+  const UniqueFd writable(open("/dev/null", O_WRONLY | O_CLOEXEC));
+  std::filesystem::create_symlink("later.json", folder.in("link"));
   for (const std::string& good :
-       {folder.in("result.json"), std::string("result.json"), std::string("/dev/null")}) {
+       {folder.in("result.json"), std::string("result.json"), std::string("link"),
+        "/dev/fd/" + std::to_string(writable.get()), std::string("/dev/null")}) {
     spec.result_file = good;
     CHECK(check(spec) == "ok");
   }

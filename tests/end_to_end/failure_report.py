@@ -2,6 +2,8 @@
 import json
 import os
 import signal
+import stat
+import subprocess
 import tempfile
 
 import support
@@ -107,6 +109,24 @@ def a_result_file_that_cannot_be_written_is_no_success():
         assert b"cannot write the result file" in seen.stderr, seen.stderr
 
 
+def the_result_file_may_be_a_pipe():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "seen.json")
+        # The shell gives hvdrun a descriptor of it.
+        seen = subprocess.run(["bash", "-c", f"'{support.options.hvdrun}' -np 2 --result-file >(cat >'{path}.new' && mv '{path}.new' '{path}')"
+                               " -- true; exit $?"], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=60)
+        expect(seen.returncode, 0, seen.stderr)
+        wait_for(lambda: os.path.exists(path))
+        with open(path) as file:
+            expect(json.load(file)["exit_code"], 0)
+        pipe = os.path.join(folder, "pipe")
+        os.mkfifo(pipe)
+        seen = sh("true", "--result-file", pipe, np=1)
+        expect(seen.returncode, 125)
+        assert b"nobody has it open for reading" in seen.stderr, seen.stderr
+        assert stat.S_ISFIFO(os.stat(pipe).st_mode)
+
+
 def a_time_limit_says_what_ranks_do():
     seen = run("--timeout", "0.5", "--", "sleep", "60")
     expect(seen.returncode, 124)
@@ -129,5 +149,5 @@ support.main(the_first_failure_is_named_with_its_stderr, a_crash_is_named_by_its
              the_result_file_says_it_to_scripts, the_result_file_of_a_good_end, the_result_file_of_a_time_limit,
              two_that_fail_on_their_own_are_not_each_others_fallout,
              the_result_file_takes_any_bytes, the_result_file_of_an_interrupt,
-             a_result_file_that_cannot_be_written_is_no_success, a_time_limit_says_what_ranks_do,
+             a_result_file_that_cannot_be_written_is_no_success, the_result_file_may_be_a_pipe, a_time_limit_says_what_ranks_do,
              a_stopped_rank_is_shown_as_stopped)

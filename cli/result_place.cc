@@ -1,0 +1,130 @@
+// Following links by hand, writing in place, writing beside and renaming.
+#include "cli/result_place.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "runtime/base/deadline.h"
+#include "runtime/base/unique_fd.h"
+
+namespace hvd {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kLinksMax = 40;  // as the kernel's
+
+struct Failure {
+  const char* step = "";
+  int error = 0;
+};
+
+int number_of(const std::string& name) {
+  int number = -1;
+  const auto end = std::from_chars(name.data(), name.data() + name.size(), number);
+  return end.ec == std::errc{} && *end.ptr == 0 ? number : -1;
+}
+
+// Pieces that a pipe takes whole once it says that it has room, so that no write blocks.
+Failure write_all(const UniqueFd& file, const std::string& text, Clock::duration patience) {
+  Deadline deadline = Deadline::in(patience);
+  for (size_t done = 0; done < text.size();) {
+    pollfd room{file.get(), POLLOUT, 0};
+    const int ready = poll(&room, 1, deadline.poll_timeout_ms());
+    if (ready == 0) return {"write", ETIMEDOUT};
+    if (ready < 0) continue;
+    const ssize_t n =
+        write(file.get(), text.data() + done, std::min(text.size() - done, size_t{PIPE_BUF}));
+    if (n > 0) {
+      done += size_t(n);
+      deadline = Deadline::in(patience);
+    } else if (errno != EINTR && errno != EAGAIN) {
+      return {"write", errno};
+    }
+  }
+  return {};
+}
+
+// A descriptor goes on where it is: what it leads to may hold more than this.
+Failure write_in_place(const ResultPlace& place, const std::string& text,
+                       Clock::duration patience) {
+  const UniqueFd file(
+      place.descriptor >= 0
+          ? fcntl(place.descriptor, F_DUPFD_CLOEXEC, 0)
+          : open(place.path.c_str(), O_WRONLY | O_TRUNC | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  return file ? write_all(file, text, patience) : Failure{"open", errno};
+}
+
+Failure replace(const std::string& path, const std::string& text, Clock::duration patience) {
+  const std::string draft = path + "." + std::to_string(getpid());
+  UniqueFd file(open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666));
+  if (!file) return {"open", errno};
+  Failure failure = write_all(file, text, patience);
+  file.reset();
+  if (failure.error == 0 && std::rename(draft.c_str(), path.c_str()) != 0)
+    failure = {"rename", errno};
+  if (failure.error != 0) unlink(draft.c_str());
+  return failure;
+}
+
+// Nothing may be put into the folder, or in the place of what is there (a file mounted by itself).
+bool is_about_the_folder(int error) {
+  return error == EACCES || error == EPERM || error == EROFS || error == EBUSY;
+}
+
+std::string reason(int error) {
+  if (error == ENXIO || error == EPIPE) return "nobody has it open for reading";
+  if (error == ETIMEDOUT) return "its reader takes nothing any more";
+  return std::strerror(error);
+}
+
+}  // namespace
+
+ResultPlace find_result_place(const std::string& path) {
+  fs::path here = path;
+  for (int links = 0; links < kLinksMax; ++links) {
+    std::error_code error;
+    const fs::path parent = here.has_parent_path() ? here.parent_path() : fs::path(".");
+    const fs::path folder = fs::canonical(parent, error);
+    if (error) return {here};
+    // The text of such a link names nothing that could be opened.
+    if (folder == fs::canonical("/proc/self/fd", error)) {
+      const int descriptor = number_of(here.filename());
+      if (descriptor >= 0) return {path, descriptor};
+    }
+    const fs::path target = fs::read_symlink(here, error);
+    if (error) return {here};
+    here = folder / target;  // the target alone where it begins with a slash
+  }
+  return {path};
+}
+
+std::string write_result_file(const std::string& path, const std::string& text,
+                              std::chrono::milliseconds patience) {
+  const auto said = [&](const Failure& failure) {
+    return failure.error == 0 ? ""
+                              : "cannot write the result file " + path + " (" + failure.step +
+                                    "): " + reason(failure.error);
+  };
+  const ResultPlace place = find_result_place(path);
+  if (place.descriptor >= 0) return said(write_in_place(place, text, patience));
+  struct stat facts;
+  const bool there = stat(place.path.c_str(), &facts) == 0;
+  if (!there && errno != ENOENT) return said({"open", errno});
+  if (there && !S_ISREG(facts.st_mode)) return said(write_in_place(place, text, patience));
+  const Failure failure = replace(place.path, text, patience);
+  return said(there && is_about_the_folder(failure.error) ? write_in_place(place, text, patience)
+                                                          : failure);
+}
+
+}  // namespace hvd

@@ -1,0 +1,159 @@
+// The result file: whole or not there, and nothing destroyed that is no file.
+#include "cli/result_place.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+
+#include "runtime/base/unique_fd.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_directory.h"
+
+namespace hvd {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+
+std::string content(const fs::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+size_t files_in(const fs::path& folder) {
+  return size_t(std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
+}
+
+std::string read_all(int fd) {
+  std::string all;
+  char piece[4096];
+  for (ssize_t n; (n = read(fd, piece, sizeof piece)) > 0;) all.append(piece, size_t(n));
+  return all;
+}
+
+std::string fd_path(int fd) { return "/dev/fd/" + std::to_string(fd); }
+
+// Root may do everything, so while this lives the test is somebody else.
+class Nobody {
+ public:
+  static constexpr uid_t kId = 65534;
+  Nobody() : was_root_(geteuid() == 0) {
+    if (was_root_) REQUIRE(seteuid(kId) == 0);
+  }
+  ~Nobody() {
+    if (was_root_ && seteuid(0) != 0) std::abort();
+  }
+  Nobody(const Nobody&) = delete;
+  Nobody& operator=(const Nobody&) = delete;
+
+ private:
+  const bool was_root_;
+};
+
+}  // namespace
+
+TEST_CASE("result place: a file is there as a whole, and no draft of it") {
+  const TemporaryDirectory folder;
+  const std::string path = folder.path() / "result.json";
+  for (const char* text : {"one\n", "two\n"}) {
+    CHECK(write_result_file(path, text).empty());
+    CHECK(content(path) == text);
+  }
+  CHECK(files_in(folder.path()) == 1);
+  const std::string gone = folder.path() / "gone/result.json";
+  CHECK(write_result_file(gone, "x") ==
+        "cannot write the result file " + gone + " (open): No such file or directory");
+}
+
+TEST_CASE("result place: a reader of the old file keeps all of it") {
+  const TemporaryDirectory folder;
+  const std::string path = folder.path() / "result.json";
+  CHECK(write_result_file(path, "old\n").empty());
+  const UniqueFd reader(open(path.c_str(), O_RDONLY));
+  CHECK(write_result_file(path, "new\n").empty());
+  CHECK(read_all(reader.get()) == "old\n");
+}
+
+TEST_CASE("result place: what links lead to is written, be it there or not, and the links stay") {
+  const TemporaryDirectory folder;
+  fs::create_directory(folder.path() / "deep");
+  fs::create_symlink("deep/second", folder.path() / "first");
+  fs::create_symlink("../result.json", folder.path() / "deep/second");
+  for (const char* text : {"one\n", "two\n"}) {
+    CHECK(write_result_file(folder.path() / "first", text).empty());
+    CHECK(content(folder.path() / "result.json") == text);
+  }
+  CHECK(fs::is_symlink(folder.path() / "first"));
+  CHECK(fs::is_symlink(folder.path() / "deep/second"));
+  CHECK(files_in(folder.path()) == 3);
+  fs::create_symlink("round", folder.path() / "round");
+  CHECK(write_result_file(folder.path() / "round", "x").find("Too many levels") !=
+        std::string::npos);
+}
+
+TEST_CASE("result place: a pipe with a name is written to, stays, and needs a reader") {
+  const TemporaryDirectory folder;
+  const std::string path = folder.path() / "pipe";
+  REQUIRE(mkfifo(path.c_str(), 0600) == 0);
+  CHECK(write_result_file(path, "x").find("nobody has it open for reading") != std::string::npos);
+  const UniqueFd reader(open(path.c_str(), O_RDONLY | O_NONBLOCK));
+  CHECK(write_result_file(path, "result\n").empty());
+  CHECK(read_all(reader.get()) == "result\n");
+  CHECK(fs::is_fifo(path));
+  CHECK(files_in(folder.path()) == 1);
+}
+
+TEST_CASE(
+    "result place: a reader that takes nothing is waited for so long, one that reads longer") {
+  int ends[2];
+  REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
+  const UniqueFd reader(ends[0]);
+  UniqueFd writer(ends[1]);
+  const std::string text(1 << 20, 'x');
+  CHECK(write_result_file(fd_path(ends[1]), text, 20ms).find("its reader takes nothing") !=
+        std::string::npos);
+  std::string seen;
+  std::thread other([&] { seen = read_all(reader.get()); });
+  CHECK(write_result_file(fd_path(ends[1]), text, 30s).empty());
+  writer.reset();
+  other.join();
+  CHECK(seen.size() > text.size());
+}
+
+TEST_CASE("result place: a descriptor goes on where it is") {
+  const TemporaryDirectory folder;
+  const std::string path = folder.path() / "log", link = folder.path() / "link";
+  const UniqueFd log(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  REQUIRE(write(log.get(), "before\n", 7) == 7);
+  fs::create_symlink(fd_path(log.get()), link);
+  CHECK(write_result_file(link, "result\n").empty());
+  REQUIRE(write(log.get(), "after\n", 6) == 6);
+  CHECK(content(path) == "before\nresult\nafter\n");
+  fs::remove(path);  // its name leads nowhere any more
+  CHECK(write_result_file(fd_path(log.get()), "result\n").empty());
+  CHECK(files_in(folder.path()) == 1);
+}
+
+TEST_CASE("result place: in a folder where nothing may be made the file itself is written") {
+  const TemporaryDirectory folder;
+  const std::string path = folder.path() / "result.json";
+  std::ofstream(path) << "longer than the new one\n";
+  if (geteuid() == 0) REQUIRE(chown(path.c_str(), Nobody::kId, Nobody::kId) == 0);
+  REQUIRE(chmod(folder.path().c_str(), 0555) == 0);
+  {
+    const Nobody nobody;
+    CHECK(write_result_file(path, "new\n").empty());
+    CHECK(write_result_file(folder.path() / "other", "x").find("(open): Permission denied") !=
+          std::string::npos);
+  }
+  REQUIRE(chmod(folder.path().c_str(), 0755) == 0);
+  CHECK(content(path) == "new\n");
+}
+
+}  // namespace hvd
