@@ -67,9 +67,16 @@ class LeftOut(unittest.TestCase):
         self.assertRegex(said, r"100% tests passed, 0 tests failed out of 4")
 
     def test_the_long_run_leaves_out_nothing(self):
-        status, listed, said = self.run_tests("--long", CI="true")
+        for arguments in (["--long"], ["-j", "2", "--long", "-VV"]):
+            status, listed, said = self.run_tests(*arguments, CI="true")
+            self.assertEqual((status, listed), (0, []), said)
+            self.assertRegex(said, r"100% tests passed, 0 tests failed out of 6")
+
+    def test_what_is_for_ctest_gets_there(self):
+        status, listed, said = self.run_tests("-R", r"plain|long$", "--long", "-E", "asan", "--repeat", "until-fail:2")
         self.assertEqual((status, listed), (0, []), said)
-        self.assertRegex(said, r"100% tests passed, 0 tests failed out of 6")
+        self.assertRegex(said, r"100% tests passed, 0 tests failed out of 3")
+        self.assertEqual(said.count("Start "), 6, said)
 
     def test_what_a_build_lacks_a_program_for_is_listed_and_refused_in_ci(self):
         self.wanting("asan", "e2e.ddp: no python3\n")

@@ -45,8 +45,14 @@ class Usage(unittest.TestCase):
         self.assertEqual(run("check_tidy.py")[0], 2)
 
     def test_unknown_options_are_refused(self):
-        for name in ("build", "check_format", "demo", "setup"):
+        for name in ("benchmark", "build", "check_format", "demo", "setup", "test"):
             self.assertNotEqual(run(name, "--typo")[0], 0, name)
+
+    def test_the_tests_are_not_even_set_up_for_what_is_unknown(self):
+        for arguments in (("--typo",), ("-R", "x", "--typo"), ("--long", "--peers"), ("slots",), ("-R",), ("--timeout=3",)):
+            status, said, error = run("test", *arguments)
+            self.assertEqual((status, said), (2, ""), arguments)
+            self.assertIn(arguments[-1], error)
 
 
 if __name__ == "__main__":
