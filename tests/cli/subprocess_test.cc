@@ -141,7 +141,7 @@ TEST_CASE("descendants: reaping stops at a child that has its own turn") {
 }
 
 TEST_CASE("descendants: a signal reaches only the child of the parent it was seen below") {
-  const SpawnResult child = spawn_shell("sleep 100", -1);
+  const SpawnResult child = spawn_shell("exec sleep 100", -1);
   REQUIRE(child.pid > 0);
   CHECK(signal_descendant({child.pid, 1}, SIGKILL));  // another parent: taken for moved, not hit
   CHECK(waitpid(child.pid, nullptr, WNOHANG) == 0);
