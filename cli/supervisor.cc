@@ -142,7 +142,8 @@ void Supervisor::on_signals() {
     switch (signal) {
       case SIGCHLD:
         reap_all([this](pid_t pid, int status) {
-          if (pid == agent_.pid()) on_keeper_gone(status);
+          earlier_children_.erase(pid);
+          if (pid == agent_.pid() && !keeper_gone_at_) on_keeper_gone(status);
         });
         break;
       case SIGINT:

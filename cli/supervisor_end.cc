@@ -1,6 +1,7 @@
 // What is due when, and the end of a job.
 #include <signal.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -104,6 +105,7 @@ void Supervisor::on_watch(AgentWatch::Due due) {
 
 void Supervisor::on_keeper_gone(int status) {
   keeper_gone_at_ = Clock::now();
+  keeper_ended_ = WIFEXITED(status);
   watch_.keeper_gone();
   if (WIFSIGNALED(status) && !keeper_killed_)
     say("the keeper was killed by " + signal_name(WTERMSIG(status)) + "; the job is ended");
@@ -135,11 +137,21 @@ bool Supervisor::over() const {
          agent_.unread_bytes() == 0;
 }
 
-// After the keeper there should be nobody. If the keeper was killed, its agent is our child now and
-// ends the job; if both were, so are all that the ranks left, and we end them.
+// Not the job's: what this process had started before it was hvdrun, as a shell has that ends in
+// `x & exec hvdrun …` or puts `> >(tee log)` behind it, and what that left to us. The job's
+// processes are all in sessions that began below us, and nobody can join another session.
+bool Supervisor::is_stranger(pid_t child) const {
+  return earlier_children_.contains(child) || getsid(child) == getsid(0);
+}
+
+// A keeper ends when nobody is left below it, so that nobody of the job can be below us. If it was
+// killed, its agent is our child now and ends the job; if both were, so are all that the ranks
+// left, and we end them.
 void Supervisor::sweep() {
-  if (reap_all(nullptr)) return;
-  const int left = end_descendants(kSweepLimit, nullptr);
+  if (keeper_ended_) return;
+  const int left = end_descendants(
+      kSweepLimit, [this](pid_t pid, int) { earlier_children_.erase(pid); },
+      [this](pid_t child) { return is_stranger(child); });
   if (left > 0) say(std::to_string(left) + " processes cannot be ended");
 }
 

@@ -2,12 +2,15 @@
 // is due, up to the end (supervisor_end.cc).
 #pragma once
 
+#include <unistd.h>
+
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "cli/agent/descendants.h"
 #include "cli/agent_pipes.h"
 #include "cli/agent_watch.h"
 #include "cli/job_log.h"
@@ -66,6 +69,7 @@ class Supervisor {
 
   // the end
   bool over() const;
+  bool is_stranger(pid_t child) const;
   void sweep();
   void write_out();
   ExitStatus finish();
@@ -83,6 +87,7 @@ class Supervisor {
   SignalReader signals_;
   Output output_;
   JobLog log_;
+  std::set<pid_t> earlier_children_ = children(getpid());  // that are not reaped yet
   AgentPipes agent_;
   RendezvousServer server_;
   JobClock clock_;  // its time is what the Membership and the time limit know
@@ -98,6 +103,7 @@ class Supervisor {
   bool control_open_ = true;
   bool agent_ended_ = false;    // it said so itself
   bool keeper_killed_ = false;  // by us
+  bool keeper_ended_ = false;   // by itself: there is nobody left
   int interrupts_ = 0;
   bool output_lost_said_ = false, threads_said_ = false;
   std::set<int> held_said_;              // ranks

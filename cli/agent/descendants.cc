@@ -12,7 +12,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <set>
 #include <string>
 
 #include "runtime/base/unique_fd.h"
@@ -65,10 +64,18 @@ void add_children(pid_t parent, std::vector<Descendant>& found, std::set<pid_t>&
 
 }  // namespace
 
-std::vector<Descendant> descendants(pid_t root) {
+std::set<pid_t> children(pid_t parent) {
+  std::vector<Descendant> found;
+  std::set<pid_t> known;
+  add_children(parent, found, known);
+  return known;
+}
+
+std::vector<Descendant> descendants(pid_t root, const Spared& spared) {
   std::vector<Descendant> found;
   std::set<pid_t> known;
   add_children(root, found, known);
+  if (spared) std::erase_if(found, [&](const Descendant& one) { return spared(one.pid); });
   for (size_t i = 0; i < found.size(); ++i) add_children(found[i].pid, found, known);
   for (Descendant& one : found) {
     char state = status_of(one.pid).state;
@@ -111,24 +118,26 @@ Reaped reap_until(const std::function<bool(pid_t)>& wait_for,
 }
 
 int end_descendants(std::chrono::milliseconds limit,
-                    const std::function<void(pid_t, int status)>& reaped) {
+                    const std::function<void(pid_t, int status)>& reaped, const Spared& spared) {
   auto deadline = std::chrono::steady_clock::now() + limit;
+  const auto walk = [&] { return descendants(getpid(), spared); };
+  const auto nobody = [&] { return reap_all(reaped) || (spared && walk().empty()); };
   for (int round = 0;; ++round) {
-    if (reap_all(reaped)) return 0;
+    if (nobody()) return 0;
     std::set<pid_t> stopped;
     for (bool more = true; more && std::chrono::steady_clock::now() < deadline;) {
       more = false;
-      for (const Descendant& one : descendants(getpid()))
+      for (const Descendant& one : walk())
         if (one.alive && stopped.insert(one.pid).second) more |= signal_descendant(one, SIGSTOP);
     }
-    for (const Descendant& one : descendants(getpid()))
+    for (const Descendant& one : walk())
       if (one.alive) signal_descendant(one, SIGKILL);
-    if (reap_all(reaped)) return 0;
+    if (nobody()) return 0;
     if (std::chrono::steady_clock::now() > deadline) break;
     poll(nullptr, 0, round < 20 ? 1 : 20);
   }
   int left = 0;
-  for (const Descendant& one : descendants(getpid())) left += one.alive;
+  for (const Descendant& one : walk()) left += one.alive;
   return left;
 }
 

@@ -2,13 +2,15 @@
 //
 // The proof that nothing is left is ECHILD from waitid: below a subreaper every descendant hangs on
 // a direct child. The walk over /proc/PID/task/*/children only finds whom to signal; it may miss
-// some while they fork, so callers repeat.
+// some while they fork, so callers repeat. Only of direct children it misses none, since nobody but
+// their parent reaps them: that is the proof where some are spared.
 #pragma once
 
 #include <sys/types.h>
 
 #include <chrono>
 #include <functional>
+#include <set>
 #include <vector>
 
 namespace hvd {
@@ -19,16 +21,24 @@ struct Descendant {
   bool stopped = false;  // by a signal
 };
 
-std::vector<Descendant> descendants(pid_t root);
+// A direct child that is left alone, with all below it.
+using Spared = std::function<bool(pid_t child)>;
+
+std::vector<Descendant> descendants(pid_t root, const Spared& spared = nullptr);
+
+// Direct children, also those that have ended and are not reaped.
+std::set<pid_t> children(pid_t parent);
 
 // Through a pidfd, and only if `one.pid` still is a child of `one.parent`: a reused pid is never
 // hit. False with errno when it could not be sent; a process that is gone counts as sent.
 bool signal_descendant(const Descendant& one, int signal);
 
 // Stops all (so that a fork loop cannot outrun the walk), kills all, reaps all; repeats until
-// ECHILD or the deadline. `reaped` sees every wait status. Returns how many could not be ended.
+// nobody is left or the deadline. `reaped` sees every wait status, also of spared children. Returns
+// how many could not be ended.
 int end_descendants(std::chrono::milliseconds limit,
-                    const std::function<void(pid_t, int status)>& reaped);
+                    const std::function<void(pid_t, int status)>& reaped,
+                    const Spared& spared = nullptr);
 
 // Reaps what has ended. True when there is no child left at all.
 bool reap_all(const std::function<void(pid_t, int status)>& reaped);
