@@ -30,7 +30,8 @@ Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, cons
                        Carrier& carrier)
     : spec_(spec),
       start_(start),
-      signals_({SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGCONT}, start.ignored_signals),
+      signals_({SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGCONT},
+               start.ignored_signals & ~(1ull << (SIGCHLD - 1))),
       output_(OutputOptions::of(spec)),
       log_(spec, [this](std::string_view line) { output_.say(line, Clock::now()); }),
       agent_(loop_, carrier.start_agent(spec.hosts.front()),
@@ -300,6 +301,7 @@ void Supervisor::on_stdin() {
 
 ExitStatus supervise(const JobSpec& spec, const std::vector<Slot>& slots, const StartState& start,
                      Carrier& carrier) {
+  signal(SIGCHLD, SIG_DFL);  // ignored, as some daemons start programs, it hides the keeper's end
   signal(SIGPIPE, SIG_IGN);
   signal(SIGXFSZ, SIG_IGN);  // a file that may not grow (ulimit -f) is an error of that file
   sigset_t ttin;

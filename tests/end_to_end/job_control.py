@@ -60,6 +60,17 @@ def what_was_ignored_at_the_start_stays_ignored():
         expect(mask & 1 << 12, 0, "hvdrun's own SIGPIPE setting reached a worker")
 
 
+def an_ignored_sigchld_hides_no_end():
+    def ignore():
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    job = start("--", "bash", "-c", "exit 4", preexec_fn=ignore)
+    try:
+        job.communicate(timeout=20)
+    finally:
+        job.kill()
+    expect(job.returncode, 4)
+
+
 def nohup_keeps_the_job_when_its_terminal_closes():
     with tempfile.TemporaryDirectory() as folder:
         terminal = Terminal()
@@ -92,5 +103,5 @@ def stopping_hvdrun_by_hand_leaves_the_job_running():
 
 
 support.main(ctrl_z_stops_ranks_and_fg_goes_on, a_background_job_neither_reads_nor_stops, a_terminal_that_closes_ends_the_job,
-             what_was_ignored_at_the_start_stays_ignored, nohup_keeps_the_job_when_its_terminal_closes,
-             stopping_hvdrun_by_hand_leaves_the_job_running)
+             what_was_ignored_at_the_start_stays_ignored, an_ignored_sigchld_hides_no_end,
+             nohup_keeps_the_job_when_its_terminal_closes, stopping_hvdrun_by_hand_leaves_the_job_running)
