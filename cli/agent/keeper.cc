@@ -86,6 +86,7 @@ void say(const std::string& words) {
 Kept become_kept(int argc, char** argv) {
   setsid();
   prctl(PR_SET_CHILD_SUBREAPER, 1);
+  prctl(PR_SET_PDEATHSIG, SIGCONT);  // a stopped keeper has to see hvdrun's end too
   set_process_name(argc, argv, "hvd-keeper");
   Pipe pipe = make_pipe();
   sigset_t set, before;

@@ -94,6 +94,19 @@ def a_stopped_agent_when_hvdrun_dies_is_ended_by_its_keeper():
     job.communicate(timeout=30)  # and nobody is left after it
 
 
+def a_stopped_keeper_goes_on_when_hvdrun_dies():
+    for also_stopped in ([], [agent_of]):
+        job = start(*LONG_LIVED)
+        wait_for_ranks(job, 2)
+        for pid in [keeper_of(job.pid)] + [of(job.pid) for of in also_stopped]:
+            os.kill(pid, signal.SIGSTOP)
+            wait_for(lambda: state(pid) == "T")
+        job.kill()
+        job.communicate(timeout=30)
+        _, left = support.wait_for_nobody(support.GONE_LIMIT_S)
+        expect(left, [])
+
+
 def a_freeze_of_all_is_no_failure():
     job = start("--", "bash", "-c", "sleep 6; exit 6", np=1)
     wait_for_ranks(job, 1)
@@ -110,4 +123,5 @@ def a_freeze_of_all_is_no_failure():
 support.main(a_stopped_agent_is_said_and_then_ended, a_stopped_agent_that_goes_on_costs_nothing,
              a_stopped_agent_and_keeper_are_ended_by_hvdrun, an_agent_that_a_debugger_holds_is_waited_for,
              a_start_that_gets_stuck_ends_at_its_time_limit, a_stopped_keeper_does_not_hold_the_end,
-             a_stopped_agent_when_hvdrun_dies_is_ended_by_its_keeper, a_freeze_of_all_is_no_failure)
+             a_stopped_agent_when_hvdrun_dies_is_ended_by_its_keeper, a_stopped_keeper_goes_on_when_hvdrun_dies,
+             a_freeze_of_all_is_no_failure)
