@@ -181,7 +181,9 @@ constexpr Field kResultFields[] = {
     {"cause",
      "finished, rank_failed, interrupted, terminated, hangup, output_closed, time_limit, "
      "start_timeout, agent_lost or own_failure"},
-    {"cause_text", "more about a cause that needs words, or an empty text"},
+    {"cause_text",
+     "the cause in words if it needs some, or an empty text; of rank_failed why and how the first "
+     "rank failed"},
     {"first_failure",
      "null, or the rank that failed first, as in ranks, with why (more than its exit status "
      "says) and stderr_tail (its last lines there, 20 at most)"},

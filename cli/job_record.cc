@@ -104,6 +104,8 @@ JobResult JobRecord::result(TimePoint now) const {
   result.seconds = std::chrono::duration<double>(now - began_).count();
   result.facts = facts_;
   result.verdict = attribute(facts_);
+  // What ended the job was the first end that was heard of; who is to blame is known only now.
+  if (facts_.cause == EndCause::kRankFailed) result.facts.cause_text = first_failure();
   return result;
 }
 

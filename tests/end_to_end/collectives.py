@@ -77,6 +77,8 @@ def a_rank_that_never_calls_init_is_named():
     words = "rank 2 did not call hvd::init() within 1 s"
     assert words.encode() in seen.stderr, seen.stderr
     expect((told["exit_code"], told["cause"]), (3, "rank_failed"))
+    # Not who threw, though that ended the job.
+    assert re.fullmatch(rf"{re.escape(words)}.*; rank 2 .*was ended by hvdrun with SIGTERM.*", told["cause_text"]), told
     first = told["first_failure"]
     expect((first["rank"], first["exit_code"], first["sent_by_hvdrun"]), (2, None, "SIGTERM"))
     assert words in first["why"], first

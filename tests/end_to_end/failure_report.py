@@ -1,6 +1,7 @@
 """What the last lines on stderr and the result file say about a job that failed."""
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -43,6 +44,7 @@ def the_result_file_says_it_to_scripts():
     expect(seen.returncode, 5)
     expect((result["version"], result["size"], result["exit_code"], result["signal"], result["cause"]),
            (1, 3, 5, None, "rank_failed"))
+    assert re.fullmatch(r"rank 1 \(pid \d+\) on localhost exited with code 5 after .* s", result["cause_text"]), result
     first = result["first_failure"]
     expect((first["rank"], first["host"], first["exit_code"], first["signal"], first["stderr_tail"]),
            (1, "localhost", 5, None, ["oops"]))
