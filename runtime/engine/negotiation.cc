@@ -44,7 +44,9 @@ class Negotiation::Pending final : public Work {
     if (!done())
       if (const auto owner = owner_.lock()) wait_with(*owner);
     if (!error_) return;
-    if (const auto owner = owner_.lock()) tell(error_, owner->peers_.status_page());
+    const auto owner = owner_.lock();
+    if (owner && !owner->forked_.load(std::memory_order_relaxed))
+      tell(error_, owner->peers_.status_page());
     std::rethrow_exception(error_);
   }
 

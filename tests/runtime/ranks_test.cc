@@ -155,42 +155,47 @@ const RankProgram mismatch("mismatch", [] {
   });
 });
 
+int exit_code_of_child(const std::function<int()>& body) {
+  const pid_t child = fork();
+  if (child == 0) exit(body());  // also the child's exit handlers are not the rank's
+  int status = 0;
+  return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
 const RankProgram forking("forking", [] {
   return guarded([] {
     init();
     use_everything(0);
-    const pid_t child = fork();
-    if (child == 0) {
+    const auto look = [] {
       for (int fd = 3; fd < 198; ++fd) {
         char path[64], target[64] = {};
         std::snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
         if (readlink(path, target, sizeof target - 1) < 0) continue;
         if (std::strncmp(target, "socket:", 7) == 0 || std::strstr(target, "eventfd") != nullptr)
-          _exit(2);
+          return 2;
       }
-      exit(is_initialized() ? 3 : 0);  // also the child's exit handlers are not the rank's
-    }
-    int status = -1;
-    waitpid(child, &status, 0);
-    expect(status == 0);
+      return is_initialized() ? 3 : 0;
+    };
+    expect(exit_code_of_child(look) == 0);
     use_everything(1);
     shutdown();
   });
 });
 
 // One rank ends cleanly, by its own exit code 0, while the others want a collective.
-const RankProgram deserter("deserter", [] {
-  return guarded([] {
+int go_on_without_rank_0(void (*its_end)()) {
+  return guarded([its_end] {
     init();
     use_everything(0);
-    if (rank() == 0) return;
+    if (rank() == 0) return its_end();
     std::vector<float> x(10, 1);
     for (;;) allreduce_(x, {.name = "wanted"});
   });
-});
+}
+const RankProgram deserter("deserter", [] { return go_on_without_rank_0([] {}); });
+const RankProgram leaver("leaver", [] { return go_on_without_rank_0(shutdown); });
 
-// The others hear of it by no call of theirs: what they started has failed, and nobody waits for
-// it.
+// What the others started has failed. Rank 1 and children, which are no rank, hear of it by wait().
 const RankProgram unaware("unaware", [] {
   return guarded([] {
     init();
@@ -201,17 +206,9 @@ const RankProgram unaware("unaware", [] {
     const Deadline deadline = Deadline::in(30s);
     while (!work->done() && !deadline.passed()) sched_yield();
     expect(work->done());
+    const auto wait = [&] { return guarded([&] { work->wait(); }); };
+    expect(exit_code_of_child(wait) == 3);
     if (rank() == 1) work->wait();
-  });
-});
-
-const RankProgram leaver("leaver", [] {
-  return guarded([] {
-    init();
-    use_everything(0);
-    if (rank() == 0) return shutdown();
-    std::vector<float> x(10, 1);
-    for (;;) allreduce_(x, {.name = "wanted"});
   });
 });
 
@@ -349,7 +346,10 @@ TEST_CASE("ranks: what a call of the program has thrown is known, and what none 
   INFO(job.describe());
   CHECK(job.board(1).numbers[kOutcome] == kFailed);
   CHECK(job.board(2).numbers[kOutcome] == kFinished);
-  for (int i = 0; i < 3; ++i) CHECK(job.memory().facts(i).status.told == (i == 1));
+  for (int i = 0; i < 3; ++i) {
+    CHECK(job.board(i).numbers[kWrong] == 0);
+    CHECK(job.memory().facts(i).status.told == (i == 1));
+  }
 }
 
 TEST_CASE("ranks: who needs a rank that has left fails and names it") {
