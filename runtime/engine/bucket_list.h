@@ -27,21 +27,21 @@ struct BucketListSpec {
   std::string name;                  // of the optimizer, for errors
   std::vector<BucketShape> buckets;  // in layout order
   int parameters = 0;                // over all buckets
-  uint64_t layout_hash = 0;  // of names, counts, types, bucket size: has to agree on all ranks
-  std::string layout_text;   // what is compared, in words, for the error
+  // What has to agree on all ranks, in words: a line of settings, then one for each parameter.
+  std::string layout;
   Reduction reduction;
 };
 
 // What this rank says at the end of a step, and what all said together.
 struct StepWord {
   std::string poison;          // not empty: the step is void on every rank, and why
-  uint64_t next_layout = 0;    // hash of what this rank wants to add; 0: nothing
+  uint64_t additions = 0;      // parameters that this rank wants to add
   std::vector<uint64_t> used;  // bit per parameter that has a gradient here
 };
 struct StepVerdict {
-  std::string poison;                 // of the lowest poisoned rank, with its number
-  std::vector<uint64_t> next_layout;  // by rank
-  std::vector<uint64_t> used;         // bit per parameter that has a gradient anywhere
+  std::string poison;               // of the lowest poisoned rank, with its number
+  std::vector<uint64_t> additions;  // by rank
+  std::vector<uint64_t> used;       // bit per parameter that has a gradient anywhere
 };
 
 class BucketList {

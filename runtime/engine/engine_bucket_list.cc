@@ -4,33 +4,53 @@
 #include <string.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/base/fault_point.h"
+#include "runtime/engine/layout_difference.h"
 #include "runtime/engine/outcome.h"
 #include "runtime/engine/text_hash.h"
 
 namespace hvd {
 namespace {
 
-constexpr size_t kTextBytes = 4096;  // of a layout, in the comparison
-constexpr size_t kExcerpt = 200;
-
 uint64_t rounded(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
 
-// Both texts around the place where they begin to differ.
-std::string difference(const std::string& name, int first_rank, const std::string& first,
-                       int second_rank, const std::string& second) {
-  const auto place = std::mismatch(first.begin(), first.end(), second.begin(), second.end()).first;
-  size_t from = static_cast<size_t>(place - first.begin());
-  from = from > kExcerpt / 4 ? from - kExcerpt / 4 : 0;
-  auto side = [&](int rank, const std::string& text) {
-    return "rank " + std::to_string(rank) + " has " + (from > 0 ? "…" : "") +
-           text.substr(std::min(from, text.size()), kExcerpt);
+// What has to agree, the memory's shape included.
+std::string words_of(const BucketListSpec& spec) {
+  std::string text = spec.layout + "\n" + std::to_string(spec.parameters) + " parameters, " +
+                     name_of(spec.reduction.op) + " with factors " +
+                     std::to_string(spec.reduction.prescale) + " and " +
+                     std::to_string(spec.reduction.postscale) + ", in buckets of";
+  for (const BucketShape& bucket : spec.buckets)
+    text += " " + std::to_string(bucket.count) + " " + name_of(bucket.type);
+  return text;
+}
+
+// The bytes of every rank of this host; collective.
+std::vector<std::string> gather(Engine::Parts& parts, const std::string& name, std::string mine) {
+  std::vector<uint64_t> counts;
+  std::string all;
+  Operation operation;
+  operation.kind = OperationKind::kAllgather;
+  operation.name = name;
+  operation.result.type = DataType::kUint8;
+  operation.input = {mine.data(), mine.size(), DataType::kUint8};
+  operation.allocate = [&](std::span<const uint64_t> given) {
+    counts.assign(given.begin(), given.end());
+    all.resize(std::accumulate(given.begin(), given.end(), uint64_t{0}));
+    return static_cast<void*>(all.data());
   };
-  return "the parameters of \"" + name + "\" differ between ranks: " + side(first_rank, first) +
-         ", " + side(second_rank, second) + "; build the same model and optimizer on all ranks";
+  parts.run_or_throw(operation);
+  std::vector<std::string> parts_of_all;
+  size_t at = 0;
+  for (const uint64_t count : counts) {
+    parts_of_all.push_back(all.substr(at, count));
+    at += count;
+  }
+  return parts_of_all;
 }
 
 }  // namespace
@@ -42,11 +62,11 @@ std::unique_ptr<BucketList> EngineBucketList::make(const std::shared_ptr<Engine:
     throw Error(ErrorCode::kInvalidArgument,
                 "the optimizer \"" + spec.name + "\" has no parameter to reduce");
   for (const BucketShape& bucket : spec.buckets) check_reduction(spec.reduction, bucket.type);
-  compare_layouts(*parts, spec);
+  const uint64_t layout_hash = compare_layouts(*parts, spec);
   Offsets offsets = lay_out(spec, parts->peers->world().local_size);
   auto segment = parts->add_segment(offsets.end, offsets.spares);
   std::unique_ptr<EngineBucketList> list(
-      new EngineBucketList(parts, spec, std::move(offsets), std::move(segment)));
+      new EngineBucketList(parts, spec, layout_hash, std::move(offsets), std::move(segment)));
   parts->progress.hold();
   parts->progress.add(*list->communicator_);
   parts->progress.add(*list);
@@ -56,42 +76,29 @@ std::unique_ptr<BucketList> EngineBucketList::make(const std::shared_ptr<Engine:
   return list;
 }
 
-// Hash and text of every rank, once; all ranks decide from the same.
-void EngineBucketList::compare_layouts(Engine::Parts& parts, const BucketListSpec& spec) {
-  std::string shape = std::to_string(spec.parameters) + std::string(name_of(spec.reduction.op)) +
-                      std::to_string(spec.reduction.prescale) + " " +
-                      std::to_string(spec.reduction.postscale);
-  for (const BucketShape& bucket : spec.buckets)
-    shape += " " + std::to_string(bucket.count) + name_of(bucket.type);
-  const uint64_t hash = text_hash(shape, spec.layout_hash);
-  std::string mine(reinterpret_cast<const char*>(&hash), sizeof hash);
-  mine += spec.layout_text.substr(0, kTextBytes);
+// All ranks' hashes, and only where they differ the words of the first two that do: all ranks
+// decide from the same.
+uint64_t EngineBucketList::compare_layouts(Engine::Parts& parts, const BucketListSpec& spec) {
+  const std::string words = words_of(spec);
+  const uint64_t hash = text_hash(words);
+  const std::vector<std::string> hashes =
+      gather(parts, spec.name, {reinterpret_cast<const char*>(&hash), sizeof hash});
+  const auto other = std::find_if(hashes.begin(), hashes.end(),
+                                  [&](const std::string& one) { return one != hashes.front(); });
+  if (other == hashes.end()) return hash;
 
-  std::vector<uint64_t> counts;
-  std::string all;
-  Operation gather;
-  gather.kind = OperationKind::kAllgather;
-  gather.name = spec.name;
-  gather.result.type = DataType::kUint8;
-  gather.input = {mine.data(), mine.size(), DataType::kUint8};
-  gather.allocate = [&](std::span<const uint64_t> given) {
-    counts.assign(given.begin(), given.end());
-    uint64_t bytes = 0;
-    for (const uint64_t count : counts) bytes += count;
-    all.resize(bytes);
-    return static_cast<void*>(all.data());
-  };
-  parts.run_or_throw(gather);
-
-  const int first_rank = parts.peers->world().rank - parts.peers->world().local_rank;
-  size_t at = counts[0];
-  for (size_t k = 1; k < counts.size(); at += counts[k++])
-    if (memcmp(all.data(), all.data() + at, sizeof hash) != 0)
-      throw Error(
-          ErrorCode::kInvalidArgument,
-          difference(spec.name, first_rank, all.substr(sizeof hash, counts[0] - sizeof hash),
-                     first_rank + static_cast<int>(k),
-                     all.substr(at + sizeof hash, counts[k] - sizeof hash)));
+  const int local_rank = parts.peers->world().local_rank;
+  const int first_rank = parts.peers->world().rank - local_rank;
+  const auto second = static_cast<int>(other - hashes.begin());
+  const std::vector<std::string> texts =
+      gather(parts, spec.name, local_rank == 0 || local_rank == second ? words : std::string());
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      "the parameters of \"" + spec.name + "\" differ between ranks: " +
+          layout_difference({first_rank, texts.front()},
+                            {first_rank + second, texts[static_cast<size_t>(second)]}) +
+          "; build the same model and optimizer on all ranks (contiguous() undoes the strides "
+          "that a checkpoint brought)");
 }
 
 EngineBucketList::Offsets EngineBucketList::lay_out(const BucketListSpec& spec, int ranks) {
@@ -112,18 +119,18 @@ EngineBucketList::Offsets EngineBucketList::lay_out(const BucketListSpec& spec, 
 }
 
 EngineBucketList::EngineBucketList(std::shared_ptr<Engine::Parts> parts, const BucketListSpec& spec,
-                                   Offsets offsets, std::shared_ptr<Segment> segment)
+                                   uint64_t layout_hash, Offsets offsets,
+                                   std::shared_ptr<Segment> segment)
     : parts_(std::move(parts)),
       spec_(spec),
       offsets_(std::move(offsets)),
       segment_(std::move(segment)),
-      communicator_(
-          make_communicator(*parts_->peers, parts_->arena,
-                            {.segment = segment_->id(),
-                             .offset = offsets_.words,
-                             .seed = text_hash(spec_.name, spec_.layout_hash ^ segment_->id()),
-                             .staging = false,
-                             .name = spec_.name})),
+      communicator_(make_communicator(*parts_->peers, parts_->arena,
+                                      {.segment = segment_->id(),
+                                       .offset = offsets_.words,
+                                       .seed = text_hash(spec_.name, layout_hash ^ segment_->id()),
+                                       .staging = false,
+                                       .name = spec_.name})),
       rank_(parts_->peers->world().local_rank),
       size_(parts_->peers->world().local_size),
       buckets_(std::make_unique<Bucket[]>(spec_.buckets.size())) {
@@ -278,7 +285,7 @@ size_t EngineBucketList::control_bytes() const {
 // Every rank's word in its place, zeros elsewhere: the maximum of all is all ranks' words.
 void EngineBucketList::write_control(const StepWord& word) {
   memset(control(), 0, control_bytes());
-  const Word mine{step() + 1, word.next_layout, word.poison.empty() ? 0u : 1u};
+  const Word mine{step() + 1, word.additions, word.poison.empty() ? 0u : 1u};
   memcpy(control() + sizeof(Word) * static_cast<size_t>(rank_), &mine, sizeof mine);
   std::byte* used = control() + sizeof(Word) * static_cast<size_t>(size_);
   for (size_t i = 0; i < static_cast<size_t>(spec_.parameters) && i / 64 < word.used.size(); ++i)
@@ -296,7 +303,7 @@ StepVerdict EngineBucketList::read_control(const StepWord& word) {
                   "\"" + spec_.name + "\": local rank " + std::to_string(rank_) + " ends step " +
                       std::to_string(step() + 1) + ", local rank " + std::to_string(k) +
                       " ends step " + std::to_string(theirs.step));
-    verdict.next_layout.push_back(theirs.next_layout);
+    verdict.additions.push_back(theirs.additions);
     if (theirs.poisoned != 0 && poisoned < 0) poisoned = k;
   }
   verdict.used.resize((static_cast<size_t>(spec_.parameters) + 63) / 64);

@@ -33,7 +33,7 @@ class EngineBucketList final : public BucketList, private Feed {
   // What one rank says in the control words; 1 byte per parameter, used or not, follows all ranks'.
   struct Word {
     uint64_t step;  // + 1
-    uint64_t next_layout;
+    uint64_t additions;
     uint64_t poisoned;
   };
   struct Offsets {
@@ -49,9 +49,9 @@ class EngineBucketList final : public BucketList, private Feed {
   static constexpr size_t kPoisonBytes = 512;
 
   EngineBucketList(std::shared_ptr<Engine::Parts> parts, const BucketListSpec& spec,
-                   Offsets offsets, std::shared_ptr<Segment> segment);
+                   uint64_t layout_hash, Offsets offsets, std::shared_ptr<Segment> segment);
   static Offsets lay_out(const BucketListSpec& spec, int ranks);
-  static void compare_layouts(Engine::Parts& parts, const BucketListSpec& spec);
+  static uint64_t compare_layouts(Engine::Parts& parts, const BucketListSpec& spec);
 
   bool feed() override;
   bool waiting() const override { return false; }  // what was issued is in the communicator

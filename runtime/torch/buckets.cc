@@ -19,28 +19,18 @@ std::string settings_of(const DistributedOptimizerOptions& options) {
          name_of(options.compression) + ", bucket_bytes " + std::to_string(options.bucket_bytes);
 }
 
-// All of it before anything collective, so that a mistake on every rank hangs none.
-void check_parameter(const std::string& name, const at::Tensor& parameter) {
-  if (!parameter.is_leaf() || !parameter.requires_grad()) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        "\"" + name + "\" is no leaf that requires a gradient; pass parameters of a module");
-  }
-  if (!parameter.device().is_cpu() || parameter.layout() != at::kStrided) {
-    throw Error(ErrorCode::kUnsupported, "parameter \"" + name + "\" is on " +
-                                             parameter.device().str() +
-                                             ", only dense ones on the CPU are supported yet");
-  }
-  if (!at::isFloatingType(parameter.scalar_type())) {
-    throw Error(ErrorCode::kUnsupported, "parameter \"" + name + "\" is " + describe(parameter) +
-                                             "; gradients are exchanged in floating types only");
-  }
-  if (GradientHook::is_installed(parameter)) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        "parameter \"" + name +
-            "\" already belongs to a DistributedOptimizer; give each parameter to one only");
-  }
+BucketListSpec make_spec(const std::string& name, std::span<const GradientShape> shapes,
+                         const Layout& layout, const DistributedOptimizerOptions& options) {
+  BucketListSpec spec;
+  spec.name = name;
+  spec.buckets = layout.buckets;
+  spec.parameters = static_cast<int>(shapes.size());
+  spec.layout = describe_layout(shapes, settings_of(options));
+  // Both factors are applied in the accumulator: later accumulation passes add unscaled gradients.
+  spec.reduction = {.op = options.op,
+                    .prescale = 1 / options.gradient_predivide_factor,
+                    .postscale = options.gradient_predivide_factor};
+  return spec;
 }
 
 // Of a set of gradients that is larger than what the caches keep from one step to the next.
@@ -55,33 +45,43 @@ size_t bytes_of(const Layout& layout) {
   return bytes;
 }
 
-BucketListSpec make_spec(const std::string& name, std::span<const GradientShape> shapes,
-                         const Layout& layout, const DistributedOptimizerOptions& options) {
-  LayoutIdentity identity = identify(shapes, settings_of(options));
-  BucketListSpec spec;
-  spec.name = name;
-  spec.buckets = layout.buckets;
-  spec.parameters = static_cast<int>(shapes.size());
-  spec.layout_hash = identity.hash;
-  spec.layout_text = std::move(identity.text);
-  // Both factors are applied in the accumulator: later accumulation passes add unscaled gradients.
-  spec.reduction = {.op = options.op,
-                    .prescale = 1 / options.gradient_predivide_factor,
-                    .postscale = options.gradient_predivide_factor};
-  return spec;
-}
-
 }  // namespace
+
+void Buckets::check_parameter(const std::string& name, const at::Tensor& parameter) {
+  if (!parameter.is_leaf() || !parameter.requires_grad()) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "\"" + name + "\" is no leaf that requires a gradient; pass parameters of a module");
+  }
+  if (!parameter.device().is_cpu() || parameter.layout() != at::kStrided) {
+    throw Error(ErrorCode::kUnsupported, "parameter \"" + name + "\" is on " +
+                                             parameter.device().str() +
+                                             ", only dense ones on the CPU are supported yet");
+  }
+  if (!at::isFloatingType(parameter.scalar_type())) {
+    throw Error(ErrorCode::kUnsupported, "parameter \"" + name + "\" is " + describe(parameter) +
+                                             "; gradients are exchanged in floating types only");
+  }
+  data_type_of(parameter.scalar_type(), name);  // throws for those that nobody sums
+  if (GradientHook::is_installed(parameter)) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "parameter \"" + name +
+            "\" already belongs to a DistributedOptimizer; give each parameter to one only");
+  }
+}
 
 Buckets::Buckets(const std::string& name, const NamedTensors& parameters,
                  const DistributedOptimizerOptions& options, const MakeBucketList& make)
     : passes_per_step_(options.backward_passes_per_step) {
   std::vector<GradientShape> shapes;
+  // Before anything collective, so that a mistake on every rank hangs none.
   for (const auto& [label, tensor] : parameters) {
     check_parameter(label, tensor);
     shapes.push_back(
-        {label, static_cast<size_t>(tensor.numel()),
-         data_type_of(exchanged_type(tensor.scalar_type(), options.compression), label)});
+        {label, tensor.sizes().vec(),
+         data_type_of(exchanged_type(tensor.scalar_type(), options.compression), label),
+         gradient_strides(tensor)});
   }
   const Layout layout = plan_buckets(shapes, options.bucket_bytes);
   list_ = make(make_spec(name, shapes, layout, options));
@@ -177,7 +177,7 @@ Home Buckets::gather(const Bucket& bucket) {
   return home;
 }
 
-StepVerdict Buckets::finish(uint64_t next_layout) {
+StepVerdict Buckets::finish(const Additions& additions) {
   StepWord word;
   {
     MutexLock lock(mutex_);
@@ -185,7 +185,8 @@ StepVerdict Buckets::finish(uint64_t next_layout) {
       if (!buckets_[bucket].ready) complete(static_cast<int>(bucket));
     word = word_;
   }
-  word.next_layout = next_layout;
+  word.additions = additions.parameters;
+  if (word.poison.empty()) word.poison = additions.refusal;
   StepVerdict verdict = list_->finish(word);
   MutexLock lock(mutex_);
   if (verdict.poison.empty()) take_results(verdict);

@@ -29,8 +29,17 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 // How a bucket list comes about: the engine's, or a test's.
 using MakeBucketList = std::function<std::unique_ptr<BucketList>(const BucketListSpec&)>;
 
+// What this rank wants to add to the optimizer behind this step.
+struct Additions {
+  uint64_t parameters = 0;
+  std::string refusal;  // why they cannot be exchanged; voids the step
+};
+
 class Buckets {
  public:
+  // Throws kInvalidArgument or kUnsupported when its gradient cannot be exchanged.
+  static void check_parameter(const std::string& name, const at::Tensor& parameter);
+
   // Collective of all ranks, on the init thread. Parameters: leaves on the CPU. Throws
   // kInvalidArgument or kUnsupported before anything collective when one cannot be exchanged.
   Buckets(const std::string& name, const NamedTensors& parameters,
@@ -41,8 +50,8 @@ class Buckets {
 
   // Completes the step on all ranks; see StepVerdict. A parameter without a gradient counts as
   // zeros, and keeps none if no rank had one. When the verdict is poisoned the gradients are
-  // worthless. `next_layout`: hash of what this rank wants to add, 0 for nothing.
-  StepVerdict finish(uint64_t next_layout) EXCLUDES(mutex_);
+  // worthless.
+  StepVerdict finish(const Additions& additions = {}) EXCLUDES(mutex_);
 
   // A gradient came, and finish() was not called since.
   bool in_flight() const EXCLUDES(mutex_);

@@ -23,13 +23,12 @@ bool same_strides(const at::Tensor& tensor, at::IntArrayRef strides) {
   return true;
 }
 
-// Gradients take the parameter's strides where these leave no gaps, else they are contiguous.
+}  // namespace
+
 std::vector<int64_t> gradient_strides(const at::Tensor& parameter) {
   if (parameter.is_non_overlapping_and_dense()) return parameter.strides().vec();
   return at::empty_like(parameter, at::MemoryFormat::Contiguous).strides().vec();
 }
-
-}  // namespace
 
 GradientSlot::GradientSlot(std::string name, at::Tensor parameter, at::ScalarType type,
                            Memory memory)

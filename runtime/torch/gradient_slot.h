@@ -19,6 +19,10 @@ namespace hvd {
 
 using Home = BucketList::Home;
 
+// How a parameter's gradient lies in its slot, on every rank alike: in the parameter's strides
+// where these leave no gaps, else row-major.
+std::vector<int64_t> gradient_strides(const at::Tensor& parameter);
+
 class GradientSlot {
  public:
   // Where the gradient is to lie, in both homes; the segment is held by every tensor that points

@@ -1,20 +1,48 @@
-// Bucket planning and the text that ranks compare.
+// Bucket planning and the words that ranks compare.
 #include "runtime/torch/layout.h"
 
 #include <map>
+
+#include "runtime/engine/text_hash.h"
 
 namespace hvd {
 namespace {
 
 constexpr size_t kCacheLineBytes = 64;
-constexpr size_t kTextBytesMax = 1024;
 
 size_t padded_count(const GradientShape& gradient) {
   const size_t line = kCacheLineBytes / size_of(gradient.type);
-  return (gradient.count + line - 1) / line * line;
+  return (gradient.count() + line - 1) / line * line;
+}
+
+std::string list(std::span<const int64_t> values) {
+  std::string text = "[";
+  for (const int64_t value : values) text += (text.size() > 1 ? ", " : "") + std::to_string(value);
+  return text + "]";
+}
+
+bool is_row_major(const GradientShape& gradient) {
+  if (gradient.strides.empty() || gradient.count() == 0) return true;
+  int64_t stride = 1;
+  for (size_t d = gradient.sizes.size(); d-- > 0; stride *= gradient.sizes[d])
+    if (gradient.sizes[d] != 1 && gradient.strides[d] != stride) return false;
+  return true;
+}
+
+std::vector<int64_t> telling_strides(const GradientShape& gradient) {
+  std::vector<int64_t> strides = gradient.strides;
+  for (size_t d = 0; d < strides.size(); ++d)
+    if (gradient.sizes[d] == 1) strides[d] = 1;
+  return strides;
 }
 
 }  // namespace
+
+size_t GradientShape::count() const {
+  int64_t count = 1;
+  for (const int64_t size : sizes) count *= size;
+  return static_cast<size_t>(count);
+}
 
 Layout plan_buckets(std::span<const GradientShape> gradients, size_t bucket_bytes) {
   Layout layout;
@@ -39,24 +67,18 @@ Layout plan_buckets(std::span<const GradientShape> gradients, size_t bucket_byte
   return layout;
 }
 
-// FNV-1a.
-uint64_t hash_text(const std::string& text) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash == 0 ? 1 : hash;
+std::string describe_layout(std::span<const GradientShape> gradients, const std::string& settings) {
+  std::string text = settings;
+  for (const GradientShape& gradient : gradients) {
+    text += "\n" + gradient.name + " " + name_of(gradient.type) + " " + list(gradient.sizes);
+    if (!is_row_major(gradient)) text += " with strides " + list(telling_strides(gradient));
+  }
+  return text;
 }
 
-LayoutIdentity identify(std::span<const GradientShape> gradients, const std::string& settings) {
-  std::string text = settings + ", " + std::to_string(gradients.size()) + " gradients:";
-  for (const GradientShape& gradient : gradients) {
-    text +=
-        " " + gradient.name + " " + std::to_string(gradient.count) + " " + name_of(gradient.type);
-    text += ",";
-  }
-  text.pop_back();
-  LayoutIdentity identity{text, hash_text(text)};
-  if (text.size() > kTextBytesMax) identity.text = text.substr(0, kTextBytesMax) + " …";
-  return identity;
+uint64_t hash_text(const std::string& text) {
+  const uint64_t hash = text_hash(text);
+  return hash == 0 ? 1 : hash;
 }
 
 }  // namespace hvd

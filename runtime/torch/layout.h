@@ -16,8 +16,11 @@ namespace hvd {
 
 struct GradientShape {
   std::string name;
-  size_t count = 0;                    // elements
+  std::vector<int64_t> sizes;
   DataType type = DataType::kFloat32;  // as it is exchanged
+  std::vector<int64_t> strides = {};   // of its place in the bucket; empty: row-major
+
+  size_t count() const;  // elements
 };
 
 struct Placement {
@@ -34,13 +37,11 @@ struct Layout {
 // bucket of its own.
 Layout plan_buckets(std::span<const GradientShape> gradients, size_t bucket_bytes);
 
-// Everything that has to agree between ranks, as one line for an error text and as its hash.
-// `settings` says in words what else has to agree (reduction, bucket size).
-struct LayoutIdentity {
-  std::string text;  // cut after about a kilobyte; the hash covers all of it
-  uint64_t hash = 0;
-};
+// What has to agree between ranks, as BucketListSpec::layout. Memory is summed as it lies, so that
+// strides that are not row-major are part of it, but for those of dimensions of size 1, which say
+// nothing. `settings` says
+// in words what else has to agree (reduction, bucket size).
+std::string describe_layout(std::span<const GradientShape> gradients, const std::string& settings);
 uint64_t hash_text(const std::string& text);  // never 0, which means "nothing" to the engine
-LayoutIdentity identify(std::span<const GradientShape> gradients, const std::string& settings);
 
 }  // namespace hvd

@@ -65,13 +65,14 @@ NamedTensors name_parameters(const torch::optim::Optimizer& inner,
   return result;
 }
 
-// What one rank wants to add, 0 for nothing.
-uint64_t hash_of(const NamedTensors& added) {
-  if (added.empty()) return 0;
-  std::vector<GradientShape> shapes;
-  for (const auto& [label, tensor] : added)
-    shapes.push_back({.name = label + " " + describe(tensor)});
-  return identify(shapes, "added").hash;
+Additions additions_of(const NamedTensors& added) {
+  Additions additions{added.size(), {}};
+  try {
+    for (const auto& [label, tensor] : added) Buckets::check_parameter(label, tensor);
+  } catch (const std::exception& error) {
+    additions.refusal = error.what();
+  }
+  return additions;
 }
 
 }  // namespace
@@ -86,12 +87,12 @@ DistributedOptimizer::Impl::Impl(torch::optim::Optimizer& inner,
                 "DistributedOptimizer: LBFGS decides from each rank's own loss how often it "
                 "evaluates, so ranks would part; use another optimizer");
   }
-  add_set(name_parameters(inner, named_parameters));
+  const NamedTensors parameters = name_parameters(inner, named_parameters);
+  add_set("DistributedOptimizer of " + parameters.front().first + " …", parameters);
 }
 
-void DistributedOptimizer::Impl::add_set(const NamedTensors& parameters) {
-  // The name has to agree, too; where ranks differ in more, the layouts' texts say in what.
-  const std::string name = "DistributedOptimizer of " + parameters.front().first + " …";
+// The name has to agree, too; where ranks differ in more, their layouts say in what.
+void DistributedOptimizer::Impl::add_set(const std::string& name, const NamedTensors& parameters) {
   sets_.push_back(std::make_unique<Buckets>(name, parameters, options_, make_));
   for (const auto& [label, tensor] : parameters) known_.insert(tensor.unsafeGetTensorImpl());
 }
@@ -110,34 +111,35 @@ NamedTensors DistributedOptimizer::Impl::new_parameters() const {
   return result;
 }
 
-// The control words say what each rank wants to add; only when all want the same can they go on
-// together.
-void DistributedOptimizer::Impl::compare_additions(const std::vector<uint64_t>& all, uint64_t mine,
-                                                   const NamedTensors& added) const {
+// The control words say how many each rank wants to add. Only when all want to add some can they
+// compare them, which is collective.
+void DistributedOptimizer::Impl::compare_additions(const std::vector<uint64_t>& all,
+                                                   size_t mine) const {
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank] == mine) continue;
+    if ((all[rank] == 0) == (mine == 0)) continue;
     throw Error(ErrorCode::kInvalidArgument,
-                "this rank adds " + std::to_string(added.size()) +
+                "this rank adds " + std::to_string(mine) +
                     " parameters to the optimizer in this step, rank " + std::to_string(rank) +
-                    (all[rank] == 0 ? " adds none" : " adds others") +
+                    " adds " + std::to_string(all[rank]) +
                     "; add the same parameters on all ranks before the same step");
   }
 }
 
 void DistributedOptimizer::Impl::synchronize() {
   const NamedTensors added = new_parameters();
-  const uint64_t mine = hash_of(added);
-  std::string poison;
-  std::vector<uint64_t> additions;
-  for (size_t set = 0; set < sets_.size(); ++set) {
-    StepVerdict verdict = sets_[set]->finish(set == 0 ? mine : 0);
-    if (poison.empty()) poison = std::move(verdict.poison);
-    if (set == 0) additions = std::move(verdict.next_layout);
-  }
-  compare_additions(additions, mine, added);
-  if (poison.empty() && !added.empty()) {
-    add_set(added);
-    poison = sets_.back()->finish(0).poison;
+  StepVerdict verdict = sets_[0]->finish(additions_of(added));
+  std::string poison = std::move(verdict.poison);
+  const auto finish = [&](Buckets& set) {
+    std::string more = set.finish().poison;
+    if (poison.empty()) poison = std::move(more);
+  };
+  for (size_t set = 1; set < sets_.size(); ++set) finish(*sets_[set]);
+  if (poison.empty()) {
+    compare_additions(verdict.additions, added.size());
+    if (!added.empty()) {
+      add_set("parameters added to a DistributedOptimizer", added);
+      finish(*sets_.back());
+    }
   }
   if (!poison.empty())
     throw Error(ErrorCode::kInvalidArgument, "this step is void on every rank: " + poison);

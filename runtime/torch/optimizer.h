@@ -33,10 +33,9 @@ class DistributedOptimizer::Impl {
   size_t sets() const { return sets_.size(); }
 
  private:
-  void add_set(const NamedTensors& parameters);
+  void add_set(const std::string& name, const NamedTensors& parameters);
   NamedTensors new_parameters() const;
-  void compare_additions(const std::vector<uint64_t>& all, uint64_t mine,
-                         const NamedTensors& added) const;
+  void compare_additions(const std::vector<uint64_t>& all, size_t mine) const;
   bool in_flight() const;
   torch::Tensor step_synchronized(const torch::optim::Optimizer::LossClosure& closure);
 

@@ -38,7 +38,7 @@ class NothingBucketList final : public BucketList {
   void ready(int, Home) override {}
   StepVerdict finish(const StepWord& word) override {
     ++step_;
-    return {.poison = word.poison, .next_layout = {word.next_layout}, .used = word.used};
+    return {.poison = word.poison, .additions = {word.additions}, .used = word.used};
   }
 
   uint64_t step() const override { return step_; }

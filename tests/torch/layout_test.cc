@@ -6,10 +6,10 @@
 namespace hvd {
 namespace {
 
-const std::vector<GradientShape> kMlp = {{"a.weight", 1000, DataType::kFloat32},
-                                         {"a.bias", 10, DataType::kFloat32},
-                                         {"b.weight", 500, DataType::kFloat32},
-                                         {"b.bias", 5, DataType::kFloat32}};
+const std::vector<GradientShape> kMlp = {{"a.weight", {50, 20}, DataType::kFloat32},
+                                         {"a.bias", {10}, DataType::kFloat32},
+                                         {"b.weight", {10, 50}, DataType::kFloat32},
+                                         {"b.bias", {5}, DataType::kFloat32}};
 
 }  // namespace
 
@@ -34,10 +34,10 @@ TEST_CASE("layout: gives a gradient larger than a bucket one of its own") {
 }
 
 TEST_CASE("layout: never mixes element types in a bucket") {
-  const std::vector<GradientShape> mixed = {{"a", 8, DataType::kFloat32},
-                                            {"b", 8, DataType::kFloat64},
-                                            {"c", 8, DataType::kFloat32},
-                                            {"d", 8, DataType::kFloat16}};
+  const std::vector<GradientShape> mixed = {{"a", {8}, DataType::kFloat32},
+                                            {"b", {8}, DataType::kFloat64},
+                                            {"c", {8}, DataType::kFloat32},
+                                            {"d", {8}, DataType::kFloat16}};
   const Layout layout = plan_buckets(mixed, 1 << 20);
   REQUIRE(layout.buckets.size() == 3);
   for (size_t i = 0; i < mixed.size(); ++i)
@@ -47,18 +47,19 @@ TEST_CASE("layout: never mixes element types in a bucket") {
 
 TEST_CASE("layout: starts every gradient on a cache line, and no two overlap") {
   std::vector<GradientShape> shapes;
-  for (size_t count = 0; count < 200; count += 7)
-    shapes.push_back(
-        {"p" + std::to_string(count), count, count % 2 ? DataType::kFloat64 : DataType::kFloat16});
+  for (int64_t count = 0; count < 200; count += 7)
+    shapes.push_back({"p" + std::to_string(count),
+                      {count},
+                      count % 2 ? DataType::kFloat64 : DataType::kFloat16});
   const Layout layout = plan_buckets(shapes, 1024);
   for (size_t i = 0; i < shapes.size(); ++i) {
     const auto [bucket, offset] = layout.placements[i];
     CHECK(offset * size_of(shapes[i].type) % 64 == 0);
-    CHECK(offset + shapes[i].count <= layout.buckets[size_t(bucket)].count);
+    CHECK(offset + shapes[i].count() <= layout.buckets[size_t(bucket)].count);
     for (size_t j = 0; j < i; ++j) {
       if (layout.placements[j].bucket != bucket) continue;
       // Later registered ones lie in front.
-      CHECK(offset + shapes[i].count <= layout.placements[j].offset);
+      CHECK(offset + shapes[i].count() <= layout.placements[j].offset);
     }
   }
 }
@@ -67,31 +68,47 @@ TEST_CASE("layout: has no bucket for no gradients") {
   CHECK(plan_buckets({}, 1024).buckets.empty());
 }
 
-TEST_CASE("layout: the identity changes with every part that has to agree") {
-  const uint64_t hash = identify(kMlp, "op Average").hash;
-  CHECK(hash == identify(kMlp, "op Average").hash);
-  CHECK(hash != identify(kMlp, "op Sum").hash);
+TEST_CASE("layout: the words change with every part that has to agree") {
+  const std::string words = describe_layout(kMlp, "op Average");
+  CHECK(words ==
+        "op Average\n"
+        "a.weight float32 [50, 20]\n"
+        "a.bias float32 [10]\n"
+        "b.weight float32 [10, 50]\n"
+        "b.bias float32 [5]");
+  CHECK(words != describe_layout(kMlp, "op Sum"));
   for (size_t i = 0; i < kMlp.size(); ++i) {
     std::vector<GradientShape> other = kMlp;
     other[i].name += "x";
-    CHECK(hash != identify(other, "op Average").hash);
+    CHECK(words != describe_layout(other, "op Average"));
     other = kMlp;
-    ++other[i].count;
-    CHECK(hash != identify(other, "op Average").hash);
+    ++other[i].sizes[0];
+    CHECK(words != describe_layout(other, "op Average"));
     other = kMlp;
     other[i].type = DataType::kFloat16;
-    CHECK(hash != identify(other, "op Average").hash);
+    CHECK(words != describe_layout(other, "op Average"));
   }
+  std::vector<GradientShape> swapped = kMlp;
+  std::swap(swapped[0].sizes[0], swapped[0].sizes[1]);
+  CHECK(words != describe_layout(swapped, "op Average"));
 }
 
-TEST_CASE("layout: the identity's text is short, its hash covers all of it") {
-  std::vector<GradientShape> many(1000, {"layer.weight", 10, DataType::kFloat32});
-  const LayoutIdentity one = identify(many, "");
-  many.back().count = 11;
-  const LayoutIdentity other = identify(many, "");
-  CHECK(one.text == other.text);
-  CHECK(one.text.size() < 1100);
-  CHECK(one.hash != other.hash);
+TEST_CASE("layout: strides are told where they are not row-major and say something") {
+  const auto words = [](std::vector<int64_t> sizes, std::vector<int64_t> strides) {
+    const GradientShape shape{"w", std::move(sizes), DataType::kFloat32, std::move(strides)};
+    return describe_layout({&shape, 1}, "");
+  };
+  CHECK(words({3, 4}, {4, 1}) == "\nw float32 [3, 4]");
+  CHECK(words({3, 4}, {1, 3}) == "\nw float32 [3, 4] with strides [1, 3]");
+  CHECK(words({2, 3, 4, 4}, {48, 1, 12, 3}) ==
+        "\nw float32 [2, 3, 4, 4] with strides [48, 1, 12, 3]");
+  // Of dimensions of size 1 they say nothing.
+  CHECK(words({8, 1, 3, 3}, {9, 1, 3, 1}) == words({8, 1, 3, 3}, {9, 9, 3, 1}));
+  CHECK(words({8, 1, 3, 3}, {9, 1, 3, 1}) == "\nw float32 [8, 1, 3, 3]");
+  CHECK(words({3, 1, 4}, {1, 1, 3}) == words({3, 1, 4}, {1, 77, 3}));
+  CHECK(words({3, 1, 4}, {1, 77, 3}) == "\nw float32 [3, 1, 4] with strides [1, 1, 3]");
+  CHECK(words({0, 4}, {1, 9}) == "\nw float32 [0, 4]");
+  CHECK(words({}, {}) == "\nw float32 []");
 }
 
 }  // namespace hvd

@@ -1,6 +1,9 @@
 // What users do to a DistributedOptimizer besides the plain loop: mistakes, freezing, groups added
 // later, two optimizers, clipping.
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/full_like.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
@@ -109,6 +112,32 @@ TEST_CASE("optimizer: a group added later joins; different ones are an error on 
     t.net->zero_grad();
     t.backward(99);
     EXPECT(contains(error_of([&] { t.optimizer->step(); }), "same parameters on all ranks"));
+  });
+}
+
+TEST_CASE("optimizer: groups that ranks add differently are named, then the world goes on") {
+  run_as_threads(3, [](const ThreadRank& rank) {
+    const auto said_of = [&](const at::Tensor& usual, const at::Tensor& other) {
+      Training t(rank, nets::mlp(), nets::sgd());
+      t.train(0, 2);
+      t.inner->add_param_group(
+          {std::vector<at::Tensor>{(rank.rank == 1 ? other : usual).detach().requires_grad_()}});
+      t.backward(2);
+      const std::string error = error_of([&] { t.optimizer->step(); });
+      t.inner->param_groups().pop_back();
+      t.train(3, 5);
+      return error;
+    };
+    const at::Tensor square = at::ones({3, 3});
+    const std::string usual = "rank 0 has group1.0 float32 [3, 3], parameter 1 of 1; ";
+    std::string said = said_of(square, at::ones({9}));
+    EXPECT(contains(said, usual + "rank 1 has group1.0 float32 [9], parameter 1 of 1; "));
+    said = said_of(square, square.t());
+    EXPECT(contains(said, usual + "rank 1 has group1.0 float32 [3, 3] with strides [1, 3], "));
+    // Refused by one rank before it is compared: the others do not wait for it.
+    said = said_of(square, square.to(at::kComplexFloat));
+    EXPECT(contains(said, "void on every rank: rank 1: parameter \"group1.0\" is "));
+    EXPECT(contains(said, "floating types only"));
   });
 }
 
@@ -253,15 +282,142 @@ TEST_CASE("optimizer: a gradient set by hand is exchanged, a wrong one voids the
   });
 }
 
+namespace {
+
+using Leaves = std::vector<std::pair<std::string, at::Tensor>>;
+
+// An optimizer of these leaves, nothing around it.
+struct OfLeaves {
+  OfLeaves(const ThreadRank& rank, const Leaves& leaves) {
+    torch::OrderedDict<std::string, at::Tensor> named;
+    for (const auto& [name, leaf] : leaves)
+      parameters.push_back(named.insert(name, leaf.detach().requires_grad_()));
+    sgd = std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(1));
+    impl = std::make_unique<DistributedOptimizer::Impl>(*sgd, named, DistributedOptimizerOptions{},
+                                                        rank.make);
+  }
+  // One step in which parameter 0's gradient is `gradient`.
+  void step(const at::Tensor& gradient) {
+    parameters[0].mutable_grad() = at::Tensor();
+    (parameters[0] * gradient).sum().backward();
+    impl->step(nullptr);
+  }
+  std::vector<at::Tensor> parameters;
+  std::unique_ptr<torch::optim::SGD> sgd;
+  std::unique_ptr<DistributedOptimizer::Impl> impl;
+};
+
+at::Tensor transposed(const at::Tensor& t) { return t.detach().t().contiguous().t(); }
+
+// What every rank is told when rank 1 of 3 has `other` where the rest have `usual`.
+std::string told(const Leaves& usual, const Leaves& other) {
+  std::vector<std::string> said(3);
+  run_as_threads(3, [&](const ThreadRank& rank) {
+    const Leaves& mine = rank.rank == 1 ? other : usual;
+    said[size_t(rank.rank)] = error_of([&] { OfLeaves(rank, mine); });
+  });
+  CHECK(said[0] == said[1]);
+  CHECK(said[0] == said[2]);
+  return said[0];
+}
+
+Leaves many_leaves(int count) {
+  Leaves leaves;
+  for (int i = 0; i < count; ++i)
+    leaves.emplace_back("a.module.with.a.long.name." + std::to_string(i), at::ones({50}));
+  return leaves;
+}
+
+}  // namespace
+
 TEST_CASE("optimizer: different nets are an error on every rank that names both sides") {
   for (const int size : {2, 4}) {
     run_as_threads(size, [](const ThreadRank& rank) {
       const auto make = rank.rank == 1 ? nets::unused() : nets::mlp();
       const std::string error = error_of([&] { Training t(rank, make, nets::sgd()); });
-      EXPECT(contains(error, "rank 0") && contains(error, "rank 1"));
-      EXPECT(contains(error, "6 gradients") && contains(error, "8 gradients"));
+      EXPECT(contains(error,
+                      "rank 0 has a.weight float32 [70, 40], parameter 1 of 6; "
+                      "rank 1 has a.weight float32 [80, 64], parameter 1 of 8; "));
     });
   }
+}
+
+TEST_CASE("optimizer: of 200 parameters the first that differs is named, wherever it is") {
+  const Leaves usual = many_leaves(200);
+  const auto side = [](int rank, const std::string& what, const std::string& place) {
+    return Catch::Contains("rank " + std::to_string(rank) + " has a.module.with.a.long.name." +
+                           what + ", parameter " + place + "; ");
+  };
+  for (const size_t place : {size_t{0}, size_t{100}, size_t{199}}) {
+    const std::string n = std::to_string(place), number = std::to_string(place + 1);
+    Leaves other = usual;
+    other[place].second = at::ones({51});
+    CHECK_THAT(told(usual, other), side(0, n + " float32 [50]", number + " of 200") &&
+                                       side(1, n + " float32 [51]", number + " of 200"));
+    other = usual;
+    other[place].second = at::ones({50}, at::kDouble);
+    CHECK_THAT(told(usual, other), side(0, n + " float32 [50]", number + " of 200") &&
+                                       side(1, n + " float64 [50]", number + " of 200"));
+  }
+  Leaves other = usual;
+  other[150].first += "x";
+  CHECK_THAT(told(usual, other), side(0, "150 float32 [50]", "151 of 200") &&
+                                     side(1, "150x float32 [50]", "151 of 200"));
+  other = usual;  // by which the optimizer is called
+  other[0].first += "x";
+  CHECK_THAT(told(usual, other), Catch::Contains(".name.0 …") && Catch::Contains(".name.0x …"));
+  CHECK_THAT(told(usual, many_leaves(201)), Catch::Contains("rank 0 has 200 parameters") &&
+                                                side(1, "200 float32 [50]", "201 of 201"));
+  other = usual;
+  other.erase(other.begin() + 7);
+  CHECK_THAT(told(usual, other),
+             side(0, "7 float32 [50]", "8 of 200") && side(1, "8 float32 [50]", "8 of 199"));
+}
+
+TEST_CASE("optimizer: ranks whose parameters lie or are shaped differently are told which") {
+  const at::Tensor square = at::ones({3, 3}), flat = at::ones({4, 6});
+  const Leaves usual = {{"a", flat}, {"b", square}};
+  CHECK_THAT(told(usual, {{"a", flat}, {"b", transposed(square)}}),
+             Catch::Contains("rank 0 has b float32 [3, 3], parameter 2 of 2; ") &&
+                 Catch::Contains("rank 1 has b float32 [3, 3] with strides [1, 3], parameter 2") &&
+                 Catch::Contains("contiguous()"));
+  CHECK_THAT(told(usual, {{"a", flat.t().contiguous()}, {"b", square}}),
+             Catch::Contains("rank 0 has a float32 [4, 6], ") &&
+                 Catch::Contains("rank 1 has a float32 [6, 4], "));
+  const at::Tensor images = at::ones({2, 3, 4, 4});
+  CHECK_THAT(
+      told({{"conv", images.contiguous(at::MemoryFormat::ChannelsLast)}}, {{"conv", images}}),
+      Catch::Contains("rank 0 has conv float32 [2, 3, 4, 4] with strides [48, 1, 12, 3], ") &&
+          Catch::Contains("rank 1 has conv float32 [2, 3, 4, 4], "));
+}
+
+TEST_CASE("optimizer: strides that say nothing, or change later on one rank, change no result") {
+  check_as_ranks([](const ThreadRank& rank) {
+    const bool odd = rank.rank == rank.size - 1;
+    const at::Tensor values = at::arange(1, 25).to(at::kFloat);
+    const auto expect_mean = [&](const OfLeaves& o) {
+      const at::Tensor& p = o.parameters[0];
+      EXPECT(same_bits(p.grad(), values.view(p.sizes()) * (float(rank.size + 1) / 2)));
+    };
+    OfLeaves one(rank, {{"a", at::empty_strided({4, 1, 6}, {6, odd ? 77 : 6, 1}).zero_()}});
+    one.step(values.view({4, 1, 6}) * (rank.rank + 1));
+    expect_mean(one);
+
+    // Where a parameter has gaps its gradient has none.
+    OfLeaves gaps(rank, {{"a", odd ? at::zeros({4, 12}).slice(1, 0, 6) : at::zeros({4, 6})}});
+    gaps.step(values.view({4, 6}) * (rank.rank + 1));
+    expect_mean(gaps);
+
+    OfLeaves later(rank, {{"a", at::zeros({4, 6})}});
+    for (int step = 0; step < 6; ++step) {
+      at::Tensor& p = later.parameters[0];
+      if (odd && step == 2) p.set_data(transposed(p));
+      if (odd && step == 4) p.set_data(p.detach().contiguous());
+      later.step(values.view({4, 6}) * (rank.rank + 1));
+      expect_mean(later);
+      EXPECT(same_bits(p, values.view({4, 6}) * (float(-(step + 1) * (rank.size + 1)) / 2)));
+    }
+  });
 }
 
 TEST_CASE("optimizer: what cannot be exchanged is refused when it is made") {

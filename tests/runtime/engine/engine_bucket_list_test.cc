@@ -21,13 +21,12 @@ const std::vector<BucketShape> kShapes = {{DataType::kFloat32, 7000},
                                           {DataType::kFloat32, 1},
                                           {DataType::kFloat32, 70'000}};
 
-BucketListSpec spec_of(const std::string& name, uint64_t hash = 1, size_t buckets = 4) {
+BucketListSpec spec_of(const std::string& name, int bias = 1, size_t buckets = 4) {
   BucketListSpec spec;
   spec.name = name;
   spec.buckets.assign(kShapes.begin(), kShapes.begin() + static_cast<std::ptrdiff_t>(buckets));
   spec.parameters = 100;
-  spec.layout_hash = hash;
-  spec.layout_text = "weight float32 [7000], bias " + std::to_string(hash);
+  spec.layout = "op Average\nweight float32 [7000]\nbias float32 [" + std::to_string(bias) + "]";
   spec.reduction.op = ReduceOp::kAverage;
   return spec;
 }
@@ -162,7 +161,7 @@ TEST_CASE("bucket list: the verdict gathers poison, later layouts and used bits 
     const auto list = engine.make_bucket_list(spec_of("sgd"));
     StepWord word;
     word.used = {uint64_t{1} << rank, uint64_t{1} << (rank + 20)};
-    word.next_layout = rank == 1 ? 77 : 0;
+    word.additions = rank == 1 ? 77 : 0;
     if (rank > 0) word.poison = "weight got a second gradient " + std::to_string(rank);
     all_ready(*list);
     voided[static_cast<size_t>(rank)] = list->finish(word);
@@ -171,7 +170,7 @@ TEST_CASE("bucket list: the verdict gathers poison, later layouts and used bits 
   });
   for (const StepVerdict& verdict : voided) {
     CHECK(verdict.poison == "rank 1: weight got a second gradient 1");
-    CHECK(verdict.next_layout == std::vector<uint64_t>{0, 77, 0});
+    CHECK(verdict.additions == std::vector<uint64_t>{0, 77, 0});
     CHECK(verdict.used == std::vector<uint64_t>{7, 7u << 20});
   }
   for (const StepVerdict& verdict : next) {
@@ -192,10 +191,26 @@ TEST_CASE("bucket list: ranks whose layouts differ are told both sides, and the 
     wrong += list->step() != 1;
   });
   CHECK(wrong == 0);
-  CHECK_THAT(said[0], Catch::Contains("\"sgd\" differ between ranks: rank 0 has ") &&
-                          Catch::Contains("bias 1, rank 2 has ") && Catch::Contains("bias 9"));
+  CHECK_THAT(said[0],
+             Catch::Contains("\"sgd\" differ between ranks: rank 0 has bias float32 [1], ") &&
+                 Catch::Contains("parameter 2 of 2; rank 2 has bias float32 [9], "));
   CHECK(said[0] == said[1]);
   CHECK(said[0] == said[2]);
+}
+
+TEST_CASE("bucket list: of twenty thousand parameters the last one is named when it differs") {
+  std::array<std::string, 4> said;
+  run_engines(4, [&](int rank, Engine& engine) {
+    BucketListSpec spec = spec_of("sgd");
+    for (int i = 0; i < 20'000; ++i)
+      spec.layout += "\nencoder.layer.attention.weight." + std::to_string(i) + " float32 [64, 64]";
+    if (rank == 3) spec.layout.back() = 'x';
+    said[static_cast<size_t>(rank)] = error_of([&] { engine.make_bucket_list(spec); });
+  });
+  CHECK_THAT(said[0], Catch::Contains("weight.19999 float32 [64, 64], parameter 20002 of 20002; "
+                                      "rank 3 has encoder.layer.attention.weight.19999 float32 "
+                                      "[64, 64x, parameter 20002 of 20002; "));
+  for (const std::string& one : said) CHECK(one == said[0]);
 }
 
 TEST_CASE("bucket list: two lists and calls beside them do not hold each other up") {
