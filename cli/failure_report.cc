@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "cli/line_tagger.h"
 #include "cli/pipe.h"
 #include "cli/signals.h"
 
@@ -231,10 +232,16 @@ void StderrTail::feed(std::string_view bytes) {
 std::vector<std::string> StderrTail::lines() const {
   std::vector<std::string> lines;
   std::string_view left = bytes_;
+  bool update_before = false;  // the last line may be overwritten
   while (!left.empty()) {
-    const size_t end = left.find('\n');
-    lines.emplace_back(left.substr(0, end));
-    left.remove_prefix(end == left.npos ? left.size() : end + 1);
+    std::string_view line = left.substr(0, first_line_bytes(left));
+    left.remove_prefix(line.size());
+    const bool update = line.ends_with('\r');
+    line = line.substr(0, line.find_first_of("\r\n"));
+    if (update && line.empty()) continue;
+    if (update && update_before) lines.pop_back();
+    lines.emplace_back(line);
+    update_before = update;
   }
   if (lines.size() > kTailLines) lines.erase(lines.begin(), lines.end() - int(kTailLines));
   return lines;

@@ -65,7 +65,8 @@ std::string describe(
 std::string report(const Verdict& verdict, const JobFacts& facts,
                    const std::vector<std::string>& stderr_tail);
 
-// Collects the last lines of a rank's stderr, bounded by kTailLines and kTailBytes.
+// Collects the last lines of a rank's stderr, bounded by kTailLines and kTailBytes. Of lines that a
+// lone \r ends, one after the other (a progress bar), only the last is one.
 class StderrTail {
  public:
   static constexpr size_t kTailLines = 20, kTailBytes = 16u << 10;

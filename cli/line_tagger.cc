@@ -6,17 +6,6 @@
 namespace hvd {
 namespace {
 
-// The bytes of the first line in `whole`, which ends in a line end. `has_cr` saves the search for
-// what is rare.
-size_t first_line_bytes(std::string_view whole, bool has_cr) {
-  if (!has_cr) {
-    const void* end = std::memchr(whole.data(), '\n', whole.size());
-    return size_t(static_cast<const char*>(end) - whole.data()) + 1;
-  }
-  const size_t end = whole.find_first_of("\r\n");
-  return whole[end] == '\r' && end + 1 < whole.size() && whole[end + 1] == '\n' ? end + 2 : end + 1;
-}
-
 // How many bytes of `bytes` are lines that have ended. A \r as the last byte may be half of \r\n:
 // it has to wait.
 size_t whole_lines_bytes(std::string_view bytes) {
@@ -29,6 +18,12 @@ size_t whole_lines_bytes(std::string_view bytes) {
 }
 
 }  // namespace
+
+size_t first_line_bytes(std::string_view bytes) {
+  const size_t end = bytes.find_first_of("\r\n");
+  if (end == bytes.npos) return bytes.size();
+  return bytes.substr(end).starts_with("\r\n") ? end + 2 : end + 1;
+}
 
 LineTagger::LineTagger(std::vector<Tag> tags) {
   for (Tag& tag : tags) streams_.push_back({std::move(tag), {}, {}, Prefix::kTag});
@@ -48,7 +43,8 @@ void LineTagger::write_lines(State& state, std::string_view whole, std::string& 
   }
   const bool has_cr = whole.find('\r') != whole.npos;
   while (!whole.empty()) {
-    const size_t length = first_line_bytes(whole, has_cr);
+    // find() is much faster than the search for either, and \r is rare
+    const size_t length = has_cr ? first_line_bytes(whole) : whole.find('\n') + 1;
     write_prefix(state, out);
     out.append(whole.data(), length);
     whole.remove_prefix(length);

@@ -24,6 +24,9 @@ inline constexpr size_t kHeldBytesMax = 64u << 10;
 inline constexpr std::chrono::milliseconds kPartialAfter{200};
 inline constexpr std::chrono::milliseconds kHoldFor{1000};
 
+// The bytes of the first line in `bytes` with its end; all of them when no line ends in it.
+size_t first_line_bytes(std::string_view bytes);
+
 class LineTagger {
  public:
   // One entry per stream; an empty tag passes bytes through with no tag. `continued` starts the

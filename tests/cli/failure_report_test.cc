@@ -260,6 +260,24 @@ TEST_CASE("failure report: many that fell out are counted") {
   CHECK(report(attribute(job), job, {}).find("and 11 more") != std::string::npos);
 }
 
+TEST_CASE(
+    "stderr tail: a line ends as it does in the output, and a progress bar is its last state") {
+  using Lines = std::vector<std::string>;
+  const auto lines_of = [](const std::string& text) {
+    StderrTail tail;
+    for (const char byte : text) tail.feed({&byte, 1});
+    return tail.lines();
+  };
+  CHECK(lines_of("one\r\ntwo\n\nfour") == Lines{"one", "two", "", "four"});
+  CHECK(lines_of("start\n1/3\r2/3\r3/3\rwhat()\r\nend\r") ==
+        Lines{"start", "3/3", "what()", "end"});
+  CHECK(lines_of("\r1/3\r2/3\r3/3 done\n\r1/2\r2/2\r") == Lines{"2/3", "3/3 done", "2/2"});
+  std::string bar;
+  for (int i = 0; i < 3000; ++i) bar += "\r" + std::to_string(i) + "/3000 it/s";
+  CHECK(lines_of(bar + "\nRuntimeError: no\n") ==
+        Lines{"2998/3000 it/s", "2999/3000 it/s", "RuntimeError: no"});
+}
+
 TEST_CASE("stderr tail: keeps the last twenty lines, bounded") {
   StderrTail tail;
   for (int i = 0; i < 100'000; ++i) tail.feed("line " + std::to_string(i) + "\n");
