@@ -18,6 +18,7 @@ constexpr int kSlotsMax = 65'535;
 constexpr size_t kRangeDigitsMax = 9;
 
 constexpr std::string_view kBlanks = " \t\r";
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";  // some editors begin UTF-8 with it
 
 // What is wrong, and at which byte of the text.
 struct Mistake {
@@ -230,16 +231,26 @@ size_t item_end(std::string_view text) {
   return text.size();
 }
 
+// Where the word that begins the text ends; blanks around its "=" are part of it.
+size_t word_end(std::string_view text) {
+  const size_t key_end = text.find_first_of(std::string(kBlanks) + "=");
+  const size_t equals = text.find_first_not_of(kBlanks, key_end);
+  if (equals == text.npos || text[equals] != '=') return std::min(key_end, text.size());
+  return std::min(text.find_first_of(kBlanks, text.find_first_not_of(kBlanks, equals + 1)),
+                  text.size());
+}
+
 // "slots=2" and other "key=value" words behind a name; nothing else is ours.
 void read_line_word(const Piece& word, std::optional<int>& slots) {
   const size_t equals = word.text.find('=');
   if (equals == word.text.npos || equals == 0) {
     refuse(word, "behind the host stand words like slots=2, not " + quoted(word.text));
   }
-  if (word.text.substr(0, equals) != "slots") return;  // max_slots=, ifname= of other launchers
+  if (word.sub(0, equals).trimmed().text != "slots")
+    return;  // max_slots=, ifname= of other launchers
   if (slots)
     refuse(word, "the number of slots is given twice; leave " + quoted(word.text) + " out");
-  slots = read_slots(word.sub(equals + 1));
+  slots = read_slots(word.sub(equals + 1).trimmed());
 }
 
 void read_line(Piece line, std::vector<GivenHost>& hosts) {
@@ -254,7 +265,7 @@ void read_line(Piece line, std::vector<GivenHost>& hosts) {
   read_item(item, hosts);
   std::optional<int> slots = hosts.back().slots;
   for (Piece rest = line.sub(first_end).trimmed(); !rest.text.empty();) {
-    const size_t end = std::min(rest.text.find_first_of(kBlanks), rest.text.size());
+    const size_t end = word_end(rest.text);
     read_line_word(rest.sub(0, end), slots);
     rest = rest.sub(end).trimmed();
   }
@@ -294,7 +305,8 @@ std::vector<GivenHost> parse_host_file(std::string_view text, std::string_view f
   std::vector<GivenHost> hosts;
   size_t line_number = 1;
   try {
-    for (size_t begin = 0; begin < text.size(); ++line_number) {
+    size_t begin = text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
+    for (; begin < text.size(); ++line_number) {
       const size_t end = std::min(text.find('\n', begin), text.size());
       read_line({text.substr(begin, end - begin), begin}, hosts);
       begin = end + 1;

@@ -154,6 +154,10 @@ TEST_CASE("hosts: a file has a host a line, in any of the known forms") {
   CHECK(file("a slots=2\r\nb\r\n") == "a:2 b:?");
   CHECK(file("node[1-3] slots=2\nuser@x:1\n[::1]:2\n") == "node1:2 node2:2 node3:2 user@x:1 ::1:2");
   CHECK(file("  a\tslots=2  ") == "a:2");
+  CHECK(file("a slots = 2\nb slots\t=3 max_slots = 4\nc max_slots =4 slots= 5\r\n") ==
+        "a:2 b:3 c:5");
+  CHECK(file("\xef\xbb\xbf"
+             "a slots=2\nb\n") == "a:2 b:?");
 }
 
 TEST_CASE("hosts: a bad file is refused with its line") {
@@ -164,7 +168,17 @@ TEST_CASE("hosts: a bad file is refused with its line") {
       {"a slots=\n", "hosts.txt:1: a number of slots is one from 0 to 65535, not \"\""},
       {"\n\na slots=-1", "hosts.txt:3: a number of slots is one from 0 to 65535, not \"-1\""},
       {"a 2\n", "hosts.txt:1: behind the host stand words like slots=2, not \"2\""},
-      {"a slots = 2\n", "hosts.txt:1: behind the host stand words like slots=2, not \"slots\""},
+      {"a slots 2\n", "hosts.txt:1: behind the host stand words like slots=2, not \"slots\""},
+      {"\n\na slots = x\n", "hosts.txt:3: a number of slots is one from 0 to 65535, not \"x\""},
+      {"a slots = \n", "hosts.txt:1: a number of slots is one from 0 to 65535, not \"\""},
+      {"a slots= # 2\n", "hosts.txt:1: a number of slots is one from 0 to 65535, not \"\""},
+      {"a slots=1 slots = 2\n",
+       "hosts.txt:1: the number of slots is given twice; leave \"slots = 2\" out"},
+      {"\xef\xbb\xbf\nb slots=x\n",
+       "hosts.txt:2: a number of slots is one from 0 to 65535, not \"x\""},
+      {"a\n\xef\xbb\xbf"
+       "b\n",
+       "hosts.txt:2: \"\\xef\\xbb\\xbfb\" is not a host name: it holds \"\\xef\""},
       {"a =2\n", "hosts.txt:1: behind the host stand words like slots=2, not \"=2\""},
       {"a:2 slots=2\n", "hosts.txt:1: the number of slots is given twice; leave \"slots=2\" out"},
       {"a slots=1 slots=2\n",
