@@ -23,7 +23,10 @@ constexpr Option kOptions[] = {
      "hosts from a file, one a line: NAME, NAME:N or NAME slots=N; # begins a comment", ""},
 
     {"--env", "-x", "NAME[=VALUE]", kCommand, kWorks,
-     "set a variable for all ranks, or pass on the one set here; may be given again", ""},
+     "set a variable for all ranks, or pass on the one set here; may be given again; RANK, "
+     "WORLD_SIZE "
+     "and the like are each rank's own and cannot be set",
+     ""},
     {"--wdir", "", "DIR", kCommand, kWorks, "start the command in this directory", ""},
     {"--stdin", "", "0|none|all", kCommand, kWorks,
      "who reads the input: rank 0 (the default), nobody, or all ranks", ""},

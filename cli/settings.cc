@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "cli/agent/worker_environment.h"
 #include "cli/quoted.h"
 #include "runtime/base/error.h"
 
@@ -127,7 +128,13 @@ EnvironmentSetting read_variable(std::string_view source, const std::string& val
                                                  " bytes long; a variable may have 131071");
   }
   EnvironmentSetting setting{std::string(name), std::nullopt};
-  if (equals < value.size()) setting.value = value.substr(equals + 1);
+  if (equals == value.size()) return setting;
+  if (is_of_place(name)) {
+    throw Error(ErrorCode::kInvalidArgument, std::string(source) + " " + quoted(value) +
+                                                 " has no effect: hvdrun gives each rank its own " +
+                                                 setting.name + "; leave it out");
+  }
+  setting.value = value.substr(equals + 1);
   return setting;
 }
 

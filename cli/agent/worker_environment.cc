@@ -56,6 +56,14 @@ bool is_set_in(std::span<const std::string> entries, std::string_view name) {
                      [&](const std::string& entry) { return name_of(entry) == name; });
 }
 
+bool is_of_place(std::string_view name) {
+  WorkerPlace any;
+  any.agent_address = "any";
+  const std::vector<Setting> ours = settings_of(any);
+  return std::any_of(ours.begin(), ours.end(),
+                     [&](const Setting& one) { return one.first == name; });
+}
+
 std::vector<std::string> with_settings(std::span<const std::string> users,
                                        std::span<const EnvironmentSetting> settings) {
   std::vector<std::string> all(users.begin(), users.end());

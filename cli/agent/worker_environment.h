@@ -32,6 +32,9 @@ std::vector<std::string> worker_environment(std::span<const std::string> users,
                                             std::span<const std::string> chosen,
                                             const WorkerPlace& place);
 
+// Says where a worker stands (RANK, WORLD_SIZE, HVD_RANK, …): always ours, whatever the user sets.
+bool is_of_place(std::string_view name);
+
 // The user's environment with what -x says: NAME=V replaces, NAME alone changes nothing.
 std::vector<std::string> with_settings(std::span<const std::string> users,
                                        std::span<const EnvironmentSetting> settings);

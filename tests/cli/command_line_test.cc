@@ -273,6 +273,18 @@ TEST_CASE("command line: -x of what is not set here is said") {
         Words{"-x A passes nothing on: it is not set here; -x A=VALUE sets it"});
 }
 
+TEST_CASE("command line: what says where a rank stands cannot be set by -x") {
+  CHECK(error_of("-x RANK=5 ls") ==
+        "-x \"RANK=5\" has no effect: hvdrun gives each rank its own RANK; leave it out");
+  for (const char* text : {"-x HVD_AGENT=5 ls", "-x HVD_SIZE= ls", "-x HOROVOD_LOCAL_RANK=0 ls",
+                           "-x A=1 --env WORLD_SIZE=2 ls"})
+    CHECK(error_of(text).find("gives each rank its own") != std::string::npos);
+  for (const char* text : {"-x MASTER_ADDR=5 ls", "-x MASTER_PORT=5 ls", "-x OMP_NUM_THREADS=5 ls",
+                           "-x RANKS=5 ls", "-x HVD_RANK_X=5 ls"})
+    CHECK(error_of(text).empty());
+  CHECK(error_of("-x RANK ls", {{"RANK", "5"}}).empty());  // as all that is set here
+}
+
 TEST_CASE("command line: requests for information need no command and no ranks") {
   CHECK(parse("-h").request == Request::kShow);
   CHECK(parse("--help").text.find("--stall-check-shutdown-time-seconds") != std::string::npos);
