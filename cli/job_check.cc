@@ -14,6 +14,7 @@
 
 #include "cli/exit_code.h"
 #include "cli/quoted.h"
+#include "cli/rank_folder.h"
 #include "cli/result_place.h"
 #include "runtime/base/unique_fd.h"
 
@@ -188,23 +189,46 @@ bool keeps_files(const std::string& path) {
          (facts.f_type != PROC_SUPER_MAGIC && facts.f_type != SYSFS_MAGIC);
 }
 
+// errno of why no file can be made in there.
+int error_of_folder(const std::string& path, const Look& look) {
+  if (look.error != 0) return look.error;
+  if (!look.is_directory) return ENOTDIR;
+  if (!may(path, W_OK | X_OK)) return errno;
+  return keeps_files(path) ? 0 : EROFS;
+}
+
+// errno of why the file cannot be written; one that is there is written again.
+int error_of_file(const std::string& path) {
+  const Look look = look_at(path);
+  if (look.error == ENOENT) return 0;
+  return look.error != 0 ? look.error : look.is_directory ? EISDIR : may(path, W_OK) ? 0 : errno;
+}
+
+std::optional<Refusal> refuse_output(const JobSpec& spec, const std::string& path, int error) {
+  if (error == 0) return std::nullopt;
+  return Refusal{kExitUsage, "--output-filename " + quoted(spec.output_directory) +
+                                 " cannot be written to: " + quoted(path) + ": " +
+                                 std::strerror(error) + "; name another directory"};
+}
+
 // Whether files can be made in the directory, which is made itself if it is not there.
-std::optional<Refusal> check_output_directory(const std::string& path) {
-  std::string nearest = path;  // of the folders that lead to it the deepest that is there
+std::optional<Refusal> check_output_directory(const JobSpec& spec) {
+  std::string nearest = spec.output_directory;  // of what leads to it the deepest that is there
   Look look = look_at(nearest);
   while (look.error == ENOENT && nearest != "/" && nearest != ".") {
     nearest = parent_of(nearest);
     look = look_at(nearest);
   }
-  const int error = look.error != 0              ? look.error
-                    : !look.is_directory         ? ENOTDIR
-                    : !may(nearest, W_OK | X_OK) ? errno
-                    : !keeps_files(nearest)      ? EROFS
-                                                 : 0;
-  if (error == 0) return std::nullopt;
-  return Refusal{kExitUsage, "--output-filename " + quoted(path) +
-                                 " cannot be written to: " + quoted(nearest) + ": " +
-                                 std::strerror(error) + "; name another directory"};
+  auto refusal = refuse_output(spec, nearest, error_of_folder(nearest, look));
+  for (int rank = 0; rank < spec.size && !refusal && nearest == spec.output_directory; ++rank) {
+    const std::string folder = rank_folder(nearest, rank, spec.size);
+    const Look at_rank = look_at(folder);
+    if (at_rank.error == ENOENT) continue;
+    refusal = refuse_output(spec, folder, error_of_folder(folder, at_rank));
+    for (const char* name : kRankFiles)
+      if (!refusal) refusal = refuse_output(spec, folder + name, error_of_file(folder + name));
+  }
+  return refusal;
 }
 
 std::optional<Refusal> check_result_file(const std::string& path) {
@@ -232,7 +256,7 @@ std::optional<Refusal> check_job(const JobSpec& spec, const std::string& path) {
   if (!spec.directory.empty()) refusal = check_directory(spec.directory);
   if (!refusal) refusal = check_command(spec, path);
   if (!refusal && !spec.output_directory.empty()) {
-    refusal = check_output_directory(spec.output_directory);
+    refusal = check_output_directory(spec);
   }
   if (!refusal && !spec.result_file.empty()) refusal = check_result_file(spec.result_file);
   return refusal;

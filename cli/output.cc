@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "cli/rank_folder.h"
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
 
@@ -56,13 +57,6 @@ void make_folder(const std::string& path) {
                   "; give --output-filename a directory that can be written");
 }
 
-// Rank 3 of 16 is "rank.03": they sort.
-std::string rank_folder(const std::string& directory, int rank, int ranks) {
-  const size_t width = std::to_string(std::max(0, ranks - 1)).size();
-  const std::string number = std::to_string(rank);
-  return directory + "/rank." + std::string(width - number.size(), '0') + number;
-}
-
 }  // namespace
 
 OutputOptions OutputOptions::of(const JobSpec& spec) {
@@ -101,7 +95,7 @@ void Output::open_files() {
   for (int rank = 0; rank < options_.ranks; ++rank) {
     const std::string folder = rank_folder(options_.directory, rank, options_.ranks);
     make_folder(folder);
-    for (const char* stream : {"/stdout", "/stderr"}) {
+    for (const char* stream : kRankFiles) {
       const std::string name = folder + stream;
       UniqueFd file(open(name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
       if (!file) {

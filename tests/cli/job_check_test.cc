@@ -180,6 +180,17 @@ TEST_CASE("job check: output that cannot be written is 2") {
     spec.output_directory = folder.in(good);
     CHECK(check(spec) == "ok");
   }
+  std::filesystem::create_directories(folder.in("earlier/rank.00"));
+  folder.write("earlier/rank.00/stdout", "of an earlier job", 0644);
+  spec.size = 11;
+  spec.output_directory = folder.in("earlier");
+  CHECK(check(spec) == "ok");
+  std::filesystem::create_directories(folder.in("earlier/rank.10/stderr"));
+  CHECK(check(spec).find("earlier/rank.10/stderr\": Is a directory;") != std::string::npos);
+  folder.write("earlier/rank.02", "in the way", 0644);
+  CHECK(check(spec) == "2 --output-filename \"" + spec.output_directory +
+                           "\" cannot be written to: \"" + folder.in("earlier/rank.02") +
+                           "\": Not a directory; name another directory");
   spec.output_directory = "/proc/nowhere";  // where root may write and makes no file
   CHECK(check(spec).find("2 --output-filename") == 0);
   spec.output_directory = "logs";
