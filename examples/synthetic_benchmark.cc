@@ -58,14 +58,6 @@ Options parse(int argc, char** argv) {
   return o;
 }
 
-// From rank 0 only.
-template <class... Values>
-void print(const char* format, Values... values) {
-  if (hvd::rank() != 0) return;
-  std::printf(format, values...);
-  std::fflush(stdout);
-}
-
 struct Estimate {
   double mean = 0, margin = 0;  // 1.96 standard deviations
 };
@@ -99,22 +91,27 @@ void run(const Options& o) {
     }
   };
 
-  print("Model: %s\nBatch size: %lld\nNumber of CPUs: %d\nRunning warmup...\n", o.model.c_str(),
-        static_cast<long long>(o.batch_size), hvd::size());
+  const bool speaks = hvd::rank() == 0;
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // each line when it is there, also into a pipe
+  if (speaks) {
+    std::printf("Model: %s\nBatch size: %lld\nNumber of CPUs: %d\nRunning warmup...\n",
+                o.model.c_str(), static_cast<long long>(o.batch_size), hvd::size());
+  }
   run_batches(o.warmup_batches);
-  print("Running benchmark...\n");
+  if (speaks) std::puts("Running benchmark...");
   std::vector<double> rates;
   for (int iteration = 0; iteration < o.iterations; ++iteration) {
     const auto begin = Clock::now();
     run_batches(o.batches_per_iteration);
     const std::chrono::duration<double> seconds = Clock::now() - begin;
     rates.push_back(static_cast<double>(o.batch_size * o.batches_per_iteration) / seconds.count());
-    print("Iter #%d: %.1f img/sec per CPU\n", iteration, rates.back());
+    if (speaks) std::printf("Iter #%d: %.1f img/sec per CPU\n", iteration, rates.back());
   }
+  if (!speaks) return;
   const auto [mean, margin] = estimate(rates);
-  print("Img/sec per CPU: %.1f +-%.1f\n", mean, margin);
-  print("Total img/sec on %d CPU(s): %.1f +-%.1f\n", hvd::size(), hvd::size() * mean,
-        hvd::size() * margin);
+  std::printf("Img/sec per CPU: %.1f +-%.1f\n", mean, margin);
+  std::printf("Total img/sec on %d CPU(s): %.1f +-%.1f\n", hvd::size(), hvd::size() * mean,
+              hvd::size() * margin);
 }
 
 }  // namespace

@@ -218,11 +218,10 @@ void set_hook(const at::Tensor& parameter, int& calls) {
 TEST_CASE("buckets: a hook that was there is called, and is there again afterwards") {
   check_as_ranks([](const ThreadRank& rank) {
     int calls = 0;
-    ThreadRank self = rank;
     auto net = nets::mlp()();
     set_hook(net->parameters()[0], calls);
     {
-      Training t(self, [&] { return net; }, nets::sgd());
+      Training t(rank, [&] { return net; }, nets::sgd());
       t.train(0, 1);
       EXPECT(calls == 1);
     }

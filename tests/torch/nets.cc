@@ -87,8 +87,8 @@ MakeNet make() {
 }  // namespace
 
 at::Tensor random(int part, int step, at::IntArrayRef sizes) {
-  const auto generator =
-      at::detail::createCPUGenerator(static_cast<uint64_t>(1000 * step + part + 17));
+  const auto generator = at::detail::createCPUGenerator(1000 * static_cast<uint64_t>(step) +
+                                                        static_cast<uint64_t>(part) + 17);
   return at::randn(sizes, generator, at::kFloat);
 }
 

@@ -72,7 +72,7 @@ void check_parity(Case c) {
       });
       for (int rank = 0; rank < size; ++rank) {
         INFO("np " << size << ", rank " << rank << ", buckets of " << bucket_bytes);
-        CHECK(differences[static_cast<size_t>(rank)] == "");
+        CHECK_THAT(differences[static_cast<size_t>(rank)], Catch::Equals(""));
       }
     }
   }

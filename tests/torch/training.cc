@@ -37,7 +37,7 @@ void expect_same(const torch::nn::Module& a, const torch::nn::Module& b) {
 void check_as_ranks(const std::function<void(const ThreadRank&)>& body) {
   for (const int size : {1, 2, 4}) {
     INFO("np " << size);
-    CHECK(error_of([&] { run_as_threads(size, body); }) == "");
+    CHECK_THAT(error_of([&] { run_as_threads(size, body); }), Catch::Equals(""));
   }
 }
 
