@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <set>
 
@@ -125,6 +126,27 @@ TEST_CASE("descendants: all are found, ended and reaped, whatever they do") {
   CHECK(reaped.contains(result.pid));
   CHECK(reaped.size() >= 4);
   CHECK(waitpid(-1, nullptr, WNOHANG) == -1);
+}
+
+TEST_CASE("descendants: who is spared is left alone, with all below it, and is not waited for") {
+  REQUIRE(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
+  Pipe ready = make_pipe();
+  const SpawnResult spared = spawn_shell("sleep 100 & echo; wait", ready.write.get());
+  const SpawnResult other = spawn_shell("trap '' TERM; sleep 100 & echo; wait", ready.write.get());
+  REQUIRE(spared.pid > 0);
+  REQUIRE(other.pid > 0);
+  char lines[2];
+  for (char& line : lines) REQUIRE(read(ready.read.get(), &line, 1) == 1);
+  CHECK(children(getpid()) == std::set<pid_t>{spared.pid, other.pid});
+  std::set<pid_t> reaped;
+  const auto note = [&](pid_t pid, int) { reaped.insert(pid); };
+  CHECK(end_descendants(20s, note, [&](pid_t child) { return child == spared.pid; }) == 0);
+  CHECK(reaped.size() == 2);  // the other and what it had started, which came to us
+  CHECK(children(getpid()) == std::set<pid_t>{spared.pid});
+  const std::vector<Descendant> left = descendants(getpid());
+  CHECK(left.size() == 2);
+  CHECK(std::all_of(left.begin(), left.end(), [](const Descendant& one) { return one.alive; }));
+  CHECK(end_descendants(20s, note) == 0);
 }
 
 TEST_CASE("descendants: reaping stops at a child that has its own turn") {
