@@ -172,15 +172,16 @@ std::shared_ptr<Work> TensorCollective::submit(
 }
 
 at::Tensor TensorCollective::take_result() {
-  if (taken_) return target_;
-  taken_ = true;
   if (kind_ == OperationKind::kAllgather) return target_;
+  MutexLock lock(mutex_);
+  if (taken_) return target_;
   at::NoGradGuard no_grad;
   if (!buffer_.is_same(target_)) {
     target_.copy_(buffer_);
   } else if (!target_.is_inference()) {
     target_.unsafeGetTensorImpl()->bump_version();  // autograd has to see that it was written
   }
+  taken_ = true;
   return target_;
 }
 

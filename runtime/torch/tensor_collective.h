@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "collectives/communicator.h"
+#include "runtime/base/mutex.h"
 #include "runtime/engine/engine.h"
 
 namespace hvd {
@@ -36,7 +37,8 @@ class TensorCollective {
                                       const std::shared_ptr<TensorCollective>& collective);
 
   // After completion: the result, written back to where it belongs. Once; later the same tensor.
-  at::Tensor take_result();
+  // Any thread: all return when it is written.
+  at::Tensor take_result() EXCLUDES(mutex_);
 
  private:
   TensorCollective(OperationKind kind, std::string name) : kind_(kind), name_(std::move(name)) {}
@@ -57,7 +59,9 @@ class TensorCollective {
   size_t count_ = 0;
   Reduction reduction_;
   int root_ = 0;
-  bool taken_ = false;
+
+  Mutex mutex_;
+  bool taken_ GUARDED_BY(mutex_) = false;  // `target_` is written
 };
 
 }  // namespace hvd

@@ -3,7 +3,10 @@
 
 #include <ATen/ATen.h>
 
+#include <atomic>
+#include <barrier>
 #include <thread>
+#include <vector>
 
 #include "runtime/torch/broadcast.h"
 #include "tests/torch/training.h"
@@ -186,6 +189,31 @@ TEST_CASE("tensor_collective: what cannot be sent is refused by name") {
     EXPECT(error(at::ones({1}).expand({3})).empty());
     at::NoGradGuard no_grad;
     EXPECT(error(at::ones({2}).requires_grad_(), Place::kInPlace).empty());
+  });
+}
+
+// Bringing the result back into such a tensor takes tens of milliseconds.
+TEST_CASE("tensor_collective: of several threads that wait all find the whole result") {
+  check_as_ranks([](const ThreadRank& rank) {
+    const at::Tensor mine = at::full({1500, 1500}, float(rank.rank)).t();
+    const auto collective = TensorCollective::allreduce(mine, Place::kInPlace, kSum, "t");
+    const auto work = TensorCollective::submit(*rank.engine, collective);
+    std::atomic<int> whole{0};
+    std::barrier together(4);
+    {
+      std::vector<std::jthread> threads;
+      for (int i = 0; i < 4; ++i) {
+        threads.emplace_back([&] {
+          work->wait();
+          together.arrive_and_wait();
+          const at::Tensor result = collective->take_result();
+          const float* last = result.data_ptr<float>() + result.numel() - 1;
+          whole += *last == float(sum_of_ranks(rank.size));
+        });
+      }
+    }
+    EXPECT(whole == 4);
+    EXPECT(mine.eq(sum_of_ranks(rank.size)).all().item<bool>());
   });
 }
 
