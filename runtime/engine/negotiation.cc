@@ -127,7 +127,8 @@ std::shared_ptr<Work> Negotiation::submit(std::unique_ptr<Submission> submission
     MutexLock lock(mutex_);
     if (!under_way_.insert(pending->name()).second)
       throw Error(ErrorCode::kInvalidArgument, "\"" + pending->name() +
-                                                   "\" is already under way on this rank; wait for "
+                                                   "\" is already under way on this rank, as an "
+                                                   "operation of this kind or another; wait for "
                                                    "it first, or use another name");
     inbox_.push_back(pending);
     inbox_filled_.store(true, std::memory_order_release);

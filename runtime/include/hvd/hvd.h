@@ -10,7 +10,9 @@
 //
 // Collectives take anything contiguous: std::span, std::vector, std::array, hvd::ArenaBuffer. Every
 // rank calls them in the same order on the thread that called init(). From other threads, and to
-// have several under way at once (…_async), give each a name; names are matched, order is free.
+// have several under way at once (…_async), give each a name; names are matched, order is free. A
+// name stands for one operation at a time, of whatever kind: so an allreduce "x" here and a
+// broadcast "x" there are an Error on both ranks at once, not two that wait for each other.
 #pragma once
 
 #include <cstddef>

@@ -57,6 +57,15 @@ std::shared_ptr<Work> sum_async(Engine& engine, std::span<float> data, const std
   return engine.submit(std::move(submission));
 }
 
+std::shared_ptr<Work> broadcast_async(Engine& engine, std::span<float> data,
+                                      const std::string& name) {
+  auto submission = std::make_unique<Submission>();
+  submission->operation.kind = OperationKind::kBroadcast;
+  submission->operation.result = {data.data(), data.size(), DataType::kFloat32};
+  submission->name = name;
+  return engine.submit(std::move(submission));
+}
+
 void barrier(Engine& engine) {
   Operation operation;
   engine.run(operation);

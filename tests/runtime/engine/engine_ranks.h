@@ -25,6 +25,9 @@ void run_engines(InProcessHost& host, const std::function<void(int rank, Engine&
 void sum(Engine& engine, std::span<float> data, const std::string& name = {});
 // The same, asynchronous. `data` lives until it is done.
 std::shared_ptr<Work> sum_async(Engine& engine, std::span<float> data, const std::string& name);
+// From rank 0.
+std::shared_ptr<Work> broadcast_async(Engine& engine, std::span<float> data,
+                                      const std::string& name);
 void barrier(Engine& engine);
 
 }  // namespace hvd

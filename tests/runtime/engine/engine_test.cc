@@ -132,8 +132,21 @@ TEST_CASE("engine: ranks that differ are told both sides, and the world lives") 
                          Catch::Contains("[4]"));
 }
 
+TEST_CASE("engine: one name for two kinds is refused on every rank, and says who called what") {
+  std::array<std::string, 2> said;
+  run_engines(2, [&](int rank, Engine& engine) {
+    std::array<float, 2> data{1, 1};
+    auto work = rank == 0 ? sum_async(engine, data, "x") : broadcast_async(engine, data, "x");
+    said[static_cast<size_t>(rank)] = error_of([&] { work->wait(); });
+    sum_async(engine, data, "x")->wait();
+  });
+  CHECK(said[0] == said[1]);
+  CHECK_THAT(said[0], Catch::Contains("rank 0 submitted allreduce") &&
+                          Catch::Contains("rank 1 submitted broadcast"));
+}
+
 TEST_CASE("engine: a name that is under way, missing or too long is refused at once") {
-  std::string again, none, too_long;
+  std::string again, another_kind, none, too_long;
   run_engines(2, [&](int rank, Engine& engine) {
     std::array<float, 2> data{}, other{};
     if (rank == 1) {
@@ -143,12 +156,14 @@ TEST_CASE("engine: a name that is under way, missing or too long is refused at o
     }
     auto work = sum_async(engine, data, "x");
     again = error_of([&] { sum_async(engine, other, "x"); });
+    another_kind = error_of([&] { broadcast_async(engine, other, "x"); });
     none = error_of([&] { sum_async(engine, other, ""); });
     too_long = error_of([&] { sum_async(engine, other, std::string(256, 'y')); });
     barrier(engine);
     work->wait();
   });
   CHECK_THAT(again, Catch::Contains("\"x\" is already under way"));
+  CHECK(another_kind == again);
   CHECK_THAT(none, Catch::Contains("needs a name"));
   CHECK_THAT(too_long, Catch::Contains("256 bytes long; at most 255"));
 }
