@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <map>
 #include <string>
 #include <utility>
@@ -92,7 +93,7 @@ std::shared_ptr<Mapping> Mapping::of(const UniqueFd& memory, size_t bytes) {
 
 Segment::Segment(uint32_t id, std::vector<UniqueFd> pieces, size_t bytes, int local_rank,
                  size_t populate_bytes)
-    : id_(id), bytes_(bytes), local_rank_(local_rank) {
+    : id_(id), bytes_(bytes), local_rank_(local_rank), process_(getpid()) {
   HVD_CHECK(bytes > 0 && static_cast<size_t>(local_rank) < pieces.size(),
             "a segment has bytes and a piece per local rank");
   for (const UniqueFd& piece : pieces) {
@@ -136,6 +137,13 @@ void Segment::populate_peers(size_t bytes) {
     if (static_cast<int>(k) != local_rank_) populate(static_cast<int>(k), 0, bytes);
 }
 
+void Segment::give_back(size_t offset) noexcept {
+  static const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t begin = (offset + page - 1) / page * page;
+  if (begin < bytes_ && getpid() == process_)
+    madvise(own() + begin, bytes_ - begin, MADV_REMOVE);  // refused (locked memory): it stays
+}
+
 void Segment::release_peers() {
   for (size_t k = 0; k < addresses_.size(); ++k) {
     if (static_cast<int>(k) == local_rank_) continue;
@@ -148,20 +156,23 @@ void Arena::add(std::shared_ptr<Segment> segment) {
   const uint32_t id = segment->id();
   if (segments_.size() <= id) segments_.resize(id + 1);
   HVD_CHECK(segments_[id] == nullptr, "a segment is added once");
+  by_address_.emplace(reinterpret_cast<uintptr_t>(segment->own()), segment.get());
   segments_[id] = std::move(segment);
 }
 
-void Arena::remove(uint32_t id) { segments_[id].reset(); }
+void Arena::remove(uint32_t id) {
+  by_address_.erase(reinterpret_cast<uintptr_t>(segments_[id]->own()));
+  segments_[id].reset();
+}
 
 std::optional<ArenaAddress> Arena::find(const void* data, size_t bytes) const {
   const auto at = reinterpret_cast<uintptr_t>(data);
-  for (const std::shared_ptr<Segment>& segment : segments_) {
-    if (segment == nullptr) continue;
-    const auto own = reinterpret_cast<uintptr_t>(segment->own());
-    if (at < own || at - own > segment->bytes() || bytes > segment->bytes() - (at - own)) continue;
-    return ArenaAddress{segment->id(), at - own};
-  }
-  return std::nullopt;
+  const auto after = by_address_.upper_bound(at);
+  if (after == by_address_.begin()) return std::nullopt;
+  const auto& [own, segment] = *std::prev(after);
+  const size_t offset = at - own;
+  if (offset > segment->bytes() || bytes > segment->bytes() - offset) return std::nullopt;
+  return ArenaAddress{segment->id(), offset};
 }
 
 void Arena::release_peers() {

@@ -5,8 +5,11 @@
 // segment: a gradient may outlive the epoch. The holder of the progress token only, unless said.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -45,6 +48,11 @@ class Segment {
   // After all owners populated theirs: faults in the peers' first `bytes`, so that no first access
   // does.
   void populate_peers(size_t bytes);
+  // Nobody uses the own piece from `offset` on any more: its pages go back to the machine, from all
+  // ranks that map them. A store that comes all the same takes a page and harms nobody, for the
+  // memory is used for nothing else. Nothing in a forked child, where other things may lie here.
+  // Any thread.
+  void give_back(size_t offset) noexcept;
   // The epoch is over for this rank: peers' pieces are unmapped, the own one stays.
   void release_peers();
 
@@ -52,6 +60,7 @@ class Segment {
   const uint32_t id_;
   const size_t bytes_;
   const int local_rank_;
+  const pid_t process_;
   std::vector<std::shared_ptr<Mapping>> mappings_;
   std::vector<std::byte*> addresses_;
 };
@@ -79,6 +88,7 @@ class Arena {
 
  private:
   std::vector<std::shared_ptr<Segment>> segments_;
+  std::map<uintptr_t, const Segment*> by_address_;  // of the own pieces
 };
 
 }  // namespace hvd

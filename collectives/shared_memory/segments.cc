@@ -48,8 +48,10 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::prepare_segment(Operati
   return Step::kDone;
 }
 
-// Everybody has entered, so every owner has its pages.
+// Everybody has entered, so every owner has its pages. Resolved when all have faulted in this
+// rank's: its user may let go at once, and pages that came later would stay.
 SharedMemoryCommunicator::Step SharedMemoryCommunicator::meet_segment(Operation& operation) {
+  operation.stage |= kHasReaders;
   const uint64_t wanted = std::min(operation.populate_bytes, operation.segment_bytes);
   for (; cursor_.rank < size_; ++cursor_.rank, cursor_.at = 0) {
     if (cursor_.rank == me_ || cursor_.at >= wanted) continue;

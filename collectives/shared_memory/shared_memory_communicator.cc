@@ -251,8 +251,7 @@ void SharedMemoryCommunicator::publish_done(const Operation& operation) {
   fault_point("collective_done");
   mine().done.store(operation.sequence, kRelease);
   fault_point("collective_done");
-  const bool awaited = !is_small(operation) && operation.kind != OperationKind::kBarrier &&
-                       operation.kind != OperationKind::kSegment;
+  const bool awaited = !is_small(operation) && operation.kind != OperationKind::kBarrier;
   if (awaited) ring();
 }
 

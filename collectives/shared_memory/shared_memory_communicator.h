@@ -56,7 +56,7 @@ class SharedMemoryCommunicator final : public Communicator {
     kTold = 4,        // this rank has described its side
     kRefusedHere = 8,
     kStagedData = 16,  // somebody's part comes in chunks: `done` is the commit word
-    kHasReaders = 32,  // peers read this rank's tensor: it waits for them
+    kHasReaders = 32,  // peers read this rank's tensor, or fault it in: it waits for them
     kRequested = 64,   // kSegment: the agent was asked
   };
   // How far the operation under work has come. Reset with each.

@@ -55,7 +55,7 @@ std::shared_ptr<Work> Engine::submit(std::unique_ptr<Submission> submission) {
 
 std::shared_ptr<Segment> Engine::add_segment(uint64_t bytes) {
   parts_->check_running();
-  return parts_->add_segment(bytes, bytes);
+  return parts_->add_segment(bytes, bytes, 0);
 }
 
 std::unique_ptr<BucketList> Engine::make_bucket_list(const BucketListSpec& spec) {

@@ -64,7 +64,8 @@ std::unique_ptr<BucketList> EngineBucketList::make(const std::shared_ptr<Engine:
   for (const BucketShape& bucket : spec.buckets) check_reduction(spec.reduction, bucket.type);
   const uint64_t layout_hash = compare_layouts(*parts, spec);
   Offsets offsets = lay_out(spec, parts->peers->world().local_size);
-  auto segment = parts->add_segment(offsets.end, offsets.spares);
+  // Others look at this rank's words for as long as they have theirs.
+  auto segment = parts->add_segment(offsets.end, offsets.spares, offsets.homes);
   std::unique_ptr<EngineBucketList> list(
       new EngineBucketList(parts, spec, layout_hash, std::move(offsets), std::move(segment)));
   parts->progress.hold();
@@ -146,7 +147,7 @@ EngineBucketList::EngineBucketList(std::shared_ptr<Engine::Parts> parts, const B
 
 // In the middle of a step the others wait for buckets that will never come: the epoch ends. Between
 // steps it ends only for who needs another one, and learns that from the communicator's words;
-// nothing of this rank's is under way in it then, and the arena keeps the memory that others map.
+// nothing of this rank's is under way in it then.
 EngineBucketList::~EngineBucketList() {
   if (parts_->state == Engine::Parts::State::kForked) return;
   Progress& progress = parts_->progress;

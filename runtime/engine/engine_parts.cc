@@ -195,7 +195,8 @@ void Engine::Parts::wait_for(Operation& operation, std::chrono::milliseconds tim
   progress.leave();
 }
 
-std::shared_ptr<Segment> Engine::Parts::add_segment(uint64_t bytes, uint64_t populate_bytes) {
+std::shared_ptr<Segment> Engine::Parts::add_segment(uint64_t bytes, uint64_t populate_bytes,
+                                                    uint64_t kept_bytes) {
   Operation add;
   add.kind = OperationKind::kSegment;
   add.segment = segments_made++;
@@ -203,9 +204,9 @@ std::shared_ptr<Segment> Engine::Parts::add_segment(uint64_t bytes, uint64_t pop
   add.populate_bytes = populate_bytes;
   run_or_throw(add);
   progress.hold();
-  std::shared_ptr<Segment> segment = arena.segment(add.segment);
+  const std::shared_ptr<Segment> segment = arena.segment(add.segment);
   progress.leave();
-  return segment;
+  return {segment.get(), [segment, kept_bytes](Segment*) { segment->give_back(kept_bytes); }};
 }
 
 void Engine::Parts::go_quiet() {

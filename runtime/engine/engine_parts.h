@@ -31,7 +31,11 @@ struct Engine::Parts {
   void run(Operation& operation, std::chrono::milliseconds timeout);
   // The same, and throws it.
   void run_or_throw(Operation& operation);
-  std::shared_ptr<Segment> add_segment(uint64_t bytes, uint64_t populate_bytes);
+  // When its last user lets go, the own piece's pages but the first `kept_bytes` go back to the
+  // machine. Peers touch them only in operations that this rank entered with them, and those are
+  // over by then; addresses stay until the epoch's end, since peers may use theirs.
+  std::shared_ptr<Segment> add_segment(uint64_t bytes, uint64_t populate_bytes,
+                                       uint64_t kept_bytes);
   // Closes, does its part, goes quiet; on a broken epoch returns once it is over.
   void go_quiet();
   bool on_init_thread() const { return std::this_thread::get_id() == init_thread; }

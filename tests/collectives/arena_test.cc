@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -67,6 +68,22 @@ TEST_CASE("arena: finds whose memory an address is, to the byte") {
   CHECK(arena.at(0, {2, 16}) == arena.segment(2)->at(0) + 16);
   arena.remove(2);
   CHECK_FALSE(arena.has(2));
+  CHECK_FALSE(arena.find(own, 1));
+}
+
+TEST_CASE("arena: what is given back leaves every rank's memory, and what is kept stays") {
+  const std::vector<UniqueFd> memories = pieces(2, kBytes);
+  Segment zero(0, copies(memories), kBytes, 0, kBytes);
+  zero.populate_peers(kBytes);
+  std::fill(zero.own(), zero.own() + kBytes, std::byte{7});
+  zero.give_back(8192);
+  struct stat own, peer;
+  REQUIRE(fstat(memories[0].get(), &own) == 0);
+  REQUIRE(fstat(memories[1].get(), &peer) == 0);
+  CHECK(own.st_blocks * 512 == 8192);
+  CHECK(peer.st_blocks * 512 == kBytes);
+  CHECK(zero.own()[8191] == std::byte{7});
+  CHECK(zero.own()[8192] == std::byte{0});  // a late access takes a page
 }
 
 TEST_CASE("arena: after the epoch the own piece stays and the peers' go") {

@@ -305,7 +305,9 @@ class ArenaBuffer {
 };
 
 // A collective of the init thread: every rank asks for the same. Throws kUnavailable when memory
-// runs out, with bytes and limit.
+// runs out, with bytes and limit. The memory goes back to the machine with this rank's last copy of
+// the buffer; one memory map per rank of the host, of the 65530 that Linux grants a process, stays
+// until shutdown(): use a buffer again rather than make many.
 template <Element T>
 ArenaBuffer<T> arena_buffer(size_t n) {
   void* data = nullptr;

@@ -91,7 +91,9 @@ HVD_API void broadcast_parameters(const std::vector<torch::Tensor>& tensors, int
 // same ones in the same order. A parameter that no rank used in a step keeps an undefined gradient.
 //
 // A gradient becomes memory that the ranks share, valid as long as the tensor is held; one that is
-// kept while the next two steps are made is overwritten: clone() what you keep for longer.
+// kept while the next two steps are made is overwritten: clone() what you keep for longer. That
+// memory, as much as all gradients and once more where some are kept, goes back to the machine when
+// the DistributedOptimizer and the last of the gradients are gone.
 class HVD_API DistributedOptimizer {
  public:
   using NamedParameters = torch::OrderedDict<std::string, torch::Tensor>;
