@@ -4,6 +4,8 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <array>
+#include <charconv>
 #include <exception>
 
 #include "runtime/base/error.h"
@@ -13,9 +15,15 @@
 namespace hvd {
 namespace {
 
+// As many digits as tell it from every other.
+std::string exactly(double number) {
+  std::array<char, 32> text{};
+  return {text.data(), std::to_chars(text.begin(), text.end(), number).ptr};
+}
+
 std::string settings_of(const DistributedOptimizerOptions& options) {
   return std::string("op ") + name_of(options.op) + ", predivide " +
-         std::to_string(options.gradient_predivide_factor) + ", compression " +
+         exactly(options.gradient_predivide_factor) + ", compression " +
          name_of(options.compression) + ", bucket_bytes " + std::to_string(options.bucket_bytes);
 }
 

@@ -330,6 +330,15 @@ Leaves many_leaves(int count) {
 
 }  // namespace
 
+TEST_CASE("optimizer: settings that differ in their last digits are an error on every rank") {
+  run_as_threads(2, [](const ThreadRank& rank) {
+    const double factor = rank.rank == 1 ? 2e-7 : 1e-7;
+    const std::string error = error_of(
+        [&] { Training t(rank, nets::mlp(), nets::sgd(), {.gradient_predivide_factor = factor}); });
+    EXPECT(contains(error, "predivide 1e-07") && contains(error, "predivide 2e-07"));
+  });
+}
+
 TEST_CASE("optimizer: different nets are an error on every rank that names both sides") {
   for (const int size : {2, 4}) {
     run_as_threads(size, [](const ThreadRank& rank) {
