@@ -82,6 +82,13 @@ struct Blame {
   std::string why;
 };
 
+// The job's exit status when `threw` threw because of `blamed`, whose own says nothing if it ended
+// well or we ended it.
+int code_for(const RankEnd& blamed, const RankEnd& threw) {
+  if (!failed(blamed)) return 1;
+  return blamed.sent_signal != 0 || blamed.given_up ? code_of(threw) : code_of(blamed);
+}
+
 // A rank that failed: by itself, because it was left alone, or because it had waited in vain and
 // threw; the exit status then is still its own.
 Blame blame_for(const RankEnd& end, const std::vector<RankEnd>& sorted, const JobFacts& facts) {
@@ -99,18 +106,25 @@ Blame blame_for(const RankEnd& end, const std::vector<RankEnd>& sorted, const Jo
   }
   if (threw && !is_missing(end))
     for (const RankEnd& other : sorted)
-      if (is_missing(other)) return {&other, failed(other) ? code_of(end) : 1, why};
+      if (is_missing(other)) return {&other, code_for(other, end), why};
   if (end.given_up)
     return {&end, code_of(end),
             "it did not answer after another rank had failed, so its agent killed it"};
   return {&end, code_of(end), threw ? why : ""};
 }
 
-// Of the ranks that nobody sent a signal the first that failed leads to the one to blame.
+// Of the ranks that nobody sent a signal the first that failed leads to the one to blame. Who was
+// told of a broken epoch and leads to nobody else comes behind those that failed by themselves: one
+// that others hear of may take longer to end than they do.
 std::optional<Blame> first_failure(const std::vector<RankEnd>& sorted, const JobFacts& facts) {
-  for (const RankEnd& end : sorted)
-    if (failed(end) && end.sent_signal == 0) return blame_for(end, sorted, facts);
-  return std::nullopt;
+  std::optional<Blame> told;
+  for (const RankEnd& end : sorted) {
+    if (!failed(end) || end.sent_signal != 0) continue;
+    const Blame blame = blame_for(end, sorted, facts);
+    if (!end.told || blame.rank != &end) return blame;
+    if (!told) told = blame;
+  }
+  return told;
 }
 
 // Whether a failed end follows from another: from a signal of ours, or from what libhvd had told

@@ -62,7 +62,8 @@ void ring_sleepers(Peers& peers);
 
 // This rank declares the epoch broken: notes its reason (the first one of all ranks is kept),
 // raises trouble, wakes everybody and tells the agent. What comes of it is `engine.md` 7: nobody
-// gives up, everybody closes. `missing`: the local ranks it waited for in vain, who are to blame.
+// gives up, everybody closes. `missing`: the local ranks who are to blame: those it waited for in
+// vain, or itself.
 // Any thread.
 void raise_trouble(Peers& peers, TroubleReason reason, const std::string& text,
                    std::span<const int> missing = {}) noexcept;

@@ -116,12 +116,14 @@ std::string HostMemory::Impl::trouble_text() const {
   return who + " gave up: " + std::string(text, strnlen(text, sizeof RankWords::reason));
 }
 
-// Who waited for whom in vain is in the words of the rank that broke the epoch off.
+// Who is to blame, of those that were waited for in vain or of its own, is in the words of the rank
+// that broke the epoch off.
 void HostMemory::Impl::add_waited_in_vain(RankFacts& facts) const {
   const uint32_t word = epoch->block().reason.load(std::memory_order_acquire);
   const auto reason = static_cast<TroubleReason>(word & 0xff);
   const int waited = static_cast<int>(word >> 8);
-  if ((reason != TroubleReason::kTimeout && reason != TroubleReason::kLeft) ||
+  if ((reason != TroubleReason::kTimeout && reason != TroubleReason::kLeft &&
+       reason != TroubleReason::kEngineError) ||
       waited >= epoch->local_size())
     return;
   const RankWords& words = epoch->block().rank(waited);

@@ -93,13 +93,13 @@ uint64_t EngineBucketList::compare_layouts(Engine::Parts& parts, const BucketLis
   const auto second = static_cast<int>(other - hashes.begin());
   const std::vector<std::string> texts =
       gather(parts, spec.name, local_rank == 0 || local_rank == second ? words : std::string());
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      "the parameters of \"" + spec.name + "\" differ between ranks: " +
-          layout_difference({first_rank, texts.front()},
-                            {first_rank + second, texts[static_cast<size_t>(second)]}) +
-          "; build the same model and optimizer on all ranks (contiguous() undoes the strides "
-          "that a checkpoint brought)");
+  const std::string difference = layout_difference(
+      {first_rank, texts.front()}, {first_rank + second, texts[static_cast<size_t>(second)]});
+  const bool strides = difference.find(" with strides ") != std::string::npos;
+  throw Error(ErrorCode::kInvalidArgument,
+              "the parameters of \"" + spec.name + "\" differ between ranks: " + difference +
+                  "; build the same model and optimizer on all ranks" +
+                  (strides ? " (contiguous() undoes the strides that a checkpoint brought)" : ""));
 }
 
 EngineBucketList::Offsets EngineBucketList::lay_out(const BucketListSpec& spec, int ranks) {
@@ -156,9 +156,10 @@ EngineBucketList::~EngineBucketList() {
   const bool breaking = progress.end().broken() && !progress.over();
   progress.leave();
   if (in_step)
-    raise_trouble(*parts_->peers, TroubleReason::kAbort,
+    raise_trouble(*parts_->peers, TroubleReason::kLeft,
                   "rank " + std::to_string(parts_->peers->world().rank) + " let go of \"" +
-                      spec_.name + "\" in the middle of a step");
+                      spec_.name + "\" in the middle of a step",
+                  std::span(&rank_, 1));
   if (in_step || breaking) progress.wait_until_over();
   progress.hold();
   communicator_->close();

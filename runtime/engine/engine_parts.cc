@@ -75,9 +75,12 @@ void Engine::Parts::start() {
   try {
     meet();
   } catch (const std::exception& error) {
+    const int me = peers->world().local_rank;
+    const bool by_others = dynamic_cast<const CommFailure*>(&error) != nullptr;
     raise_trouble(
         *peers, TroubleReason::kEngineError,
-        "rank " + std::to_string(peers->world().rank) + " could not start: " + error.what());
+        "rank " + std::to_string(peers->world().rank) + " could not start: " + error.what(),
+        std::span(&me, by_others ? 0 : 1));
     go_quiet();
     progress.stop_engine_thread();
     state = State::kLeft;

@@ -64,8 +64,10 @@ bool Progress::advance() {
 bool Progress::break_off(const std::exception& error) {
   // On the way out too: as an error of a communicator.
   if (end_.broken()) check_failed("advance()", error.what(), __FILE__, __LINE__);
+  const int me = peers_.world().local_rank;
   raise_trouble(peers_, TroubleReason::kEngineError,
-                "rank " + std::to_string(peers_.world().rank) + " failed: " + error.what());
+                "rank " + std::to_string(peers_.world().rank) + " failed: " + error.what(),
+                std::span(&me, 1));
   return true;
 }
 

@@ -228,9 +228,24 @@ TEST_CASE("failure report: who was waited for in vain in a collective is the fai
   CHECK(verdict.status.code == 3);
   CHECK(verdict.why == "rank 0 waited 1 s for rank 2 in allreduce");
   // One of those that were waited for fails by itself: no matter who is seen first.
-  RankEnd itself = code(2, 9, 1);
-  itself.waited_for = {2};
-  CHECK(attribute(facts({threw, itself})).status.code == 9);
+  for (const int batch : {1, 2, 4}) {
+    RankEnd itself = code(2, 9, batch);
+    itself.waited_for = {2};
+    const Verdict own = attribute(facts({threw, itself}));
+    CHECK(own.first->rank == 2);
+    CHECK(own.status.code == 9);
+  }
+}
+
+TEST_CASE("failure report: who failed by itself is first, though who was told of it ended sooner") {
+  RankEnd told = code(0, 1, 1);
+  told.told = true;
+  const Verdict verdict = attribute(facts({told, code(1, 7, 2)}));
+  REQUIRE(verdict.first);
+  CHECK(verdict.first->rank == 1);
+  CHECK(verdict.status.code == 7);
+  CHECK(verdict.fallout.size() == 1);
+  CHECK(attribute(facts({told, code(1, 0, 2)})).first->rank == 0);
 }
 
 TEST_CASE(

@@ -194,6 +194,7 @@ TEST_CASE("bucket list: ranks whose layouts differ are told both sides, and the 
   CHECK_THAT(said[0],
              Catch::Contains("\"sgd\" differ between ranks: rank 0 has bias float32 [1], ") &&
                  Catch::Contains("parameter 2 of 2; rank 2 has bias float32 [9], "));
+  CHECK_THAT(said[0], !Catch::Contains("contiguous"));
   CHECK(said[0] == said[1]);
   CHECK(said[0] == said[2]);
 }
@@ -303,6 +304,28 @@ TEST_CASE("bucket list: let go of by all, here sooner and there later, it breaks
     }
   });
   CHECK(steps == 4 * 50);
+}
+
+TEST_CASE("bucket list: its memory goes back with its last user, but for what others look at") {
+  const std::vector<BucketShape> shapes(2, {DataType::kFloat32, 1 << 20});
+  std::atomic<size_t> before{0}, held{0}, after{0};
+  run_engines(2, [&](int, Engine& engine) {
+    BucketListSpec spec = spec_of("sgd");
+    spec.buckets = shapes;
+    auto list = engine.make_bucket_list(spec);
+    const std::byte* const home = list->memory(0, Home::kHome);
+    auto gradient = list->segment();
+    constexpr size_t kBytes = size_t{4} << 20;
+    before += resident_pages(home, kBytes);
+    list.reset();
+    held += resident_pages(home, kBytes);
+    gradient.reset();
+    barrier(engine);
+    after += resident_pages(home, kBytes);
+  });
+  CHECK(before == 2 * 1024);
+  CHECK(held == before);
+  CHECK(after == 0);
 }
 
 TEST_CASE("bucket list: outlives its engine and says so") {

@@ -1,6 +1,10 @@
 // Threads as ranks.
 #include "tests/runtime/engine/engine_ranks.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -69,6 +73,14 @@ std::shared_ptr<Work> broadcast_async(Engine& engine, std::span<float> data,
 void barrier(Engine& engine) {
   Operation operation;
   engine.run(operation);
+}
+
+size_t resident_pages(const std::byte* data, size_t bytes) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  std::vector<unsigned char> there((bytes + page - 1) / page);
+  if (mincore(const_cast<std::byte*>(data), bytes, there.data()) != 0) return SIZE_MAX;
+  return static_cast<size_t>(
+      std::count_if(there.begin(), there.end(), [](int x) { return (x & 1) != 0; }));
 }
 
 }  // namespace hvd

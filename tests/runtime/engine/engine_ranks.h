@@ -30,4 +30,7 @@ std::shared_ptr<Work> broadcast_async(Engine& engine, std::span<float> data,
                                       const std::string& name);
 void barrier(Engine& engine);
 
+// Pages of this memory that are there, for whomever.
+size_t resident_pages(const std::byte* data, size_t bytes);
+
 }  // namespace hvd

@@ -2,7 +2,6 @@
 #include "runtime/engine/engine.h"
 
 #include <sched.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -406,14 +405,6 @@ TEST_CASE("engine: segments are added in program order and reduced in place") {
   CHECK(wrong == 0);
 }
 
-// Pages of this memory that are there, for whomever.
-size_t pages_of(const std::byte* data, size_t bytes) {
-  std::vector<unsigned char> there((bytes + 4095) / 4096);
-  if (mincore(const_cast<std::byte*>(data), bytes, there.data()) != 0) return SIZE_MAX;
-  return static_cast<size_t>(
-      std::count_if(there.begin(), there.end(), [](int x) { return x & 1; }));
-}
-
 TEST_CASE("engine: memory that its last user let go of is given back, on all ranks") {
   constexpr size_t kBytes = 4 << 20;
   std::atomic<size_t> first{0}, left{0};
@@ -425,13 +416,13 @@ TEST_CASE("engine: memory that its last user let go of is given back, on all ran
       mine.push_back(segment->own());
       auto another = segment;
       segment.reset();
-      if (i == 0) first += pages_of(mine[0], kBytes);
+      if (i == 0) first += resident_pages(mine[0], kBytes);
       if (i > 0 && rank == i % 3) continue;  // at once, when others may still be faulting it in
       std::span data(reinterpret_cast<float*>(another->own()), kBytes / sizeof(float));
       std::fill(data.begin(), data.end(), static_cast<float>(rank));
     }
     barrier(engine);
-    for (const std::byte* one : mine) left += pages_of(one, kBytes);
+    for (const std::byte* one : mine) left += resident_pages(one, kBytes);
     std::array<float, 1> x{1};
     sum(engine, x);
     wrong += x[0] != 3;
