@@ -97,7 +97,8 @@ std::string how_to_run(const JobSpec& spec, const std::vector<std::string>& entr
 }
 
 // Of a file that may be executed: whether the kernel will know how.
-std::optional<Refusal> check_first_bytes(const JobSpec& spec, const std::string& path) {
+std::optional<Refusal> check_first_bytes(const JobSpec& spec, const std::string& path,
+                                         const std::vector<std::string>& entries) {
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   char buffer[256];
   const ssize_t count = file ? read(file.get(), buffer, sizeof buffer) : -1;
@@ -107,8 +108,9 @@ std::optional<Refusal> check_first_bytes(const JobSpec& spec, const std::string&
   if (!start.starts_with("#!")) {
     if (start.find('\0') != start.npos) return std::nullopt;  // some kind of program
     return Refusal{kExitNotExecutable,
-                   quoted(name) + " is neither a program nor a script with a #! line; try: " +
-                       example(spec, {"sh", name})};
+                   quoted(name) + " is neither a program nor a script with a #! line; " +
+                       (name.ends_with(".py") ? how_to_run(spec, entries)
+                                              : "try: " + example(spec, {"sh", name}))};
   }
   std::string_view line = start.substr(2, start.find('\n') - 2);
   line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
@@ -139,7 +141,7 @@ std::optional<Refusal> check_path_command(const JobSpec& spec,
     return Refusal{kExitNotExecutable, quoted(name) + " has no permission to be executed; " +
                                            how_to_run(spec, entries)};
   }
-  return check_first_bytes(spec, path);
+  return check_first_bytes(spec, path, entries);
 }
 
 std::optional<Refusal> check_command(const JobSpec& spec, const std::string& path) {
@@ -148,7 +150,7 @@ std::optional<Refusal> check_command(const JobSpec& spec, const std::string& pat
   if (name.find('/') != name.npos) return check_path_command(spec, entries);
   std::string not_executable;
   const std::string program = find_program(entries, name, not_executable);
-  if (!program.empty()) return check_first_bytes(spec, program);
+  if (!program.empty()) return check_first_bytes(spec, program, entries);
   if (!not_executable.empty()) {
     return Refusal{kExitNotExecutable,
                    quoted(not_executable) + " has no permission to be executed"};

@@ -33,8 +33,8 @@ AgentChannels LocalCarrier::start_agent(const Host& host) {
   options.stdout_fd = output.write.get();
   options.stderr_fd = words.write.get();
   options.extra_fd = theirs.get();
-  // Its own session, so that Ctrl-C does not reach it. No parent-death signal: our death reaches
-  // the agent as the end of its lease.
+  // Its own session, so that Ctrl-C does not reach it. No parent-death signal that ends it: our
+  // death reaches the agent as the end of its lease, and the keeper asks for SIGCONT itself.
   options.new_session = true;
   const SpawnResult result = spawn(options);
   if (result.pid == 0)

@@ -97,8 +97,10 @@ void Output::open_files() {
     make_folder(folder);
     for (const char* stream : kRankFiles) {
       const std::string name = folder + stream;
-      UniqueFd file(open(name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-      if (!file) {
+      // What is there already may be a pipe: one that nobody reads is an error, no reason to wait.
+      UniqueFd file(open(name.c_str(),
+                         O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666));
+      if (!file || fcntl(file.get(), F_SETFL, O_WRONLY) != 0) {
         throw Error(ErrorCode::kInvalidArgument,
                     "cannot write the output file " + name + ": " + std::strerror(errno));
       }

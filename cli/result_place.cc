@@ -22,7 +22,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kLinksMax = 40;  // as the kernel's
+constexpr int kLinksMax = 40;    // as the kernel's
+constexpr int kDraftsMax = 100;  // names that others of this pid left behind
 
 struct Failure {
   const char* step = "";
@@ -66,8 +67,15 @@ Failure write_in_place(const ResultPlace& place, const std::string& text,
 }
 
 Failure replace(const std::string& path, const std::string& text, Clock::duration patience) {
-  const std::string draft = path + "." + std::to_string(getpid());
-  UniqueFd file(open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666));
+  // A name of its own, for one made from `path` may be too long.
+  const fs::path folder = fs::path(path).parent_path();
+  std::string draft;
+  UniqueFd file;
+  for (int i = 0; !file && i < kDraftsMax; ++i) {
+    draft = folder / (".hvdrun." + std::to_string(getpid()) + "." + std::to_string(i));
+    file = UniqueFd(open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (!file && errno != EEXIST) break;
+  }
   if (!file) return {"open", errno};
   Failure failure = write_all(file, text, patience);
   file.reset();
@@ -97,8 +105,9 @@ ResultPlace find_result_place(const std::string& path) {
     const fs::path parent = here.has_parent_path() ? here.parent_path() : fs::path(".");
     const fs::path folder = fs::canonical(parent, error);
     if (error) return {here};
-    // The text of such a link names nothing that could be opened.
-    if (folder == fs::canonical("/proc/self/fd", error)) {
+    // The text of such a link names nothing that could be opened. Threads have such a folder, too.
+    if (folder.filename() == "fd" &&
+        folder.string().starts_with("/proc/" + std::to_string(getpid()) + "/")) {
       const int descriptor = number_of(here.filename());
       if (descriptor >= 0) return {path, descriptor};
     }

@@ -9,11 +9,17 @@
 namespace hvd {
 namespace {
 
-// So that no socket of ours lands on 0, 1 or 2.
+// So that no socket of ours lands on 0, 1 or 2. What is to be closed by exec came with none: a
+// library took the free place for itself before main().
 void fill_standard_fds() {
-  for (int fd = 0; fd < 3; ++fd)
-    if (fcntl(fd, F_GETFD) < 0)
-      open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY);  // lowest free = fd
+  for (int fd = 0; fd < 3; ++fd) {
+    const int flags = fcntl(fd, F_GETFD);
+    if (flags >= 0 && (flags & FD_CLOEXEC) == 0) continue;
+    const int null = open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY);
+    if (null < 0 || null == fd) continue;
+    dup2(null, fd);
+    close(null);
+  }
 }
 
 // Core dumps would hold the job's secrets. Returns what workers get back.

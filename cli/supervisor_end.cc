@@ -138,8 +138,8 @@ bool Supervisor::over() const {
 }
 
 // Not the job's: what this process had started before it was hvdrun, as a shell has that ends in
-// `x & exec hvdrun …` or puts `> >(tee log)` behind it, and what that left to us. The job's
-// processes are all in sessions that began below us, and nobody can join another session.
+// `x & exec hvdrun …` or puts `> >(tee log)` behind it, and what that left to us in our session.
+// The job's processes are all in sessions that began below us, and nobody can join another session.
 bool Supervisor::is_stranger(pid_t child) const {
   return earlier_children_.contains(child) || getsid(child) == getsid(0);
 }

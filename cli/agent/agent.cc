@@ -444,6 +444,7 @@ void run_agent(int argc, char** argv) {
   Kept kept = become_kept(argc, argv);
   try {
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);  // an error of the memory that is asked for, see `ulimit -f`
     // It came by number and so without the flag: every worker would hold hvdrun's control stream
     // open.
     fcntl(kControlFd, F_SETFD, FD_CLOEXEC);

@@ -48,7 +48,8 @@ UniqueFd make_memory(const char* name, uint64_t bytes) {
   if (!fd && errno == EINVAL) fd.reset(memfd_create(name, kFlags));  // an older kernel
   if (!fd) throw std::system_error(errno, std::generic_category(), "memfd_create");
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
-    throw std::system_error(errno, std::generic_category(), "ftruncate");
+    throw std::system_error(errno, std::generic_category(),
+                            errno == EFBIG ? "ftruncate beyond ulimit -f" : "ftruncate");
   // Without the seals a rank could shrink what others map, and they would die of SIGBUS.
   if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     throw std::system_error(errno, std::generic_category(), "seal a memfd");

@@ -147,6 +147,9 @@ TEST_CASE("job check: a script without a line for the kernel, or with a wrong on
   CHECK(check(job({"./bare"}, folder.path())) ==
         "126 \"./bare\" is neither a program nor a script with a #! line; try: hvdrun -np 2 sh "
         "./bare");
+  folder.write("bare.py", "import sys\n", 0755);
+  CHECK_THAT(check(job({"./bare.py"}, folder.path())),
+             Catch::Contains("; try: hvdrun -np 2 python") && Catch::EndsWith(" ./bare.py"));
   CHECK(check(job({"./dos"}, folder.path())) ==
         "126 \"./dos\" asks to be run by \"/bin/sh\\x0d\", which is not there; correct its first "
         "line or put an interpreter before it");

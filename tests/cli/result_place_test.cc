@@ -2,6 +2,7 @@
 #include "cli/result_place.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -66,6 +67,9 @@ TEST_CASE("result place: a file is there as a whole, and no draft of it") {
     CHECK(content(path) == text);
   }
   CHECK(files_in(folder.path()) == 1);
+  const std::string longest = folder.path() / std::string(NAME_MAX, 'n');
+  CHECK(write_result_file(longest, "x").empty());
+  CHECK(files_in(folder.path()) == 2);
   const std::string gone = folder.path() / "gone/result.json";
   CHECK(write_result_file(gone, "x") ==
         "cannot write the result file " + gone + " (open): No such file or directory");

@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import tempfile
@@ -28,6 +29,13 @@ def last_line(seen):
 def ten_epochs():
     seen = run(*worker("epochs"), np=3)
     expect(seen.returncode, 0, seen.stderr)
+
+
+def memory_beyond_the_limit_of_files_is_an_error_of_the_rank():
+    limit = 64 << 10
+    seen = run(*worker("epochs"), np=2, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+    expect(seen.returncode, 1, seen.stderr)
+    assert b"ulimit -f" in seen.stderr and b"SIGXFSZ" not in seen.stderr, seen.stderr
 
 
 def a_rank_that_crashes_is_named_and_survivors_are_told():
@@ -172,7 +180,8 @@ def a_rank_behind_a_wrapper_is_known_too():
 
 
 support.parse_options("worker")
-support.main(ten_epochs, a_rank_that_crashes_is_named_and_survivors_are_told,
+support.main(ten_epochs, memory_beyond_the_limit_of_files_is_an_error_of_the_rank,
+             a_rank_that_crashes_is_named_and_survivors_are_told,
              a_rank_killed_inside_a_collective_is_named_with_what_it_did, a_rank_that_deserts_with_code_0_is_the_failure,
              a_rank_that_ended_well_is_not_blamed_for_what_others_fail_by,
              a_collective_that_waits_too_long_fails_and_names_who_is_missing, a_stall_is_warned_of_with_the_missing_ranks,

@@ -103,6 +103,15 @@ def an_output_directory_that_cannot_be_made():
     assert b"/proc/nowhere" in seen.stderr, seen.stderr
 
 
+def a_pipe_that_nobody_reads_in_a_files_place_is_refused():
+    with tempfile.TemporaryDirectory() as folder:
+        os.mkdir(os.path.join(folder, "rank.1"))
+        os.mkfifo(os.path.join(folder, "rank.1", "stdout"))
+        seen = run("--output-filename", folder, "--", "true")
+        expect(seen.returncode, 2)
+        assert b"rank.1/stdout" in seen.stderr, seen.stderr
+
+
 def a_reader_that_leaves_is_sigpipe():
     for np in (1, 4):
         line = f"'{support.options.hvdrun}' -np {np} -- yes </dev/null 2>/dev/null | head -1; exit ${{PIPESTATUS[0]}}"
@@ -172,6 +181,11 @@ def output_files_on_a_full_disk_are_said_once_and_the_job_goes_on():
 def closed_descriptors_are_no_trap():
     line = f"'{support.options.hvdrun}' -np 2 -- true <&- >&- 2>&-"
     expect(subprocess.run(["bash", "-c", line], timeout=20).returncode, 0)
+    for closed in ("<&-", "<&- 2>&-"):  # who reads comes to an end
+        line = f"'{support.options.hvdrun}' -np 2 -- sh -c 'cat; echo read' {closed}"
+        seen = subprocess.run(["bash", "-c", line], stdout=subprocess.PIPE, timeout=20)
+        expect(seen.returncode, 0)
+        expect(seen.stdout.count(b"read\n"), 2)
 
 
 def a_grandchild_that_holds_the_pipe_does_not_hold_hvdrun():
@@ -184,7 +198,8 @@ def a_grandchild_that_holds_the_pipe_does_not_hold_hvdrun():
 support.main(every_line_has_its_ranks_tag, lines_stay_whole_when_pieces_mix, two_streams_on_one_file_do_not_tear,
              any_byte_comes_through, a_carriage_return_ends_a_line, a_last_line_without_an_end_gets_none, a_prompt_comes_out,
              timestamps_as_horovods, each_rank_has_its_files, only_some_ranks_are_shown, colour_only_where_it_is_wanted,
-             an_output_directory_that_cannot_be_made, a_reader_that_leaves_is_sigpipe,
+             an_output_directory_that_cannot_be_made, a_pipe_that_nobody_reads_in_a_files_place_is_refused,
+             a_reader_that_leaves_is_sigpipe,
              a_reader_of_stderr_that_leaves_is_sigpipe_too,
              a_full_disk_is_said_once_and_is_no_success, output_files_that_may_not_grow_are_said_once_and_the_job_goes_on,
              standard_output_that_may_not_grow_is_said_once_and_the_job_goes_on,
