@@ -208,9 +208,19 @@ class Training {
       archive.read("optimizer", optimizer);
       model_->load(model);
       sgd_.load(optimizer);
+      use_flags();
       first_epoch_ = epoch.item<int>() + 1;
     } catch (const std::exception& error) {
       throw std::runtime_error(o_.checkpoint + ": is no whole checkpoint: " + error_line(error));
+    }
+  }
+
+  // A checkpoint brings the learning rate of its run; the flags and the number of ranks are this
+  // one's.
+  void use_flags() {
+    for (auto& group : sgd_.param_groups()) {
+      auto& options = static_cast<torch::optim::SGDOptions&>(group.options());
+      options.lr(o_.lr * hvd::size()).momentum(o_.momentum);
     }
   }
 

@@ -68,6 +68,13 @@ class Mnist(unittest.TestCase):
         self.assertEqual(self.run_mnist("--epochs", "5", "--resume", name="parts.pt").returncode, 0)
         self.assertNotEqual(self.tensors("whole.pt"), self.tensors("parts.pt"))
 
+    def test_resumed_run_takes_its_own_flags(self):
+        first = self.run_mnist("--epochs", "1")
+        second = self.run_mnist("--epochs", "2", "--resume", "--lr", "0")
+        self.assertEqual([first.returncode, second.returncode], [0, 0], second.stderr)
+        tested = lambda done: re.search(r"Test set: .*", done.stdout).group(0)  # noqa: E731
+        self.assertEqual(tested(first), tested(second))
+
     def test_killed_run_goes_on_with_the_same_bits(self):
         flags = ["--epochs", "4", "--batch-size", "16", "--log-interval", "1"]
         whole = self.run_mnist(*flags, name="whole.pt")
