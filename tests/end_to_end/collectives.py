@@ -34,7 +34,7 @@ def ten_epochs():
 def memory_beyond_the_limit_of_files_is_an_error_of_the_rank():
     limit = 64 << 10
     seen = run(*worker("epochs"), np=2, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
-    expect(seen.returncode, 1, seen.stderr)
+    expect(seen.returncode, 3, seen.stderr)
     assert b"ulimit -f" in seen.stderr and b"SIGXFSZ" not in seen.stderr, seen.stderr
 
 
