@@ -66,13 +66,15 @@ def the_result_file_of_a_time_limit():
 
 def two_that_fail_on_their_own_are_not_each_others_fallout():
     with tempfile.TemporaryDirectory() as folder:
-        job = start("--result-file", f"{folder}/result.json", "--", "bash", "-c",
-                    f"while [ ! -e {folder}/go ]; do sleep 0.01; done; exit 3")
+        gate = os.path.join(folder, "gate")
+        os.mkfifo(gate)
+        job = start("--result-file", f"{folder}/result.json", "--", "bash", "-c", f": <{gate}; exit 3")
         ranks = wait_for_ranks(job, 2)
         agent = support.agent_of(job.pid)
         os.kill(agent, signal.SIGSTOP)  # so that it can send the second no signal because of the first
-        with open(f"{folder}/go", "w"):
-            wait_for(lambda: all(support.state(rank) == "Z" for rank in ranks))
+        opened = os.open(gate, os.O_RDWR)  # for who waits to read from it; this itself waits for nobody
+        wait_for(lambda: all(support.state(rank) == "Z" for rank in ranks))
+        os.close(opened)
         os.kill(agent, signal.SIGCONT)
         _, err = job.communicate(timeout=20)
         expect(job.returncode, 3)
