@@ -173,6 +173,11 @@ std::byte* EngineBucketList::memory(int bucket, Home home) const {
          offsets_.bucket[static_cast<size_t>(bucket)];
 }
 
+void EngineBucketList::check_mapped() const {
+  if (parts_->state.load(std::memory_order_relaxed) == Engine::Parts::State::kForked)
+    throw_forked();
+}
+
 void EngineBucketList::ready(int bucket, Home home) {
   if (parts_->state.load(std::memory_order_relaxed) != Engine::Parts::State::kRunning) return;
   Bucket& one = buckets_[static_cast<size_t>(bucket)];

@@ -24,6 +24,7 @@ class EngineBucketList final : public BucketList, private Feed {
 
   std::byte* memory(int bucket, Home home) const override;
   const std::shared_ptr<Segment>& segment() const override { return segment_; }
+  void check_mapped() const override;
   void ready(int bucket, Home home) override;
   StepVerdict finish(const StepWord& word) override;
   uint64_t step() const override { return step_.load(std::memory_order_relaxed); }

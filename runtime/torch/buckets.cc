@@ -130,6 +130,8 @@ void Buckets::set_passes_per_step(int passes) {
 }
 
 void Buckets::on_gradient(size_t index) {
+  list_
+      ->check_mapped();  // before the lock, too: it may have been held when this process was forked
   MutexLock lock(mutex_);
   try {
     accept_gradient(index);
@@ -186,6 +188,7 @@ Home Buckets::gather(const Bucket& bucket) {
 }
 
 StepVerdict Buckets::finish(const Additions& additions) {
+  list_->check_mapped();
   StepWord word;
   {
     MutexLock lock(mutex_);

@@ -35,6 +35,7 @@ class NothingBucketList final : public BucketList {
   }
   const std::shared_ptr<Segment>& segment() const override { return segment_; }
 
+  void check_mapped() const override {}
   void ready(int, Home) override {}
   StepVerdict finish(const StepWord& word) override {
     ++step_;

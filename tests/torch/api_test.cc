@@ -8,6 +8,9 @@
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <memory>
 #include <string>
 #include <thread>
@@ -117,6 +120,36 @@ TEST_CASE("api: a DistributedOptimizer belongs to the thread that called init()"
     error = error_of([&] { hvd::DistributedOptimizer o(sgd, net->named_parameters()); });
   }).join();
   CHECK(contains(error, "in the thread that called hvd::init()"));
+}
+
+TEST_CASE("api: in a forked child backward() and step() throw, and the rank trains on") {
+  Job job;
+  torch::nn::Linear net(2, 2);
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+  hvd::broadcast_parameters(*net, 0);
+  hvd::DistributedOptimizer optimizer(sgd, net->named_parameters());
+  const auto train = [&] {
+    optimizer.zero_grad();
+    net(at::ones({1, 2})).sum().backward();
+    optimizer.step();
+  };
+  train();
+  optimizer.zero_grad();
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto refused = [](const std::string& text) {
+      return contains(text, "forked from a rank");
+    };
+    const std::string backward = error_of([&] { net(at::ones({1, 2})).sum().backward(); });
+    net->zero_grad();
+    const std::string step = error_of([&] { optimizer.step(); });
+    _exit(refused(backward) && refused(step) ? 0 : 1);
+  }
+  int status = -1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  train();
+  CHECK(net->bias.grad().equal(at::ones({2})));
 }
 
 TEST_CASE("api: gradients and optimizer outlive shutdown()") {
