@@ -33,6 +33,9 @@
 
 namespace hvd {
 
+template <class T>
+class ArenaBuffer;
+
 // ---- who is who
 
 // Meets the other ranks; again after shutdown() by all, for the next epoch. Throws kTimeout naming
@@ -161,6 +164,16 @@ Part part_of(Range&& range) {
           ElementType<std::ranges::range_value_t<Range>>::value};
 }
 
+// What keeps the memory: of an ArenaBuffer its own, of anything else the caller's care.
+template <class Range>
+Keep keeper_of(const Range&) {
+  return nullptr;
+}
+template <class T>
+Keep keeper_of(const ArenaBuffer<T>& buffer) {
+  return buffer.memory();
+}
+
 template <class T>
 Allocate into(std::vector<T>& result) {
   return [&result](std::span<const uint64_t> counts) -> void* {
@@ -212,10 +225,11 @@ auto allreduce(const Range& data, const AllreduceOptions& options = {}) {
   return result;
 }
 
-// The data stay where they are, and untouched by the caller, until the Work is done.
+// The data stay where they are, and untouched by the caller, until the Work is done. An ArenaBuffer
+// is kept until then; of anything else, a span of one included, that is up to the caller.
 template <MutableElements Range>
 std::shared_ptr<Work> allreduce_async_(Range&& data, const AllreduceOptions& options = {}) {
-  return detail::allreduce_async(detail::part_of(data), options, nullptr);
+  return detail::allreduce_async(detail::part_of(data), options, detail::keeper_of(data));
 }
 
 template <CopiedElements Range>
@@ -242,7 +256,7 @@ auto broadcast(const Range& data, int root, const BroadcastOptions& options = {}
 template <MutableElements Range>
 std::shared_ptr<Work> broadcast_async_(Range&& data, int root,
                                        const BroadcastOptions& options = {}) {
-  return detail::broadcast_async(detail::part_of(data), root, options, nullptr);
+  return detail::broadcast_async(detail::part_of(data), root, options, detail::keeper_of(data));
 }
 
 // All ranks' parts, in rank order; their lengths may differ.
@@ -281,8 +295,8 @@ HVD_API std::vector<std::vector<std::byte>> allgather_bytes(std::span<const std:
 
 // ---- memory
 
-// `n` zeros in memory that collectives reduce without a copy. Kept by copies of the buffer; may
-// outlive shutdown().
+// `n` zeros in memory that collectives reduce without a copy. Kept by copies of the buffer, and by
+// operations on it that are under way; may outlive shutdown().
 template <class T>
 class ArenaBuffer {
  public:
@@ -292,6 +306,7 @@ class ArenaBuffer {
 
   T* data() const { return data_; }
   size_t size() const { return size_; }
+  const std::shared_ptr<void>& memory() const { return memory_; }
   T* begin() const { return data_; }
   T* end() const { return data_ + size_; }
   T& operator[](size_t i) const { return data_[i]; }
