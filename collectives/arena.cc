@@ -35,6 +35,7 @@ class Mapping {
   Mapping(Key key, std::byte* address, size_t bytes)
       : key_(key), address_(address), bytes_(bytes) {}
   ~Mapping() {
+    if (getpid() != process_) return;  // a forked child has other things there, if anything
     munmap(address_, bytes_);
     MutexLock lock(registry().mutex);
     if (auto it = registry().mappings.find(key_);
@@ -59,6 +60,7 @@ class Mapping {
   const Key key_;
   std::byte* const address_;
   const size_t bytes_;
+  const pid_t process_ = getpid();
 };
 
 namespace {
@@ -132,11 +134,6 @@ void Segment::populate(int local_rank, size_t offset, size_t bytes) {
     reinterpret_cast<std::atomic<uint8_t>*>(base + at)->fetch_or(0, std::memory_order_relaxed);
 }
 
-void Segment::populate_peers(size_t bytes) {
-  for (size_t k = 0; k < addresses_.size(); ++k)
-    if (static_cast<int>(k) != local_rank_) populate(static_cast<int>(k), 0, bytes);
-}
-
 void Segment::give_back(size_t offset) noexcept {
   static const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   const size_t begin = (offset + page - 1) / page * page;
@@ -150,6 +147,11 @@ void Segment::release_peers() {
     mappings_[k].reset();
     addresses_[k] = nullptr;
   }
+}
+
+Arena::~Arena() {
+  for (const std::shared_ptr<Segment>& segment : segments_)
+    if (segment != nullptr) segment->release_peers();
 }
 
 void Arena::add(std::shared_ptr<Segment> segment) {
@@ -173,11 +175,6 @@ std::optional<ArenaAddress> Arena::find(const void* data, size_t bytes) const {
   const size_t offset = at - own;
   if (offset > segment->bytes() || bytes > segment->bytes() - offset) return std::nullopt;
   return ArenaAddress{segment->id(), offset};
-}
-
-void Arena::release_peers() {
-  for (const std::shared_ptr<Segment>& segment : segments_)
-    if (segment != nullptr) segment->release_peers();
 }
 
 }  // namespace hvd

@@ -45,15 +45,12 @@ class Segment {
   // Faults in [offset, offset + bytes) of one rank's piece. The owner goes first: pages are charged
   // to who touches them first.
   void populate(int local_rank, size_t offset, size_t bytes);
-  // After all owners populated theirs: faults in the peers' first `bytes`, so that no first access
-  // does.
-  void populate_peers(size_t bytes);
   // Nobody uses the own piece from `offset` on any more: its pages go back to the machine, from all
   // ranks that map them. A store that comes all the same takes a page and harms nobody, for the
   // memory is used for nothing else. Nothing in a forked child, where other things may lie here.
   // Any thread.
   void give_back(size_t offset) noexcept;
-  // The epoch is over for this rank: peers' pieces are unmapped, the own one stays.
+  // Nobody uses peers' pieces any more: they are unmapped, the own one stays.
   void release_peers();
 
  private:
@@ -75,6 +72,12 @@ struct ArenaAddress {
 
 class Arena {
  public:
+  Arena() = default;
+  // What outlives it, a gradient or a buffer, keeps this rank's own piece only.
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
   void add(std::shared_ptr<Segment> segment);
   void remove(uint32_t id);
   const std::shared_ptr<Segment>& segment(uint32_t id) const { return segments_[id]; }
@@ -84,7 +87,6 @@ class Arena {
   std::byte* at(int local_rank, ArenaAddress address) const {
     return segments_[address.segment]->at(local_rank) + address.offset;
   }
-  void release_peers();
 
  private:
   std::vector<std::shared_ptr<Segment>> segments_;

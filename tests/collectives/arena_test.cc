@@ -41,7 +41,7 @@ TEST_CASE("arena: what one rank writes into its piece the others read") {
   const std::vector<UniqueFd> memories = pieces(2, kBytes);
   Segment zero(0, copies(memories), kBytes, 0, kBytes);
   Segment one(0, copies(memories), kBytes, 1, 0);
-  one.populate_peers(kBytes);
+  one.populate(0, 0, kBytes);
   std::memcpy(zero.own() + 100, "hello", 6);
   CHECK(std::strcmp(reinterpret_cast<char*>(one.at(0) + 100), "hello") == 0);
   CHECK(one.own()[100] == std::byte{0});
@@ -74,7 +74,7 @@ TEST_CASE("arena: finds whose memory an address is, to the byte") {
 TEST_CASE("arena: what is given back leaves every rank's memory, and what is kept stays") {
   const std::vector<UniqueFd> memories = pieces(2, kBytes);
   Segment zero(0, copies(memories), kBytes, 0, kBytes);
-  zero.populate_peers(kBytes);
+  zero.populate(1, 0, kBytes);
   std::fill(zero.own(), zero.own() + kBytes, std::byte{7});
   zero.give_back(8192);
   struct stat own, peer;
@@ -89,9 +89,11 @@ TEST_CASE("arena: what is given back leaves every rank's memory, and what is kep
 TEST_CASE("arena: after the epoch the own piece stays and the peers' go") {
   auto segment = std::make_shared<Segment>(0, pieces(3, kBytes), kBytes, 1, kBytes);
   segment->own()[5] = std::byte{7};
-  Arena arena;
-  arena.add(segment);
-  arena.release_peers();
+  {
+    Arena arena;
+    arena.add(segment);
+    CHECK(segment->at(2) != nullptr);
+  }
   CHECK(segment->own()[5] == std::byte{7});
   CHECK(segment->at(0) == nullptr);
   CHECK(segment->at(2) == nullptr);
@@ -112,6 +114,21 @@ TEST_CASE("arena: a forked child has no part of it") {
     // write() from memory that is not mapped fails with EFAULT and kills nobody.
     const ssize_t written = write(write_end.get(), segment.own(), 1);
     _exit(written < 0 && errno == EFAULT ? 0 : 1);
+  }
+  int status = -1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+}
+
+TEST_CASE("arena: what a forked child has at the same address outlives the segment") {
+  auto segment = std::make_unique<Segment>(0, pieces(1, kBytes), kBytes, 0, kBytes);
+  const pid_t child = fork();
+  if (child == 0) {
+    std::byte* const at = segment->own();
+    constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+    if (mmap(at, kBytes, PROT_READ | PROT_WRITE, kFlags, -1, 0) != at) _exit(2);
+    segment.reset();
+    _exit(msync(at, kBytes, MS_ASYNC) == 0 ? 0 : 1);  // refused where nothing is mapped
   }
   int status = -1;
   REQUIRE(waitpid(child, &status, 0) == child);
