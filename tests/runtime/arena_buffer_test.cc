@@ -1,5 +1,7 @@
 // Arena buffers of ranks that are processes: what keeps them.
 #include <algorithm>
+#include <fstream>
+#include <string>
 
 #include "hvd/hvd.h"
 #include "tests/support/catch.h"
@@ -44,11 +46,41 @@ const RankProgram letting_go("letting go", [] {
   return right ? 0 : 1;
 });
 
-}  // namespace
+// Of anonymous memory that is shared, as the agent's all is.
+int64_t mappings() {
+  int64_t count = 0;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);)
+    count += line.find("/memfd:") != std::string::npos;
+  return count;
+}
 
-TEST_CASE("arena buffer: let go of under way, it is kept until the operation is over") {
-  HostJob job({.ranks = 3, .program = "letting go"});
+const RankProgram outliving("outliving", [] {
+  init();
+  shutdown();
+  const int64_t before = mappings();
+  init();
+  ArenaBuffer<float> buffer = arena_buffer<float>(1000);
+  const int64_t with_peers = mappings();
+  shutdown();
+  const int64_t alone = mappings();
+  buffer = {};
+  return with_peers >= before + 3 && alone == before + 1 && mappings() == before ? 0 : 1;
+});
+
+void check_all_ranks_finish(const std::string& program) {
+  HostJob job({.ranks = 3, .program = program});
   REQUIRE(job.run());
   INFO(job.describe());
   for (int i = 0; i < 3; ++i) CHECK(job.rank(i).status == 0);
+}
+
+}  // namespace
+
+TEST_CASE("arena buffer: let go of under way, it is kept until the operation is over") {
+  check_all_ranks_finish("letting go");
+}
+
+TEST_CASE("arena buffer: of an epoch that is over only the own piece stays mapped") {
+  check_all_ranks_finish("outliving");
 }
