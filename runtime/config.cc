@@ -55,17 +55,33 @@ bool is_set(const Config::Lookup& lookup, const char* name) {
               std::string(name) + "=" + text.substr(0, 80) + " in the environment is not 1 or 0");
 }
 
-void refuse_foreign_launchers(const Config::Lookup& lookup) {
+// The variable with its value where it says that there are several ranks. What is no number was not
+// written by a launcher.
+std::string several_ranks(const Config::Lookup& lookup, const char* variable) {
+  const std::string text = lookup(variable).value_or("");
+  return to_number<long long>(text).value_or(1) > 1 ? std::string(variable) + "=" + text : "";
+}
+
+// Without an agent: whoever started several ranks, they would train each for itself.
+void refuse_several_ranks(const Config::Lookup& lookup) {
+  if (const std::string ours = several_ranks(lookup, "HVD_SIZE"); !ours.empty()) {
+    throw Error(
+        ErrorCode::kUnavailable,
+        ours +
+            " says that hvdrun started this program, but HVD_AGENT, by which ranks find "
+            "each other, is not set: something between the two clears the environment (env, "
+            "sudo, a container); let it pass HVD_AGENT on, or unset HVD_SIZE, too, for a "
+            "world of one");
+  }
   for (const ForeignLauncher& foreign : kForeignLaunchers) {
-    const std::optional<std::string> text = lookup(foreign.variable);
-    // What is no number was not written by that launcher.
-    const std::optional<long long> size = text ? to_number<long long>(*text) : std::nullopt;
-    if (!size || *size <= 1) continue;
+    const std::string theirs = several_ranks(lookup, foreign.variable);
+    if (theirs.empty()) continue;
     throw Error(ErrorCode::kUnavailable,
-                std::string(foreign.variable) + "=" + *text + " says that " + foreign.launcher +
+                theirs + " says that " + foreign.launcher +
                     " started this program with several ranks, but ranks meet only under hvdrun; "
                     "start it with hvdrun -np " +
-                    *text + ", or unset " + foreign.variable + " for a world of one");
+                    theirs.substr(theirs.find('=') + 1) + ", or unset " + foreign.variable +
+                    " for a world of one");
   }
 }
 
@@ -77,7 +93,7 @@ Config Config::read(const Lookup& lookup) {
   if (!agent.empty())
     config.agent = AgentAddress::parse(agent);
   else
-    refuse_foreign_launchers(lookup);
+    refuse_several_ranks(lookup);
   EngineOptions& engine = config.engine;
   engine.collective_timeout = seconds(lookup, "HVD_COLLECTIVE_TIMEOUT", engine.collective_timeout);
   engine.stall_warning = seconds(lookup, "HOROVOD_STALL_CHECK_TIME_SECONDS", engine.stall_warning);

@@ -59,13 +59,19 @@ void note_phase(StatusPage& page, Phase phase) {
   page.lock.store(lock + 1, std::memory_order_release);
 }
 
-std::unique_ptr<Peers> join(Globals& all, const Config& config) REQUIRES(all.starting) {
-  if (!config.agent) return std::make_unique<SoloPeers>(++all.solo_epochs);
+std::shared_ptr<Context> join(Globals& all, const Config& config) REQUIRES(all.starting) {
+  if (!config.agent)
+    return std::make_shared<Context>(std::make_unique<SoloPeers>(++all.solo_epochs), config);
   // One claim for the life of the process; a connection that was lost cannot come back.
   if (!all.connection) all.connection = std::make_shared<AgentConnection>(*config.agent);
   all.connection->status_page().told.store(0, std::memory_order_relaxed);  // of the last epoch
   note_phase(all.connection->status_page(), Phase::kInit);
-  return std::make_unique<AgentPeers>(all.connection);
+  try {
+    return std::make_shared<Context>(std::make_unique<AgentPeers>(all.connection), config);
+  } catch (...) {
+    note_phase(all.connection->status_page(), Phase::kInitFailed);
+    throw;
+  }
 }
 
 }  // namespace
@@ -106,7 +112,7 @@ void start_context() {
   if (all.current.load(std::memory_order_relaxed) != nullptr) return;
   handle_forks();
   const Config config = Config::from_environment();
-  auto made = std::make_shared<Context>(join(all, config), config);
+  std::shared_ptr<Context> made = join(all, config);
   MutexLock lock(all.mutex);
   all.current.store(made.get(), std::memory_order_release);
   own_context = made.get();

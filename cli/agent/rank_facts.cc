@@ -90,6 +90,8 @@ std::string describe(const StatusSnapshot& status, TimePoint now) {
       return "was in hvd::shutdown()" + duration;
     case Phase::kLeft:
       return "had called hvd::shutdown()";
+    case Phase::kInitFailed:
+      return "had hvd::init() fail";
   }
   return "wrote a status page that says nothing known";
 }

@@ -19,6 +19,7 @@ enum class Phase : uint32_t {
   kSynchronize,  // inside DistributedOptimizer::synchronize() or step()
   kShutdown,     // inside shutdown()
   kLeft,         // after shutdown()
+  kInitFailed,   // after init() has thrown
 };
 
 // Where the sequence of an operation comes from.
@@ -29,7 +30,7 @@ enum class Order : uint32_t {
 
 struct StatusPage {
   static constexpr uint32_t kMagic = 0x68766453;  // "hvdS"
-  static constexpr uint32_t kVersion = 2;
+  static constexpr uint32_t kVersion = 3;
   static constexpr int kNameBytes = 128;
 
   uint32_t magic;

@@ -67,6 +67,14 @@ TEST_CASE("config: what cannot be read is named with its value") {
   CHECK_THROWS_WITH(read({{"HVD_AGENT", "x"}}), Catch::Contains("HVD_AGENT=x"));
 }
 
+TEST_CASE("config: a rank of hvdrun's whose way to its agent got lost says so") {
+  CHECK_THROWS_WITH(read({{"HVD_SIZE", "2"}, {"HVD_RANK", "0"}, {"HOROVOD_SIZE", "2"}}),
+                    Catch::StartsWith("HVD_SIZE=2 says that hvdrun started this program") &&
+                        Catch::Contains("HVD_AGENT"));
+  CHECK_NOTHROW(read({{"HVD_SIZE", "1"}, {"HVD_RANK", "0"}}));
+  CHECK_NOTHROW(read({{"HVD_SIZE", "2"}, {"HVD_RANK", "0"}, {"HVD_AGENT", kAgent}}));
+}
+
 TEST_CASE("config: several ranks of another launcher are refused, and the variable is named") {
   for (const char* name : {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE",
                            "SLURM_STEP_NUM_TASKS", "HOROVOD_SIZE"}) {

@@ -75,7 +75,7 @@ TEST_CASE("rank facts: each operation is told as it is, also after one that is m
 TEST_CASE("rank facts: every phase has words") {
   StatusSnapshot status;
   CHECK(describe(status, TimePoint(1s)) == "never called hvd::init()");
-  for (uint32_t phase = 0; phase <= static_cast<uint32_t>(Phase::kLeft); ++phase) {
+  for (uint32_t phase = 0; phase <= static_cast<uint32_t>(Phase::kInitFailed); ++phase) {
     status.phase = static_cast<Phase>(phase);
     CHECK_THAT(describe(status, TimePoint(1s)), !Catch::Contains("nothing known"));
   }
