@@ -86,7 +86,7 @@ struct Blame {
 // well or we ended it.
 int code_for(const RankEnd& blamed, const RankEnd& threw) {
   if (!failed(blamed)) return 1;
-  return blamed.sent_signal != 0 || blamed.given_up ? code_of(threw) : code_of(blamed);
+  return blamed.sent_signal != 0 || !blamed.given_up.empty() ? code_of(threw) : code_of(blamed);
 }
 
 // A rank that failed: by itself, because it was left alone, or because it had waited in vain and
@@ -106,10 +106,9 @@ Blame blame_for(const RankEnd& end, const std::vector<RankEnd>& sorted, const Jo
   }
   if (threw && !is_missing(end))
     for (const RankEnd& other : sorted)
-      if (is_missing(other)) return {&other, code_for(other, end), why};
-  if (end.given_up)
-    return {&end, code_of(end),
-            "it did not answer after another rank had failed, so its agent killed it"};
+      if (is_missing(other))
+        return {&other, code_for(other, end), other.given_up.empty() ? why : other.given_up};
+  if (!end.given_up.empty()) return {&end, code_of(end), end.given_up};
   return {&end, code_of(end), threw ? why : ""};
 }
 
@@ -130,7 +129,7 @@ std::optional<Blame> first_failure(const std::vector<RankEnd>& sorted, const Job
 // Whether a failed end follows from another: from a signal of ours, or from what libhvd had told
 // its program. Uncaught, that is SIGABRT.
 bool is_fallout(const RankEnd& end, const std::optional<RankEnd>& first) {
-  if (end.sent_signal != 0 || end.given_up) return true;
+  if (end.sent_signal != 0 || !end.given_up.empty()) return true;
   return first && end.told && (!end.killed || end.status == SIGABRT);
 }
 

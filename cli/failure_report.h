@@ -28,7 +28,7 @@ struct RankEnd {
   std::string spawn_step;        // "exec of ./train"
   bool told = false;             // by libhvd: its program knows that other ranks are gone
   bool stranded_others = false;  // it ended without shutdown() while others were in its epoch
-  bool given_up = false;         // it did not answer in a broken epoch, and its agent killed it
+  std::string given_up;  // it did not answer in a broken epoch, and its agent killed it: why
   // Its epoch broke since a rank waited too long, or for one that has left: what that one said.
   std::string waited_in_vain;
   std::vector<int> waited_for;

@@ -113,7 +113,7 @@ std::string HostMemory::Impl::trouble_text() const {
   if (reason == TroubleReason::kDeath) return who + " has died";
   if (reason == TroubleReason::kLostSocket) return who + " has closed its socket to the agent";
   const char* text = epoch->block().rank(local_rank).reason;
-  return who + " gave up: " + std::string(text, strnlen(text, sizeof RankWords::reason));
+  return std::string(text, strnlen(text, sizeof RankWords::reason));
 }
 
 // Who is to blame, of those that were waited for in vain or of its own, is in the words of the rank
@@ -176,12 +176,12 @@ void HostMemory::Impl::look(TimePoint now) {
 
 // Giving up is never an outcome: the rank is killed, and its death decides.
 void HostMemory::Impl::give_up(Slot& slot, bool stopped) {
-  const bool first = !slot.given_up;
-  slot.given_up = true;
-  if (first && events.given_up) {
-    events.given_up(static_cast<int>(&slot - slots.data()),
-                    stopped ? "it was stopped and did not answer after another rank had failed"
-                            : "it did not answer after another rank had failed");
+  if (slot.given_up.empty()) {
+    const GivenUp how = stopped ? GivenUp::kStopped : GivenUp::kSilent;
+    words(slot).given_up.store(how, std::memory_order_release);
+    slot.given_up =
+        printable(trouble_text()) + given_up_text(ranks[static_cast<size_t>(slot.local_rank)], how);
+    if (events.given_up) events.given_up(static_cast<int>(&slot - slots.data()), slot.given_up);
   }
   if (slot.pidfd) syscall(SYS_pidfd_send_signal, slot.pidfd.get(), SIGKILL, nullptr, 0);
 }

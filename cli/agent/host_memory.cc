@@ -116,7 +116,8 @@ HostMemory::Impl::Slot* HostMemory::Impl::member(int local_rank) {
 
 void HostMemory::Impl::greet(const EpochMember& one) {
   Slot& slot = slots[static_cast<size_t>(one.slot)];
-  slot.asked = slot.given_up = slot.left = slot.stranded_others = false;
+  slot.asked = slot.left = slot.stranded_others = false;
+  slot.given_up.clear();
   if (slot.dead || !slot.speaks()) return;
   watch.watch(one.slot, slot.pid, epoch->mapping(), &words(slot).life);
   if (slot.connection == nullptr) return;  // its end is being looked at

@@ -58,7 +58,7 @@ struct HostMemoryEvents {
   std::function<void(int slot)> dead{};
   // These are held by debuggers now, with the processes that are; after each change.
   std::function<void(const std::vector<Held>&)> held{};
-  // The rank did not answer and is killed now; why is for the report.
+  // The rank did not answer and is killed now; why: what broke the epoch, and that of this rank.
   std::function<void(int slot, const std::string& why)> given_up{};
   std::function<void(const std::string& text)> warn{};
 };

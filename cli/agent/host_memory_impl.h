@@ -37,8 +37,8 @@ struct HostMemory::Impl {
     bool asked = false;   // waits in init()
     int local_rank = -1;  // in the current epoch
     uint32_t epoch = 0;
-    bool dead = false;  // that process runs no more
-    bool given_up = false;
+    bool dead = false;     // that process runs no more
+    std::string given_up;  // why, if it was
     bool stranded_others = false;
     bool left = false;
     std::string doing;  // frozen at its death

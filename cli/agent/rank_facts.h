@@ -34,7 +34,7 @@ struct RankFacts {
   uint32_t epoch = 0;            // the last one it was started in; 0: none
   bool left = false;             // it called shutdown(); a clean end
   bool dead = false;             // its death word is written
-  bool given_up = false;         // the agent killed it since it did not answer
+  std::string given_up;          // why the agent killed it, if it did not answer
   bool asked = false;            // it waits in init() for the next epoch
   bool stranded_others = false;  // it ended without shutdown() while others of its epoch were in,
                                  // or had not finished, their collectives

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace hvd {
 
@@ -30,10 +31,14 @@ enum class TroubleReason : uint32_t {
   kLeft
 };
 
+// What the agent has to say of a rank of a broken epoch that did not answer it.
+enum class GivenUp : uint32_t { kNo, kSilent, kStopped };
+
 struct alignas(64) RankWords {
   std::atomic<uint32_t> asleep;  // by the rank: bit per Sleeper that wants its doorbell rung
   std::atomic<uint32_t> cpu;     // by the rank when it has waited for a while: 1 + the CPU it is on
   alignas(64) std::atomic<uint32_t> dead;  // by the agent: no task of it runs any more
+  std::atomic<GivenUp> given_up;           // by the agent, before it kills the rank
   alignas(64) std::atomic<uint32_t> seen;  // by the rank, from inside its progress: the trouble
                                            // count it has acted on
   std::atomic<uint32_t> quiet;  // by the rank: it touches no memory of this epoch any more
@@ -47,7 +52,7 @@ struct alignas(64) RankWords {
 
 struct ControlBlock {
   static constexpr uint32_t kMagic = 0x68766442;  // "hvdB"
-  static constexpr uint32_t kVersion = 2;
+  static constexpr uint32_t kVersion = 3;
 
   uint32_t magic;
   uint32_t version;
@@ -65,6 +70,14 @@ struct ControlBlock {
     return sizeof(ControlBlock) + sizeof(RankWords) * static_cast<size_t>(local_size);
   }
 };
+
+// What the survivors and the report say of it, behind why the epoch is broken; nothing of kNo.
+inline std::string given_up_text(int rank, GivenUp given_up) {
+  if (given_up == GivenUp::kNo) return "";
+  return "; rank " + std::to_string(rank) +
+         (given_up == GivenUp::kStopped ? " was stopped" : " did not answer") +
+         " and was given up on";
+}
 
 static_assert(sizeof(ControlBlock) % 64 == 0 && sizeof(RankWords) % 64 == 0);
 static_assert(std::atomic<uint32_t>::is_always_lock_free &&

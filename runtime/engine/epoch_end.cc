@@ -80,8 +80,15 @@ bool EpochEnd::caused_here() const {
   return word != 0 && static_cast<int>(word >> 8) == peers_.world().local_rank;
 }
 
-// The word of the first reason names a rank; that rank wrote its text before.
 std::string EpochEnd::reason() const {
+  std::string text = first_reason();
+  for (int k = 0; k < peers_.world().local_size; ++k)
+    text += given_up_text(world_rank(k), block_.rank(k).given_up.load(std::memory_order_acquire));
+  return text;
+}
+
+// The word of the first reason names a rank; that rank wrote its text before.
+std::string EpochEnd::first_reason() const {
   const uint32_t word = block_.reason.load(std::memory_order_acquire);
   const auto kind = static_cast<TroubleReason>(word & 0xff);
   const int who = static_cast<int>(word >> 8);

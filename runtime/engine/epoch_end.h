@@ -41,13 +41,15 @@ class EpochEnd {
   // A rank that has called shutdown(), or -1.
   int find_left() const;
 
-  // Why the epoch broke; the same on all survivors once over(). Any thread.
+  // Why the epoch broke, and who of it was given up on; the same on all survivors once over(). Any
+  // thread.
   std::string reason() const;
   TroubleReason reason_kind() const;
   bool caused_here() const;
 
  private:
   bool others_gone() const;
+  std::string first_reason() const;
   int world_rank(int local_rank) const {
     return peers_.world().rank - peers_.world().local_rank + local_rank;
   }

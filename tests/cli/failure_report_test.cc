@@ -237,6 +237,26 @@ TEST_CASE("failure report: who was waited for in vain in a collective is the fai
   }
 }
 
+TEST_CASE("failure report: of a rank that was given up on the reason is what broke the epoch") {
+  RankEnd threw = code(0, 3, 2), stopped = killed(1, SIGKILL, 1);
+  threw.told = true;
+  stopped.given_up = "rank 0 waited 1 s for rank 1 in sum; rank 1 was stopped and was given up on";
+  const auto expect_named = [&](const JobFacts& job) {
+    const Verdict verdict = attribute(job);
+    REQUIRE(verdict.first);
+    CHECK(verdict.first->rank == 1);
+    CHECK(verdict.why == stopped.given_up);
+    CHECK(verdict.fallout.size() == 1);
+  };
+  expect_named(facts({threw, stopped}));
+  // Whoever threw is heard of first: it leads to the one that it waited for.
+  threw.batch = 0;
+  threw.at_ns = 0;
+  threw.waited_for = {1};
+  threw.waited_in_vain = "rank 0 waited 1 s for rank 1 in sum";
+  expect_named(facts({threw, stopped}));
+}
+
 TEST_CASE("failure report: who failed by itself is first, though who was told of it ended sooner") {
   RankEnd told = code(0, 1, 1);
   told.told = true;

@@ -91,6 +91,7 @@ def a_rank_that_never_calls_init_is_named():
     expect((first["rank"], first["exit_code"], first["sent_by_hvdrun"]), (2, None, "SIGTERM"))
     assert words in first["why"], first
     expect([rank["outcome"] for rank in told["ranks"]], ["fallout", "fallout", "failed"])
+    expect([rank["doing"] for rank in told["ranks"]], ["had hvd::init() fail", "had hvd::init() fail", None])
 
 
 def a_time_limit_says_what_each_rank_was_doing():
@@ -112,6 +113,27 @@ def a_collective_that_waits_too_long_fails_and_names_who_is_missing():
         seen = run(*flags, *worker("idle", 1), np=3, **more)
         assert re.search(rb"\[[02]\]<stderr>:worker: .*rank 1", seen.stderr), seen.stderr
         blamed(seen, 1, 3)
+
+
+def a_stopped_rank_is_given_up_on_with_the_reason_and_its_number():
+    job = support.start("--collective-timeout", "1", *worker("loop"))
+    while job.stdout.readline().count(b":going") == 0:
+        pass
+    stopped = next(pid for pid in support.wait_for_ranks(job, 2) if b"HVD_RANK=1\0" in open(f"/proc/{pid}/environ", "rb").read())
+    os.kill(stopped, signal.SIGSTOP)
+    _, err = job.communicate(timeout=30)
+    expect(job.returncode, 128 + signal.SIGKILL, err)
+    words = r"rank 0 waited 1 s for \S.* in allreduce .*; rank 1 was stopped and was given up on"
+    lines = err.decode().splitlines()
+    expect(len([line for line in lines if re.fullmatch(f"hvdrun: {words}", line)]), 2, err)  # at once, and in the report
+    assert any(re.fullmatch(rf"\[0\]<stderr>:worker: .* failed: {words}", line) for line in lines), err
+    assert lines[-1].startswith(f"hvdrun: first failure: rank 1 (pid {stopped}) "), err
+
+
+def a_rank_whose_way_to_its_agent_got_lost_says_so():
+    seen = run("--", "env", "-u", "HVD_AGENT", *worker("epochs")[1:])
+    expect(seen.returncode, 3, seen.stderr)
+    assert b"HVD_SIZE=2 says that hvdrun started" in seen.stderr and b"let it pass HVD_AGENT on" in seen.stderr, seen.stderr
 
 
 def a_stall_is_warned_of_with_the_missing_ranks():
@@ -184,7 +206,8 @@ support.main(ten_epochs, memory_beyond_the_limit_of_files_is_an_error_of_the_ran
              a_rank_that_crashes_is_named_and_survivors_are_told,
              a_rank_killed_inside_a_collective_is_named_with_what_it_did, a_rank_that_deserts_with_code_0_is_the_failure,
              a_rank_that_ended_well_is_not_blamed_for_what_others_fail_by,
-             a_collective_that_waits_too_long_fails_and_names_who_is_missing, a_stall_is_warned_of_with_the_missing_ranks,
+             a_collective_that_waits_too_long_fails_and_names_who_is_missing,
+             a_stopped_rank_is_given_up_on_with_the_reason_and_its_number, a_rank_whose_way_to_its_agent_got_lost_says_so, a_stall_is_warned_of_with_the_missing_ranks,
              a_stall_ends_the_job_when_asked_to, no_stall_check_looks_for_none,
              every_time_the_command_line_takes_the_ranks_take_too, under_another_launcher_init_names_its_variable,
              a_rank_that_never_calls_init_is_named, a_time_limit_says_what_each_rank_was_doing,
