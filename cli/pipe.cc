@@ -7,6 +7,7 @@
 #include <string>
 
 #include "runtime/base/error.h"
+#include "runtime/base/start_thread.h"
 
 namespace hvd {
 
@@ -21,7 +22,7 @@ Pipe make_pipe() {
 std::string error_text(int error) {
   const std::string text = std::strerror(error);
   if (error == EMFILE) return text + "; raise the limit on open files (ulimit -n)";
-  if (error == EAGAIN) return text + "; raise the limit on processes (ulimit -u)";
+  if (error == EAGAIN) return text + "; " + thread_shortage();
   return text;
 }
 

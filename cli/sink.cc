@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "runtime/base/start_thread.h"
+
 namespace hvd {
 namespace {
 
@@ -46,7 +48,8 @@ void Sink::push(size_t target, std::string block) {
   if (queued_bytes_ == 0) busy_since_ = Clock::now();
   queued_bytes_ += block.size();
   queue_.push_back({target, std::move(block)});
-  if (!thread_.joinable()) thread_ = std::jthread([this](std::stop_token stop) { run(stop); });
+  if (!thread_.joinable())
+    thread_ = start_thread("a writer's", [this](const std::stop_token& stop) { run(stop); });
   changed_.notify_one();
 }
 

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/start_thread.h"
+
 namespace hvd {
 namespace {
 
@@ -30,7 +32,8 @@ bool stdin_is_empty() {
   return fstat(0, &in) == 0 && S_ISCHR(in.st_mode) && in.st_rdev == makedev(1, 3);
 }
 
-StdinReader::StdinReader() : thread_([this](std::stop_token stop) { run(stop); }) {}
+StdinReader::StdinReader()
+    : thread_(start_thread("stdin's", [this](const std::stop_token& stop) { run(stop); })) {}
 
 void StdinReader::run(const std::stop_token& stop) NO_THREAD_SAFETY_ANALYSIS {
   pthread_setname_np(pthread_self(), "stdin");

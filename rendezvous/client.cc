@@ -10,6 +10,7 @@
 
 #include "proto/rendezvous.grpc.pb.h"
 #include "rendezvous/stream_pump.h"
+#include "runtime/base/start_thread.h"
 #include "runtime/base/wake_fd.h"
 
 namespace hvd {
@@ -83,7 +84,8 @@ struct RendezvousClient::Impl {
 RendezvousClient::RendezvousClient(UniqueFd connection) : impl_(std::make_unique<Impl>()) {
   const int socket = connection.release();  // gRPC's from here on
   fcntl(socket, F_SETFL, fcntl(socket, F_GETFL) | O_NONBLOCK);
-  impl_->thread = std::jthread([impl = impl_.get(), socket] { impl->run(socket); });
+  impl_->thread =
+      start_thread("the rendezvous's", [impl = impl_.get(), socket] { impl->run(socket); });
 }
 
 RendezvousClient::~RendezvousClient() {

@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "cli/agent/process_state.h"
+#include "runtime/base/start_thread.h"
 
 namespace hvd {
 namespace {
@@ -66,7 +67,7 @@ DeathWatch::~DeathWatch() {
 
 void DeathWatch::start() {
   if (thread_.joinable()) return;
-  thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
+  thread_ = start_thread("the death watch's", [this](const std::stop_token& stop) { run(stop); });
   pthread_setname_np(thread_.native_handle(), "death-watch");
 }
 

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <string>
 
 #include "cli/agent/descendants.h"
@@ -98,7 +99,7 @@ Kept become_kept(int argc, char** argv) {
   const pid_t keeper = getpid();
   const pid_t agent = fork();
   if (agent < 0 || signals < 0) {
-    say("cannot start the agent");
+    say("cannot start the agent: " + error_text(errno));
     _exit(125);
   }
   if (agent == 0) {

@@ -71,8 +71,8 @@ Engine::Parts::Parts(std::unique_ptr<Peers> its_peers, const EngineOptions& its_
 void Engine::Parts::start() {
   status.set_epoch(peers->world().epoch);
   status.begin(Phase::kInit);
-  progress.start_engine_thread();
   try {
+    progress.start_engine_thread();
     meet();
   } catch (const std::exception& error) {
     const int me = peers->world().local_rank;

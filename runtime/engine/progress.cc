@@ -12,6 +12,7 @@
 #include <cstdio>
 
 #include "runtime/base/error.h"
+#include "runtime/base/start_thread.h"
 #include "runtime/base/usable_cpus.h"
 
 namespace hvd {
@@ -313,7 +314,13 @@ void Progress::start_engine_thread() {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  engine_thread_ = std::jthread([this](const std::stop_token& stop) { run_engine_thread(stop); });
+  try {
+    engine_thread_ = start_thread("the engine's",
+                                  [this](const std::stop_token& stop) { run_engine_thread(stop); });
+  } catch (...) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 

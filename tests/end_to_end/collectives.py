@@ -38,6 +38,18 @@ def memory_beyond_the_limit_of_files_is_an_error_of_the_rank():
     assert b"ulimit -f" in seen.stderr and b"SIGXFSZ" not in seen.stderr, seen.stderr
 
 
+def a_rank_without_room_for_the_engines_thread_says_so_to_all():
+    if support.options.sanitizers:
+        return "left out: the sanitizers' run time needs more memory itself"
+    script = f"[ $HVD_RANK = 0 ] || ulimit -d 6000; exec '{support.options.worker}' epochs 0"
+    seen = run("--", "bash", "-c", script)
+    expect(seen.returncode, 3, seen.stderr)
+    words = rb"cannot start the engine's thread: .* within ulimit -d 6000; raise that"
+    assert re.search(rb"\[1\]<stderr>:worker: " + words, seen.stderr), seen.stderr
+    assert re.search(rb"\[0\]<stderr>:worker: init\(\) failed: rank 1 could not start: " + words, seen.stderr), seen.stderr
+    assert "first failure: rank 1 " in last_line(seen), seen.stderr
+
+
 def a_rank_that_crashes_is_named_and_survivors_are_told():
     seen = run(*worker("crash", 1), np=3)
     expect(seen.returncode, 128 + signal.SIGSEGV, seen.stderr)
@@ -203,7 +215,7 @@ def a_rank_behind_a_wrapper_is_known_too():
 
 support.parse_options("worker")
 support.main(ten_epochs, memory_beyond_the_limit_of_files_is_an_error_of_the_rank,
-             a_rank_that_crashes_is_named_and_survivors_are_told,
+             a_rank_without_room_for_the_engines_thread_says_so_to_all, a_rank_that_crashes_is_named_and_survivors_are_told,
              a_rank_killed_inside_a_collective_is_named_with_what_it_did, a_rank_that_deserts_with_code_0_is_the_failure,
              a_rank_that_ended_well_is_not_blamed_for_what_others_fail_by,
              a_collective_that_waits_too_long_fails_and_names_who_is_missing,

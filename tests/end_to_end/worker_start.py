@@ -109,6 +109,29 @@ def no_descriptor_is_left_for_it():
     assert b"ulimit -n" in seen.stderr, seen.stderr
 
 
+def a_limit_that_stops_threads_is_named_with_its_value():
+    def under(resource_kind, value, user=None):
+        def enter():
+            resource.setrlimit(resource_kind, (value, value))
+            if user:
+                os.setuid(user)
+        # By descriptor: another user may not be let into the folder.
+        with open(support.options.hvdrun, "rb") as program:
+            seen = subprocess.run([f"/proc/self/fd/{program.fileno()}", "-np", "2", "true"], stdin=subprocess.DEVNULL,
+                                  stderr=subprocess.PIPE, preexec_fn=enter, pass_fds=[program.fileno()], timeout=30)
+        expect(seen.returncode, 125, seen.stderr)
+        return seen.stderr
+
+    for kind, value, option in ((resource.RLIMIT_DATA, 20_000, b"-d"), (resource.RLIMIT_AS, 60_000, b"-v")):
+        said = under(kind, value << 10)
+        assert re.search(rb"hvdrun: cannot start .* thread: .*; a stack of \d+ KiB finds no room within ulimit %s %d;" % (option, value),
+                         said), said
+    nobody_elses = 1_000_000 + os.getpid() if os.geteuid() == 0 else None  # no limit holds for root
+    threads = 4 if nobody_elses else 1  # of another user's there is one already
+    said = under(resource.RLIMIT_NPROC, threads, nobody_elses)
+    assert b"this user's processes and threads together reach ulimit -u %d; raise it" % threads in said, said
+
+
 def one_static_file_runs_in_an_empty_root():
     """Needs root; an unprivileged run of the tests has no way to make such a place."""
     if os.geteuid() != 0:
@@ -141,6 +164,7 @@ def one_static_file_runs_in_an_empty_root():
 support.parse_options()
 # The sanitizers' run time is a library, needs descriptors and memory of its own, and forbids core dumps itself.
 of_the_product = [] if support.options.sanitizers else [it_needs_no_library_and_no_loader, no_descriptor_is_left_for_it,
+                                                        a_limit_that_stops_threads_is_named_with_its_value,
                                                         one_static_file_runs_in_an_empty_root,
                                                         core_dumps_are_off_above_the_workers]
 support.main(ranks_in_everybodys_words, the_users_environment_is_passed_on, master_port_is_held_and_can_be_taken,

@@ -1,0 +1,53 @@
+// Tells the limits on memory from those on threads by asking for a stack.
+#include "runtime/base/start_thread.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+namespace hvd {
+namespace {
+
+size_t stack_bytes() {
+  pthread_attr_t attributes;
+  size_t bytes = 0;
+  if (pthread_getattr_default_np(&attributes) != 0) return 0;
+  pthread_attr_getstacksize(&attributes, &bytes);
+  pthread_attr_destroy(&attributes);
+  return bytes;
+}
+
+bool memory_for(size_t bytes) {
+  void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED) return false;
+  munmap(at, bytes);
+  return true;
+}
+
+// "ulimit -v 60000" where there is such a limit; the shell counts memory by 1,024.
+std::string limit_text(__rlimit_resource resource, const char* option, rlim_t unit) {
+  rlimit limit;
+  if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
+  return std::string("ulimit ") + option + " " + std::to_string(limit.rlim_cur / unit);
+}
+
+}  // namespace
+
+std::string thread_shortage() {
+  if (const size_t stack = stack_bytes(); !memory_for(stack)) {
+    const std::string space = limit_text(RLIMIT_AS, "-v", 1024);
+    const std::string data = limit_text(RLIMIT_DATA, "-d", 1024);
+    const std::string size = "a stack of " + std::to_string(stack / 1024) + " KiB ";
+    if (space.empty() && data.empty())
+      return size + "finds no memory; free some, or lower ulimit -s";
+    return size + "finds no room within " + space + (space.empty() || data.empty() ? "" : ", ") +
+           data + "; raise that, or lower ulimit -s";
+  }
+  const std::string threads = limit_text(RLIMIT_NPROC, "-u", 1);
+  if (geteuid() != 0 && !threads.empty())
+    return "all of this user's processes and threads together reach " + threads + "; raise it";
+  return "the machine, or its container, lets no more threads be started (pids.max, threads-max)";
+}
+
+}  // namespace hvd

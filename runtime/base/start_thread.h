@@ -1,0 +1,28 @@
+// Starts threads, and says which limit is in the way when there can be no more.
+#pragma once
+
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "runtime/base/error.h"
+
+namespace hvd {
+
+// Of a thread or process that was refused with EAGAIN: the limit that was met, with its value, and
+// what to do.
+std::string thread_shortage();
+
+// `whose` is for the message: "the engine's". Throws kUnavailable.
+template <class Body>
+std::jthread start_thread(const std::string& whose, Body&& body) {
+  try {
+    return std::jthread(std::forward<Body>(body));
+  } catch (const std::system_error& error) {
+    throw Error(ErrorCode::kUnavailable, "cannot start " + whose + " thread: " +
+                                             error.code().message() + "; " + thread_shortage());
+  }
+}
+
+}  // namespace hvd
