@@ -143,7 +143,6 @@ void Supervisor::on_signals() {
     switch (signal) {
       case SIGCHLD:
         reap_all([this](pid_t pid, int status) {
-          earlier_children_.erase(pid);
           if (pid == agent_.pid() && !keeper_gone_at_) on_keeper_gone(status);
         });
         break;

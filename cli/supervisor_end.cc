@@ -137,11 +137,20 @@ bool Supervisor::over() const {
          agent_.unread_bytes() == 0;
 }
 
+std::map<pid_t, unsigned long long> Supervisor::processes_below() {
+  std::map<pid_t, unsigned long long> all;
+  for (const Descendant& one : descendants(getpid())) all[one.pid] = one.began;
+  return all;
+}
+
 // Not the job's: what this process had started before it was hvdrun, as a shell has that ends in
-// `x & exec hvdrun …` or puts `> >(tee log)` behind it, and what that left to us in our session.
-// The job's processes are all in sessions that began below us, and nobody can join another session.
+// `x & exec hvdrun …` or puts `> >(tee log)` behind it, and what that left to us: what was there
+// already, or is in our session. The job's processes are all in sessions that began below us, and
+// nobody can join another session.
 bool Supervisor::is_stranger(pid_t child) const {
-  return earlier_children_.contains(child) || getsid(child) == getsid(0);
+  const auto earlier = earlier_.find(child);
+  return (earlier != earlier_.end() && earlier->second == began(child)) ||
+         getsid(child) == getsid(0);
 }
 
 // A keeper ends when nobody is left below it, so that nobody of the job can be below us. If it was
@@ -149,9 +158,8 @@ bool Supervisor::is_stranger(pid_t child) const {
 // left, and we end them.
 void Supervisor::sweep() {
   if (keeper_ended_) return;
-  const int left = end_descendants(
-      kSweepLimit, [this](pid_t pid, int) { earlier_children_.erase(pid); },
-      [this](pid_t child) { return is_stranger(child); });
+  const int left =
+      end_descendants(kSweepLimit, nullptr, [this](pid_t child) { return is_stranger(child); });
   if (left > 0) say(std::to_string(left) + " processes cannot be ended");
 }
 

@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -69,6 +70,7 @@ class Supervisor {
 
   // the end
   bool over() const;
+  static std::map<pid_t, unsigned long long> processes_below();
   bool is_stranger(pid_t child) const;
   void sweep();
   void write_out();
@@ -87,7 +89,7 @@ class Supervisor {
   SignalReader signals_;
   Output output_;
   JobLog log_;
-  std::set<pid_t> earlier_children_ = children(getpid());  // that are not reaped yet
+  const std::map<pid_t, unsigned long long> earlier_ = processes_below();  // and when each began
   AgentPipes agent_;
   RendezvousServer server_;
   JobClock clock_;  // its time is what the Membership and the time limit know

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 #include <string>
 
 #include "runtime/base/unique_fd.h"
@@ -31,6 +32,7 @@ std::string read_small(const char* path) {
 struct Status {
   pid_t parent = 0;  // 0: gone
   char state = 0;
+  unsigned long long began = 0;
 };
 
 Status status_of(pid_t pid) {
@@ -40,7 +42,9 @@ Status status_of(pid_t pid) {
   size_t close = text.rfind(')');  // the name may hold anything
   Status status;
   if (close != std::string::npos)
-    std::sscanf(text.c_str() + close + 1, " %c %d", &status.state, &status.parent);
+    std::sscanf(text.c_str() + close + 1,
+                " %c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+                &status.state, &status.parent, &status.began);
   return status;
 }
 
@@ -64,12 +68,7 @@ void add_children(pid_t parent, std::vector<Descendant>& found, std::set<pid_t>&
 
 }  // namespace
 
-std::set<pid_t> children(pid_t parent) {
-  std::vector<Descendant> found;
-  std::set<pid_t> known;
-  add_children(parent, found, known);
-  return known;
-}
+unsigned long long began(pid_t pid) { return status_of(pid).began; }
 
 std::vector<Descendant> descendants(pid_t root, const Spared& spared) {
   std::vector<Descendant> found;
@@ -78,9 +77,10 @@ std::vector<Descendant> descendants(pid_t root, const Spared& spared) {
   if (spared) std::erase_if(found, [&](const Descendant& one) { return spared(one.pid); });
   for (size_t i = 0; i < found.size(); ++i) add_children(found[i].pid, found, known);
   for (Descendant& one : found) {
-    char state = status_of(one.pid).state;
-    one.alive = state != 0 && state != 'Z' && state != 'X';
-    one.stopped = state == 'T';
+    const Status status = status_of(one.pid);
+    one.alive = status.state != 0 && status.state != 'Z' && status.state != 'X';
+    one.stopped = status.state == 'T';
+    one.began = status.began;
   }
   return found;
 }

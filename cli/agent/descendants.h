@@ -10,15 +10,15 @@
 
 #include <chrono>
 #include <functional>
-#include <set>
 #include <vector>
 
 namespace hvd {
 
 struct Descendant {
   pid_t pid = 0, parent = 0;
-  bool alive = true;     // not a zombie
-  bool stopped = false;  // by a signal
+  bool alive = true;             // not a zombie
+  bool stopped = false;          // by a signal
+  unsigned long long began = 0;  // in ticks since the machine did: with `pid` that process alone
 };
 
 // A direct child that is left alone, with all below it.
@@ -26,8 +26,8 @@ using Spared = std::function<bool(pid_t child)>;
 
 std::vector<Descendant> descendants(pid_t root, const Spared& spared = nullptr);
 
-// Direct children, also those that have ended and are not reaped.
-std::set<pid_t> children(pid_t parent);
+// When the process began, as Descendant has it; 0: there is none.
+unsigned long long began(pid_t pid);
 
 // Through a pidfd, and only if `one.pid` still is a child of `one.parent`: a reused pid is never
 // hit. False with errno when it could not be sent; a process that is gone counts as sent.

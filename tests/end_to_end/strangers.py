@@ -18,7 +18,7 @@ SAVES_LATER = "read -r x < gate; echo saved > file"
 def shell(script):
     """A bash that ends in hvdrun, in a folder with a gate."""
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("gate", "parent", "rank"):
+        for name in ("gate", "parent", "rank", "up"):
             os.mkfifo(f"{folder}/{name}")
         with open(f"{folder}/err", "wb") as err:  # no pipe: who waits at the gate would hold it open
             yield subprocess.Popen(["bash", "-c", script, "sh", support.options.hvdrun, "-np"], cwd=folder,
@@ -82,7 +82,8 @@ def what_such_a_process_left_goes_on_too():
 def they_go_on_when_hvdrun_ends_the_job_itself():
     """Keeper and agent are killed, so that hvdrun finds its job's processes among its own children."""
     leaves_some = "(setsid sleep 300 &); setsid sleep 300 & sleep 300"
-    for start in (f"({SAVES_LATER}) &", f"setsid bash -c '{SAVES_LATER}' &", f"(({SAVES_LATER}) & read -r x < parent) &"):
+    in_its_own = f"(setsid bash -c 'echo > up; {SAVES_LATER}' & read -r x < parent) & read -r x < up;"  # there before hvdrun is
+    for start in (f"({SAVES_LATER}) &", f"setsid bash -c '{SAVES_LATER}' &", f"(({SAVES_LATER}) & read -r x < parent) &", in_its_own):
         with shell(f'{start} exec "$@" 2 bash -c "{leaves_some}"') as (job, folder):
             wait_for(lambda: agent_of(job.pid) and [read(p, "comm") for p in descendants(agent_of(job.pid))].count("sleep") == 6)
             if "parent" in start:
