@@ -16,14 +16,16 @@ constexpr uint8_t kUnsignedByte = 0x08;
 
 class Reader {
  public:
-  explicit Reader(std::string file)
-      : file_(std::move(file)), stream_(gzopen(file_.c_str(), "rb"), gzclose) {
+  Reader(std::string file, bool compressed)
+      : file_(std::move(file)),
+        compressed_(compressed),
+        stream_(gzopen(file_.c_str(), "rb"), gzclose) {
     if (!stream_) throw std::runtime_error(file_ + ": cannot be opened: " + std::strerror(errno));
   }
 
-  // Offsets count the bytes after decompression.
   [[noreturn]] void fail(uint64_t offset, const std::string& what) const {
-    throw std::runtime_error(file_ + ": " + what + " at offset " + std::to_string(offset));
+    throw std::runtime_error(file_ + ": " + what + " at offset " + std::to_string(offset) +
+                             (compressed_ ? " of the unpacked data" : ""));
   }
 
   void read(void* to, uint64_t bytes) {
@@ -53,6 +55,7 @@ class Reader {
   }
 
   const std::string file_;
+  const bool compressed_;
   const std::unique_ptr<gzFile_s, int (*)(gzFile)> stream_;
   uint64_t offset_ = 0;
 };
@@ -62,7 +65,7 @@ class Reader {
 IdxArray read_idx(const std::string& file, int dimensions) {
   const bool plain = access(file.c_str(), F_OK) == 0;
   const bool compressed = !plain && access((file + ".gz").c_str(), F_OK) == 0;
-  Reader reader(compressed ? file + ".gz" : file);
+  Reader reader(compressed ? file + ".gz" : file, compressed);
   uint8_t magic[4];
   reader.read(magic, sizeof magic);
   if (magic[0] != 0 || magic[1] != 0 || magic[2] != kUnsignedByte || magic[3] != dimensions) {

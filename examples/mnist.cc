@@ -24,6 +24,7 @@
 #include "examples/error_line.h"
 #include "examples/mnist_lines.h"
 #include "examples/mnist_net.h"
+#include "examples/training_flags.h"
 
 namespace {
 
@@ -33,7 +34,7 @@ struct Options {
   int epochs = 10;
   double lr = 0.01;
   double momentum = 0.5;
-  uint64_t seed = 42;
+  int64_t seed = 42;
   int log_interval = 10;
   bool fp16_allreduce = false;
   double gradient_predivide_factor = 1.0;
@@ -49,11 +50,12 @@ std::string is_number(const std::string& text) {
   return text + " is no number from 0 up";
 }
 
+std::string is_name(const std::string& text) { return text.empty() ? "the name is empty" : ""; }
+
 // Horovod's flags, and where data and checkpoints lie.
 Options parse(int argc, char** argv) {
   Options o;
-  bool no_cuda = false, use_adasum = false;
-  CLI::App app{"Trains a digit classifier, data-parallel"};
+  CLI::App app{"Trains a digit classifier, data-parallel", "mnist"};
   app.option_defaults()->always_capture_default();
   app.add_option("--batch-size", o.batch_size, "samples per rank and step")
       ->check(CLI::Range(1, INT_MAX));
@@ -62,25 +64,15 @@ Options parse(int argc, char** argv) {
   app.add_option("--lr", o.lr, "learning rate, multiplied by the number of ranks")
       ->check(is_number);
   app.add_option("--momentum", o.momentum)->check(is_number);
-  app.add_option("--seed", o.seed);
+  app.add_option("--seed", o.seed, "any whole number; PyTorch takes negative ones, too");
   app.add_option("--log-interval", o.log_interval, "batches between two lines")
       ->check(CLI::Range(1, INT_MAX));
-  app.add_flag("--fp16-allreduce", o.fp16_allreduce, "send gradients as float16");
   app.add_option("--gradient-predivide-factor", o.gradient_predivide_factor)->check(is_number);
-  app.add_flag("--no-cuda", no_cuda, "accepted; this build trains on the CPU");
-  app.add_flag("--use-adasum", use_adasum, "not supported yet");
   app.add_option("--data-dir", o.data_dir, "folder with MNIST's four IDX files, also .gz");
-  app.add_option("--checkpoint", o.checkpoint, "written by rank 0 after each epoch");
+  app.add_option("--checkpoint", o.checkpoint, "written by rank 0 after each epoch")
+      ->check(is_name);
   app.add_flag("--resume", o.resume, "go on after the checkpoint's epoch");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    std::exit(app.exit(error) == 0 ? 0 : 2);
-  }
-  if (use_adasum) {
-    std::fprintf(stderr, "mnist: --use-adasum is not supported yet; leave it out to average\n");
-    std::exit(2);
-  }
+  parse_training_flags(app, argc, argv, o.fp16_allreduce);
   return o;
 }
 
@@ -109,6 +101,9 @@ class Training {
   }
 
   void run() {
+    if (first_epoch_ > o_.epochs && hvd::rank() == 0)
+      std::fprintf(stderr, "mnist: nothing is left to train: %s holds epoch %d, --epochs is %d\n",
+                   o_.checkpoint.c_str(), first_epoch_ - 1, o_.epochs);
     for (int epoch = first_epoch_; epoch <= o_.epochs; ++epoch) {
       train(epoch);
       test();
@@ -122,7 +117,8 @@ class Training {
     sampler_.set_epoch(static_cast<size_t>(epoch));
     sampler_.reset();
     // Anew in each epoch, so that a resumed run draws what the uninterrupted one drew.
-    torch::manual_seed(o_.seed + static_cast<uint64_t>(epoch * hvd::size() + hvd::rank()));
+    torch::manual_seed(static_cast<uint64_t>(o_.seed) +
+                       static_cast<uint64_t>(epoch * hvd::size() + hvd::rank()));
     const int64_t batches = (samples_ + o_.batch_size - 1) / o_.batch_size;
     for (int64_t batch = 0; batch < batches; ++batch) {
       const auto drawn = sampler_.next(static_cast<size_t>(o_.batch_size));
@@ -246,7 +242,7 @@ int main(int argc, char** argv) {
   try {
     const Options options = parse(argc, argv);
     hvd::init();
-    torch::manual_seed(options.seed);
+    torch::manual_seed(static_cast<uint64_t>(options.seed));
     Training(options).run();
     hvd::shutdown();
     return 0;

@@ -18,6 +18,7 @@
 
 #include "examples/error_line.h"
 #include "examples/resnet.h"
+#include "examples/training_flags.h"
 
 namespace {
 
@@ -33,8 +34,7 @@ struct Options {
 
 Options parse(int argc, char** argv) {
   Options o;
-  bool no_cuda = false, use_adasum = false;
-  CLI::App app{"Measures data-parallel training on made-up images"};
+  CLI::App app{"Measures data-parallel training on made-up images", "synthetic_benchmark"};
   app.option_defaults()->always_capture_default();
   app.add_option("--model", o.model, "resnet18, resnet34 or resnet50");
   app.add_option("--batch-size", o.batch_size, "images per rank and step")
@@ -43,18 +43,7 @@ Options parse(int argc, char** argv) {
   app.add_option("--num-warmup-batches", o.warmup_batches)->check(CLI::Range(0, INT_MAX));
   app.add_option("--num-batches-per-iter", o.batches_per_iteration)->check(CLI::Range(1, INT_MAX));
   app.add_option("--num-iters", o.iterations)->check(CLI::Range(1, INT_MAX));
-  app.add_flag("--fp16-allreduce", o.fp16_allreduce, "send gradients as float16");
-  app.add_flag("--no-cuda", no_cuda, "accepted; this build trains on the CPU");
-  app.add_flag("--use-adasum", use_adasum, "not supported yet");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    std::exit(app.exit(error) == 0 ? 0 : 2);
-  }
-  if (use_adasum) {
-    std::fprintf(stderr, "synthetic_benchmark: --use-adasum is not supported yet\n");
-    std::exit(2);
-  }
+  parse_training_flags(app, argc, argv, o.fp16_allreduce);
   return o;
 }
 

@@ -66,7 +66,7 @@ TEST_CASE("idx: a file cut anywhere is an error that names the offset") {
     INFO(length << ": " << error);
     CHECK(contains(error, file));
     CHECK(contains(error, "the file ends"));
-    CHECK(contains(error, "at offset " + std::to_string(length)));
+    CHECK(error.ends_with("at offset " + std::to_string(length)));
   }
 }
 
@@ -79,12 +79,12 @@ TEST_CASE("idx: a compressed file that is cut or damaged is an error") {
   write(file + ".gz", bytes.substr(0, bytes.size() / 2));
   std::string error = error_of(file);
   CHECK(contains(error, file + ".gz"));
-  CHECK(contains(error, "offset"));
+  CHECK(contains(error, "of the unpacked data"));
   bytes[bytes.size() - 6] = static_cast<char>(bytes[bytes.size() - 6] ^ 1);  // the checksum
   write(file + ".gz", bytes);
   error = error_of(file);
   CHECK(contains(error, file + ".gz"));
-  CHECK(contains(error, "offset"));
+  CHECK(contains(error, "of the unpacked data"));
 }
 
 TEST_CASE("idx: the wrong kind of file is an error at offset 0") {
