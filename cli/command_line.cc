@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "cli/agent/worker_environment.h"
 #include "cli/arguments.h"
 #include "cli/features.h"
 #include "cli/help.h"
@@ -179,7 +180,10 @@ CommandLine parse_command_line(std::span<const std::string> words,
   line.spec.command = std::move(arguments.command);
   check_together(arguments, line);
   for (const EnvironmentSetting& setting : environment) {
-    if (!setting.value && !read_environment(setting.name.c_str())) {
+    if (setting.value) continue;
+    if (is_of_place(setting.name)) {
+      line.warnings.push_back(has_no_effect("-x " + setting.name, setting.name));
+    } else if (!read_environment(setting.name.c_str())) {
       line.warnings.push_back("-x " + setting.name + " passes nothing on: it is not set here; -x " +
                               setting.name + "=VALUE sets it");
     }

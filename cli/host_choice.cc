@@ -21,7 +21,8 @@ void check_supported(const GivenHost& host, const ThisMachine& machine) {
                 "host " + quoted(host.name) +
                     " is not this machine, and other hosts are not supported yet; use localhost");
   }
-  if (!host.user.empty() && host.user != machine.user) {
+  if (!host.user.empty() &&
+      std::find(machine.users.begin(), machine.users.end(), host.user) == machine.users.end()) {
     throw Error(ErrorCode::kUnsupported,
                 "host " + quoted(host.user + "@" + host.name) +
                     " is this machine, and starting ranks as another user is not supported yet; "

@@ -27,6 +27,7 @@ constexpr size_t kExampleBytesMax = 200;  // of a command in a message
 struct Look {
   int error = 0;  // errno; 0: it is there
   bool is_directory = false;
+  bool is_socket = false;
   bool may_execute = false;  // of a directory: may be entered
 
   bool is_program() const { return error == 0 && !is_directory && may_execute; }
@@ -39,7 +40,9 @@ bool may(const std::string& path, int mode) {
 Look look_at(const std::string& path) {
   struct stat facts;
   if (stat(path.c_str(), &facts) != 0) return {.error = errno};
-  return {.is_directory = S_ISDIR(facts.st_mode), .may_execute = may(path, X_OK)};
+  return {.is_directory = S_ISDIR(facts.st_mode),
+          .is_socket = S_ISSOCK(facts.st_mode),
+          .may_execute = may(path, X_OK)};
 }
 
 // `path` as seen from `directory`.
@@ -191,64 +194,75 @@ bool keeps_files(const std::string& path) {
          (facts.f_type != PROC_SUPER_MAGIC && facts.f_type != SYSFS_MAGIC);
 }
 
-// errno of why no file can be made in there.
-int error_of_folder(const std::string& path, const Look& look) {
-  if (look.error != 0) return look.error;
-  if (!look.is_directory) return ENOTDIR;
-  if (!may(path, W_OK | X_OK)) return errno;
-  return keeps_files(path) ? 0 : EROFS;
+// Something is there by that name, a link to nowhere perhaps, so that mkdir() would fail.
+bool is_taken(const std::string& path) {
+  struct stat facts;
+  return lstat(path.c_str(), &facts) == 0;
 }
 
-// errno of why the file cannot be written; one that is there is written again.
-int error_of_file(const std::string& path) {
-  const Look look = look_at(path);
-  if (look.error == ENOENT) return 0;
-  return look.error != 0 ? look.error : look.is_directory ? EISDIR : may(path, W_OK) ? 0 : errno;
+// Why no file can be made in there; empty: it can.
+std::string trouble_with_folder(const std::string& path, const Look& look) {
+  if (look.error == ENOENT && is_taken(path)) return "it is a link to nowhere";
+  if (look.error != 0) return std::strerror(look.error);
+  if (!look.is_directory) return std::strerror(ENOTDIR);
+  if (!may(path, W_OK | X_OK)) return std::strerror(errno);
+  return keeps_files(path) ? "" : std::strerror(EROFS);
 }
 
-std::optional<Refusal> refuse_output(const JobSpec& spec, const std::string& path, int error) {
-  if (error == 0) return std::nullopt;
+// Why the file cannot be written; empty: it can. One that is there is written again.
+std::string trouble_with_file(const std::string& path) {
+  const std::string place = find_result_place(path).path;  // where a link leads
+  const Look look = look_at(place);
+  if (look.error == ENOENT) {
+    const std::string parent = parent_of(place);
+    return trouble_with_folder(parent, look_at(parent));
+  }
+  if (look.error != 0) return std::strerror(look.error);
+  if (look.is_directory) return std::strerror(EISDIR);
+  if (look.is_socket) return "it is a socket";
+  return may(place, W_OK) ? "" : std::strerror(errno);
+}
+
+std::optional<Refusal> refuse_output(const JobSpec& spec, const std::string& path,
+                                     const std::string& trouble) {
+  if (trouble.empty()) return std::nullopt;
   return Refusal{kExitUsage, "--output-filename " + quoted(spec.output_directory) +
-                                 " cannot be written to: " + quoted(path) + ": " +
-                                 std::strerror(error) + "; name another directory"};
+                                 " cannot be written to: " + quoted(path) + ": " + trouble +
+                                 "; name another directory"};
 }
 
 // Whether files can be made in the directory, which is made itself if it is not there.
 std::optional<Refusal> check_output_directory(const JobSpec& spec) {
   std::string nearest = spec.output_directory;  // of what leads to it the deepest that is there
   Look look = look_at(nearest);
-  while (look.error == ENOENT && nearest != "/" && nearest != ".") {
+  while (look.error == ENOENT && !is_taken(nearest) && nearest != "/" && nearest != ".") {
     nearest = parent_of(nearest);
     look = look_at(nearest);
   }
-  auto refusal = refuse_output(spec, nearest, error_of_folder(nearest, look));
+  auto refusal = refuse_output(spec, nearest, trouble_with_folder(nearest, look));
   for (int rank = 0; rank < spec.size && !refusal && nearest == spec.output_directory; ++rank) {
     const std::string folder = rank_folder(nearest, rank, spec.size);
     const Look at_rank = look_at(folder);
-    if (at_rank.error == ENOENT) continue;
-    refusal = refuse_output(spec, folder, error_of_folder(folder, at_rank));
+    if (at_rank.error == ENOENT && !is_taken(folder)) continue;
+    refusal = refuse_output(spec, folder, trouble_with_folder(folder, at_rank));
     for (const char* name : kRankFiles)
-      if (!refusal) refusal = refuse_output(spec, folder + name, error_of_file(folder + name));
+      if (!refusal) refusal = refuse_output(spec, folder + name, trouble_with_file(folder + name));
   }
   return refusal;
 }
 
 std::optional<Refusal> check_result_file(const std::string& path) {
   const ResultPlace place = find_result_place(path);
-  const std::string parent = parent_of(place.path);
-  const Look look = look_at(place.path);
-  int error = look.error;
+  std::string trouble;
   if (place.descriptor >= 0) {
     const int flags = fcntl(place.descriptor, F_GETFL);
-    error = flags < 0 || (flags & O_ACCMODE) == O_RDONLY ? EBADF : 0;
-  } else if (error == 0) {
-    error = look.is_directory ? EISDIR : may(place.path, W_OK) ? 0 : errno;
-  } else if (error == ENOENT) {
-    error = !may(parent, W_OK | X_OK) ? errno : !keeps_files(parent) ? EROFS : 0;
+    if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY) trouble = std::strerror(EBADF);
+  } else {
+    trouble = trouble_with_file(place.path);
   }
-  if (error == 0) return std::nullopt;
-  return Refusal{kExitUsage, "--result-file " + quoted(path) + " cannot be written: " +
-                                 std::strerror(error) + "; name another file"};
+  if (trouble.empty()) return std::nullopt;
+  return Refusal{kExitUsage, "--result-file " + quoted(path) + " cannot be written: " + trouble +
+                                 "; name another file"};
 }
 
 }  // namespace

@@ -114,6 +114,14 @@ std::vector<int> read_ranks(std::string_view source, std::string_view value) {
   return ranks;
 }
 
+}  // namespace
+
+std::string has_no_effect(const std::string& words, const std::string& name) {
+  return words + " has no effect: hvdrun gives each rank its own " + name + "; leave it out";
+}
+
+namespace {
+
 EnvironmentSetting read_variable(std::string_view source, const std::string& value) {
   const size_t equals = std::min(value.find('='), value.size());
   const std::string_view name = std::string_view(value).substr(0, equals);
@@ -130,9 +138,8 @@ EnvironmentSetting read_variable(std::string_view source, const std::string& val
   EnvironmentSetting setting{std::string(name), std::nullopt};
   if (equals == value.size()) return setting;
   if (is_of_place(name)) {
-    throw Error(ErrorCode::kInvalidArgument, std::string(source) + " " + quoted(value) +
-                                                 " has no effect: hvdrun gives each rank its own " +
-                                                 setting.name + "; leave it out");
+    throw Error(ErrorCode::kInvalidArgument,
+                has_no_effect(std::string(source) + " " + quoted(value), setting.name));
   }
   setting.value = value.substr(equals + 1);
   return setting;

@@ -16,7 +16,7 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kHostsFileBytesMax = 1 << 20;
+constexpr size_t kFileBytesMax = 1 << 20;  // of /etc/hosts and /etc/passwd
 
 // Lower case, without a final dot: names are compared so.
 std::string plain_name(std::string_view name) {
@@ -132,6 +132,24 @@ std::vector<std::string> names_in_hosts_file(std::string_view text,
   return names;
 }
 
+std::vector<std::string> names_in_passwd(std::string_view text, unsigned uid) {
+  std::vector<std::string> names;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    // NAME:PASSWORD:UID:…
+    const size_t name_end = line.find(':');
+    const size_t uid_begin = name_end == line.npos ? line.npos : line.find(':', name_end + 1);
+    if (uid_begin == line.npos) continue;
+    unsigned number = 0;
+    const char* end = line.data() + line.size();
+    const auto [stop, error] = std::from_chars(line.data() + uid_begin + 1, end, number);
+    if (error == std::errc() && stop != end && *stop == ':' && number == uid)
+      names.emplace_back(line.substr(0, name_end));
+  }
+  return names;
+}
+
 int visible_gpus(int present, const std::optional<std::string>& cuda_visible_devices) {
   if (!cuda_visible_devices) return present;
   int count = 0;
@@ -156,13 +174,17 @@ ThisMachine look_at_this_machine() {
   ThisMachine machine;
   machine.addresses = bound_addresses();
   machine.names = {host_name()};
-  if (const auto text = read_file("/etc/hosts", kHostsFileBytesMax); text.error == 0) {
+  if (const auto text = read_file("/etc/hosts", kFileBytesMax); text.error == 0) {
     for (std::string& name : names_in_hosts_file(text.bytes, machine.addresses)) {
       machine.names.push_back(std::move(name));
     }
   }
+  // The uid's names; where a directory server has them, the environment's word is taken.
+  if (const auto text = read_file("/etc/passwd", kFileBytesMax); text.error == 0)
+    machine.users = names_in_passwd(text.bytes, geteuid());
   for (const char* variable : {"USER", "LOGNAME"}) {
-    if (machine.user.empty()) machine.user = env::get(variable).value_or("");
+    if (machine.users.empty())
+      if (auto name = env::get(variable)) machine.users.push_back(std::move(*name));
   }
   machine.gpus = visible_gpus(present_gpus(), env::get("CUDA_VISIBLE_DEVICES"));
   return machine;

@@ -11,7 +11,7 @@ namespace hvd {
 struct ThisMachine {
   std::vector<std::string> names;      // the host name, and what /etc/hosts calls our addresses
   std::vector<std::string> addresses;  // bound here, as inet_ntop writes them
-  std::string user;                    // who we are, if the environment says so
+  std::vector<std::string> users;      // who we are
   int gpus = 0;                        // that CUDA programs started here may use
 };
 
@@ -21,6 +21,9 @@ bool is_this_machine(std::string_view host, const ThisMachine& machine);
 // Names that a text like /etc/hosts gives to loopback and to these addresses. Pure.
 std::vector<std::string> names_in_hosts_file(std::string_view text,
                                              const std::vector<std::string>& addresses);
+
+// Names that a text like /etc/passwd gives to this uid. Pure.
+std::vector<std::string> names_in_passwd(std::string_view text, unsigned uid);
 
 // How many of the `present` devices the value of CUDA_VISIBLE_DEVICES leaves. Pure.
 int visible_gpus(int present, const std::optional<std::string>& cuda_visible_devices);

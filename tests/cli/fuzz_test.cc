@@ -135,7 +135,7 @@ TEST_CASE("fuzz: host files") {
 TEST_CASE("fuzz: choosing hosts") {
   expect_usage_errors_only([](Random& random) {
     const std::vector<std::string> command = {random.bytes(8)};
-    const ThisMachine machine{{"node1"}, {}, "user", static_cast<int>(random.below(3))};
+    const ThisMachine machine{{"node1"}, {}, {"user"}, static_cast<int>(random.below(3))};
     const int size = static_cast<int>(random.below(3));
     const HostChoice choice =
         choose_hosts(parse_host_list(host_text(random)), size, machine, command);

@@ -13,7 +13,8 @@ using namespace hvd;
 
 namespace {
 
-const ThisMachine kBox{.names = {"box"}, .addresses = {"10.0.0.7"}, .user = "ann", .gpus = 0};
+const ThisMachine kBox{
+    .names = {"box"}, .addresses = {"10.0.0.7"}, .users = {"anna", "ann"}, .gpus = 0};
 
 ThisMachine with_gpus(int count) {
   ThisMachine machine = kBox;

@@ -2,7 +2,9 @@
 #include "cli/job_check.h"
 
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -45,6 +47,15 @@ class Inside {
  private:
   std::filesystem::path before_;
 };
+
+UniqueFd make_socket(const std::string& path) {
+  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  REQUIRE(bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  return fd;
+}
 
 JobSpec job(std::vector<std::string> command, std::string directory = "") {
   JobSpec spec;
@@ -194,6 +205,21 @@ TEST_CASE("job check: output that cannot be written is 2") {
   CHECK(check(spec) == "2 --output-filename \"" + spec.output_directory +
                            "\" cannot be written to: \"" + folder.in("earlier/rank.02") +
                            "\": Not a directory; name another directory");
+  std::filesystem::remove_all(folder.in("earlier"));
+  std::filesystem::create_directory(folder.in("earlier"));
+  std::filesystem::create_directory_symlink("nowhere", folder.in("earlier/rank.03"));
+  CHECK(check(spec).find("earlier/rank.03\": it is a link to nowhere;") != std::string::npos);
+  std::filesystem::create_directory(folder.in("earlier/nowhere"));
+  CHECK(check(spec) == "ok");
+  std::filesystem::create_symlink("../gone/out", folder.in("earlier/nowhere/stdout"));
+  CHECK(check(spec).find("rank.03/stdout\": No such file or directory;") != std::string::npos);
+  std::filesystem::create_directory(folder.in("earlier/gone"));
+  CHECK(check(spec) == "ok");  // it is made where the link leads
+  const UniqueFd socket = make_socket(folder.in("earlier/nowhere/stderr"));
+  CHECK(check(spec).find("rank.03/stderr\": it is a socket;") != std::string::npos);
+  std::filesystem::create_directory_symlink("nowhere", folder.in("lost"));
+  spec.output_directory = folder.in("lost");
+  CHECK(check(spec).find("lost\": it is a link to nowhere;") != std::string::npos);
   spec.output_directory = "/proc/nowhere";  // where root may write and makes no file
   CHECK(check(spec).find("2 --output-filename") == 0);
   spec.output_directory = "logs";
@@ -221,6 +247,9 @@ TEST_CASE("job check: a result file that cannot be written is 2") {
   const UniqueFd readable(open("/dev/null", O_RDONLY | O_CLOEXEC));
   spec.result_file = "/dev/fd/" + std::to_string(readable.get());
   CHECK(check(spec).find("Bad file descriptor") != std::string::npos);
+  const UniqueFd socket = make_socket(folder.in("socket"));
+  spec.result_file = folder.in("socket");
+  CHECK(check(spec).find("it is a socket") != std::string::npos);
   spec.result_file = "/proc/result.json";
   CHECK(check(spec).find("--result-file") != std::string::npos);
   const UniqueFd writable(open("/dev/null", O_WRONLY | O_CLOEXEC));

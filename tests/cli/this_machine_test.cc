@@ -10,7 +10,7 @@ using namespace hvd;
 TEST_CASE("this machine: localhost, loopback, our names and addresses, nothing else") {
   const ThisMachine machine{.names = {"gpu7.lab.example", "Box"},
                             .addresses = {"10.0.0.7", "fe80::7", "2001:db8::7"},
-                            .user = "",
+                            .users = {},
                             .gpus = 0};
   for (const char* name :
        {"localhost", "LOCALHOST", "localhost.", "localhost.localdomain", "127.0.0.1", "127.8.9.1",
@@ -46,6 +46,21 @@ TEST_CASE("this machine: /etc/hosts names loopback and our addresses") {
         std::vector<std::string>{"localhost", "loop", "gpu7.lab.example", "gpu7", "data7",
                                  "ip6-localhost", "last"});
   CHECK(names_in_hosts_file("", {}).empty());
+}
+
+TEST_CASE("this machine: /etc/passwd names us by our uid") {
+  const char* text =
+      "root:x:0:0:root:/root:/bin/bash\n"
+      "toor:x:0:0::/root:/bin/sh\n"
+      "ann:x:1000:0:Ann,1000:/home/ann:\n"
+      "nonsense\n"
+      "half:x:1000\n"
+      "bob:x:10:0:::";
+  CHECK(names_in_passwd(text, 0) == std::vector<std::string>{"root", "toor"});
+  CHECK(names_in_passwd(text, 1000) == std::vector<std::string>{"ann"});
+  CHECK(names_in_passwd(text, 10) == std::vector<std::string>{"bob"});
+  CHECK(names_in_passwd(text, 100).empty());
+  CHECK(names_in_passwd("", 0).empty());
 }
 
 TEST_CASE("this machine: CUDA_VISIBLE_DEVICES leaves some of the GPUs") {
