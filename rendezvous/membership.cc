@@ -61,26 +61,29 @@ int Membership::living() const {
 
 void Membership::on(const event::AgentJoined& event, TimePoint now) {
   hosts_.at(size_t(event.host)).joined = true;
-  const bool all = std::all_of(hosts_.begin(), hosts_.end(),
-                               [](const HostState& h) { return h.joined || !h.has_workers; });
-  if (!all) return;
-  agents_deadline_.reset();
-  start_workers(now);
+  decide_start(now);
 }
 
-void Membership::on(const event::AgentLost& event, TimePoint) {
-  end_job(EndCause::kAgentLost, SIGTERM, {}, event.reason);
+// A job of fixed size ends even if the ranks there had ended before: their last words may be lost.
+void Membership::on(const event::AgentLost& event, TimePoint now) {
+  hosts_.at(size_t(event.host)).lost = true;
+  for (Rank& one : ranks_) {
+    if (one.slot.host != event.host || one.state == State::kEnded) continue;
+    one.state = State::kEnded;
+    one.waits = false;
+    one.lost = true;
+  }
+  if (options_.size_min == 0 || too_few()) end_job(EndCause::kAgentLost, SIGTERM, {}, event.reason);
+  decide_start(now);
+  decide_epoch();
 }
 
-void Membership::on(const event::WorkersStarted& event, TimePoint) {
+void Membership::on(const event::WorkersStarted& event, TimePoint now) {
   for (int rank : event.ranks) {
     Rank& one = ranks_.at(size_t(rank));
     if (one.state == State::kStarting) one.state = State::kRunning;
   }
-  const bool all = std::none_of(ranks_.begin(), ranks_.end(), [](const Rank& r) {
-    return r.state == State::kPlanned || r.state == State::kStarting;
-  });
-  if (all) workers_deadline_.reset();
+  decide_start(now);
   decide_epoch();
 }
 
@@ -98,21 +101,19 @@ void Membership::on(const event::EpochWanted& event, TimePoint now) {
   decide_epoch();
 }
 
-void Membership::on(const event::RankEnded& event, TimePoint) {
+void Membership::on(const event::RankEnded& event, TimePoint now) {
   Rank& one = ranks_.at(size_t(event.rank));
   if (one.state == State::kEnded) return;
   one.state = State::kEnded;
   one.waits = false;
   one.lost = event.failed;
-  const int size_min = options_.size_min > 0 ? options_.size_min : int(ranks_.size());
-  const int lost =
-      int(std::count_if(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.lost; }));
-  if (event.failed && !ending() && int(ranks_.size()) - lost < size_min) {
+  if (event.failed && !ending() && too_few()) {
     const bool can_notice =
         std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.claimed; });
     end_job(EndCause::kRankFailed, SIGTERM, can_notice ? kLastWords : std::chrono::milliseconds(0),
             event.how);
   }
+  decide_start(now);
   decide_epoch();
 }
 
@@ -126,7 +127,8 @@ void Membership::on(const event::TimePassed&, TimePoint now) {
     agents_deadline_.reset();
     std::string missing;
     for (const HostState& one : hosts_)
-      if (one.has_workers && !one.joined) missing += (missing.empty() ? "" : ", ") + one.host.name;
+      if (one.has_workers && !one.joined && !one.lost)
+        missing += (missing.empty() ? "" : ", ") + one.host.name;
     end_job(EndCause::kStartTimeout, SIGTERM, {},
             "no agent reported from " + missing + " within " + limit);
   }
@@ -145,6 +147,28 @@ void Membership::on(const event::TimePassed&, TimePoint now) {
     refuse_epoch(missing, names(missing) + " did not call hvd::init() within " + limit +
                               " of the first rank's call");
   }
+}
+
+bool Membership::too_few() const {
+  const int size = int(ranks_.size());
+  const int lost =
+      int(std::count_if(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.lost; }));
+  return size - lost < (options_.size_min > 0 ? options_.size_min : size);
+}
+
+// Agents and workers are waited for as long as they can still come: a lost host's cannot.
+void Membership::decide_start(TimePoint now) {
+  const bool all_joined = std::all_of(hosts_.begin(), hosts_.end(), [](const HostState& h) {
+    return h.joined || h.lost || !h.has_workers;
+  });
+  if (all_joined && agents_deadline_) {
+    agents_deadline_.reset();
+    start_workers(now);
+  }
+  const bool all_started = std::none_of(ranks_.begin(), ranks_.end(), [](const Rank& r) {
+    return r.state == State::kPlanned || r.state == State::kStarting;
+  });
+  if (all_started) workers_deadline_.reset();
 }
 
 void Membership::start_workers(TimePoint now) {

@@ -39,7 +39,7 @@ struct AgentJoined {
 struct AgentLost {
   int host;
   std::string reason;
-};
+};  // and with it every rank there that had not ended
 struct WorkersStarted {
   std::vector<int> ranks;
 };
@@ -95,7 +95,7 @@ using Action =
     std::variant<action::StartWorkers, action::StartEpoch, action::RefuseEpoch, action::EndJob>;
 
 struct MembershipOptions {
-  int size_min = 0;  // fewer living ranks than this end the job; 0: as many as there are slots
+  int size_min = 0;  // fewer ranks that are not lost end the job; 0: as many as there are slots
   std::chrono::milliseconds start_timeout{30'000};
 };
 
@@ -123,12 +123,13 @@ class Membership {
     State state = State::kPlanned;
     bool claimed = false;
     bool waits = false;  // in init(), for the next epoch
-    bool lost = false;   // ended by a failure
+    bool lost = false;   // ended by a failure, or with its agent
     World world;         // of the last epoch it was in; epoch 0: of none
   };
   struct HostState {
     Host host;
     bool joined = false;
+    bool lost = false;  // its agent, and so its ranks
     bool has_workers = false;
   };
 
@@ -141,6 +142,8 @@ class Membership {
   void on(const event::EndAsked& event, TimePoint now);
   void on(const event::TimePassed& event, TimePoint now);
 
+  bool too_few() const;  // ranks are not lost
+  void decide_start(TimePoint now);
   void start_workers(TimePoint now);
   void decide_epoch();
   void start_epoch();

@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 #include <set>
+#include <utility>
 
 #include "tests/support/catch.h"
 
@@ -224,6 +225,74 @@ TEST_CASE("membership: a job that may shrink goes on with the survivors, in thei
   CHECK(ends.size() == 1);  // one is left, two are needed
 }
 
+TEST_CASE("membership: a lost agent ends a job of fixed size, whatever its ranks did before") {
+  for (const bool ended_well : {false, true}) {
+    Membership membership = running(2);
+    if (ended_well)
+      for (int rank : {0, 1}) membership.apply(event::RankEnded{rank, false, ""}, kStart);
+    const auto ends = all_of<action::EndJob>(membership.apply(event::AgentLost{0, "gone"}, kStart));
+    REQUIRE(ends.size() == 1);
+    CHECK(ends[0].cause == EndCause::kAgentLost);
+    CHECK(ends[0].first_signal == SIGTERM);
+    CHECK(ends[0].after == 0ms);
+    CHECK(ends[0].reason == "gone");
+    CHECK(membership.living() == 0);
+    CHECK_FALSE(membership.next_deadline());
+  }
+}
+
+TEST_CASE("membership: a lost agent takes its ranks, and the others go on if they are enough") {
+  Membership membership = job(3, 2, 4);
+  membership.begin(kStart);
+  for (int host : {0, 1, 2}) membership.apply(event::AgentJoined{host}, kStart);
+  membership.apply(event::WorkersStarted{{0, 1, 2, 3, 4, 5}}, kStart);
+  membership.apply(event::EpochWanted{{0, 1, 2, 4, 5}}, kStart);
+  // Rank 3 was the last that the others waited for, and rank 2 waits no more.
+  const auto actions = membership.apply(event::AgentLost{1, "gone"}, kStart + 1s);
+  const auto starts = all_of<action::StartEpoch>(actions);
+  CHECK(actions.size() == starts.size());
+  REQUIRE(starts.size() == 2);
+  CHECK(starts[0].host == 0);
+  CHECK(starts[1].host == 2);
+  CHECK(starts[1].members[0].rank == 4);
+  CHECK(starts[1].members[0].world.rank == 2);
+  CHECK(starts[1].members[0].world.size == 4);
+  CHECK(membership.living() == 4);
+  CHECK(membership.apply(event::RankEnded{2, true, "late news"}, kStart).empty());
+  const auto ends = all_of<action::EndJob>(membership.apply(event::AgentLost{2, "gone"}, kStart));
+  REQUIRE(ends.size() == 1);  // two are left, four are needed
+  CHECK(ends[0].cause == EndCause::kAgentLost);
+}
+
+TEST_CASE("membership: nobody waits for a host that is lost before its ranks run") {
+  Membership membership = job(2, 1, 1);
+  membership.begin(kStart);
+  membership.apply(event::AgentJoined{0}, kStart);
+  const auto starts =
+      all_of<action::StartWorkers>(membership.apply(event::AgentLost{1, "gone"}, kStart));
+  REQUIRE(starts.size() == 1);
+  CHECK(starts[0].host == 0);
+  membership.apply(event::WorkersStarted{{0}}, kStart);
+  CHECK_FALSE(membership.next_deadline());
+
+  Membership later = job(2, 1, 1);
+  later.begin(kStart);
+  for (int host : {0, 1}) later.apply(event::AgentJoined{host}, kStart);
+  later.apply(event::WorkersStarted{{0}}, kStart);
+  CHECK(later.next_deadline() == kStart + 30s);
+  CHECK(later.apply(event::AgentLost{1, "gone"}, kStart).empty());
+  CHECK_FALSE(later.next_deadline());
+}
+
+TEST_CASE("membership: a rank that could not be started is not waited for") {
+  Membership membership = job(1, 2, 1);
+  membership.begin(kStart);
+  membership.apply(event::AgentJoined{0}, kStart);
+  membership.apply(event::WorkersStarted{{0}}, kStart);
+  membership.apply(event::RankEnded{1, true, "no such program"}, kStart);
+  CHECK_FALSE(membership.next_deadline());
+}
+
 namespace {
 
 // Plays random events against a Membership and holds it to its invariants.
@@ -234,8 +303,11 @@ class Random {
         hosts_(1 + int(random_() % 3)),
         each_(1 + int(random_() % 3)),
         size_(hosts_ * each_),
-        membership_(job(hosts_, each_, random_() % 2 ? 0 : 1 + int(random_() % unsigned(size_)))),
-        state_(size_t(size_), kPlanned) {}
+        size_min_(random_() % 2 ? 0 : 1 + int(random_() % unsigned(size_))),
+        membership_(job(hosts_, each_, size_min_)),
+        state_(size_t(size_), kPlanned),
+        joined_(size_t(hosts_)),
+        lost_hosts_(size_t(hosts_)) {}
 
   void play() {
     take(membership_.begin(now_));
@@ -251,12 +323,21 @@ class Random {
 
   int some_rank() { return int(random_() % unsigned(size_)); }
 
+  Event lose(int host) {
+    lost_hosts_[size_t(host)] = true;
+    for (int rank = host * each_; rank < (host + 1) * each_; ++rank)
+      if (std::exchange(state_[size_t(rank)], kEnded) != kEnded) ++lost_;
+    return event::AgentLost{host, "host" + std::to_string(host) + " is gone"};
+  }
+
   Event next_event() {
-    const int rank = some_rank();
+    const int rank = some_rank(), host = rank / each_;
     State& state = state_[size_t(rank)];
     switch (random_() % 12) {
       case 0:
-        return event::AgentJoined{int(random_() % unsigned(hosts_))};
+        if (lost_hosts_[size_t(host)]) break;
+        joined_[size_t(host)] = true;
+        return event::AgentJoined{host};
       case 1:
       case 2:
       case 3:
@@ -278,17 +359,19 @@ class Random {
         if (state == kRunning) return event::RankClaimed{rank};
         break;
       case 9:
-        if (state >= kRunning && state < kEnded && random_() % 4 == 0) {
+        if (state >= kOrdered && state < kEnded && random_() % 4 == 0) {
+          const bool failed = state == kOrdered || random_() % 2 == 0;
+          lost_ += failed;
           state = kEnded;
-          return event::RankEnded{rank, random_() % 2 == 0,
-                                  "rank " + std::to_string(rank) + " ended"};
+          return event::RankEnded{rank, failed, "rank " + std::to_string(rank) + " ended"};
         }
         break;
       case 10:
         if (random_() % 40 == 0)
           return event::EndAsked{EndCause::kInterrupted, SIGINT, "interrupted"};
         break;
-      default:
+      case 11:
+        if (random_() % 20 == 0) return lose(host);
         break;
     }
     return event::TimePassed{};
@@ -299,24 +382,42 @@ class Random {
     for (const Action& action : actions) {
       if (const auto* start = std::get_if<action::StartWorkers>(&action)) on(*start);
       if (const auto* refuse = std::get_if<action::RefuseEpoch>(&action)) on(*refuse);
-      if (const auto* end = std::get_if<action::EndJob>(&action))
-        REQUIRE_FALSE(end->reason.empty());
+      if (const auto* end = std::get_if<action::EndJob>(&action)) on(*end);
       const auto* start = std::get_if<action::StartEpoch>(&action);
       if (start == nullptr) continue;
       REQUIRE(start->epoch == membership_.epoch());
+      REQUIRE_FALSE(lost_hosts_[size_t(start->host)]);
       for (const action::Member& member : start->members) {
         REQUIRE(member.rank / each_ == start->host);
         REQUIRE(members.emplace(member.rank, member.world).second);
       }
     }
     if (!members.empty()) on_epoch(members);
+    REQUIRE((membership_.ending() || !too_few()));  // a job never goes on with too few
+    // Workers are started as soon as all agents that can still join have.
+    bool all = true;
+    for (size_t host = 0; host < joined_.size(); ++host) all &= joined_[host] || lost_hosts_[host];
+    if (all && !membership_.ending())
+      REQUIRE(std::count(state_.begin(), state_.end(), kPlanned) == 0);
+    // Nor is anybody waited for who cannot come.
+    if (all && std::count(state_.begin(), state_.end(), kEnded) == size_)
+      REQUIRE_FALSE(membership_.next_deadline());
     // Whoever waits is either waited for, or was answered: nobody is forgotten.
     if (std::count(state_.begin(), state_.end(), kWaiting) > 0)
       REQUIRE(membership_.next_deadline());
   }
 
+  bool too_few() const { return size_ - lost_ < (size_min_ > 0 ? size_min_ : size_); }
+
+  void on(const action::EndJob& end) {
+    REQUIRE_FALSE(end.reason.empty());
+    if (end.cause == EndCause::kRankFailed) REQUIRE(too_few());
+    if (end.cause == EndCause::kAgentLost) REQUIRE((too_few() || size_min_ == 0));
+  }
+
   void on(const action::StartWorkers& start) {
     REQUIRE_FALSE(membership_.ending());
+    REQUIRE_FALSE(lost_hosts_[size_t(start.host)]);
     for (const World& world : start.worlds) {
       REQUIRE(state_[size_t(world.rank)] == kPlanned);  // nobody is started twice
       state_[size_t(world.rank)] = kOrdered;
@@ -325,6 +426,7 @@ class Random {
 
   void on(const action::RefuseEpoch& refuse) {
     REQUIRE_FALSE(refuse.reason.empty());
+    REQUIRE_FALSE(lost_hosts_[size_t(refuse.host)]);
     for (int rank = refuse.host * each_; rank < (refuse.host + 1) * each_; ++rank)
       if (state_[size_t(rank)] == kWaiting) state_[size_t(rank)] = kRunning;
   }
@@ -361,9 +463,11 @@ class Random {
   }
 
   std::mt19937 random_;
-  const int hosts_, each_, size_;
+  const int hosts_, each_, size_, size_min_;
   Membership membership_;
   std::vector<State> state_;
+  std::vector<char> joined_, lost_hosts_;
+  int lost_ = 0;  // ranks
   TimePoint now_ = kStart;
   uint32_t epoch_ = 0;
   std::map<int, World> previous_;
