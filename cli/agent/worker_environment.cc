@@ -10,8 +10,10 @@ using Setting = std::pair<std::string, std::string>;
 
 std::string_view name_of(std::string_view entry) { return entry.substr(0, entry.find('=')); }
 
+// What torchrun sets and is not so here: rank 0 of such a script makes its own store.
+constexpr std::string_view kAgentStore = "TORCHELASTIC_USE_AGENT_STORE";
+
 // hvdrun's own, Horovod's that are true here, and torchrun's, so that its scripts run unchanged.
-// TORCHELASTIC_USE_AGENT_STORE is not among them: rank 0 of such a script makes its own store.
 std::vector<Setting> settings_of(const WorkerPlace& place) {
   const World& world = place.world;
   const auto text = [](int number) { return std::to_string(number); };
@@ -79,9 +81,11 @@ std::vector<std::string> worker_environment(std::span<const std::string> users,
                                             std::span<const std::string> chosen,
                                             const WorkerPlace& place) {
   std::vector<Setting> ours = settings_of(place);
+  const auto is_chosen = [&](std::string_view name) {
+    return std::find(chosen.begin(), chosen.end(), name) != chosen.end();
+  };
   const auto add_unless_chosen = [&](const char* name, std::string value) {
-    if (std::find(chosen.begin(), chosen.end(), name) == chosen.end())
-      ours.emplace_back(name, std::move(value));
+    if (!is_chosen(name)) ours.emplace_back(name, std::move(value));
   };
   if (place.master_port > 0) {
     add_unless_chosen("MASTER_ADDR", place.master_address);
@@ -96,6 +100,7 @@ std::vector<std::string> worker_environment(std::span<const std::string> users,
   std::vector<std::string> all;
   all.reserve(users.size() + ours.size());
   for (const std::string& entry : users) {
+    if (name_of(entry) == kAgentStore && !is_chosen(kAgentStore)) continue;
     const auto same_name = [&](const Setting& one) { return one.first == name_of(entry); };
     if (std::none_of(ours.begin(), ours.end(), same_name)) all.push_back(entry);
   }

@@ -1,7 +1,7 @@
 // What a worker finds in its environment.
 //
 // Pure. The user's environment comes first; of it only the names that say where a worker stands are
-// replaced.
+// replaced, and a switch of torchrun's that is not true here is left out.
 #pragma once
 
 #include <span>
@@ -27,7 +27,7 @@ struct WorkerPlace {
 };
 
 // "NAME=value" of the whole environment. `chosen` names were given on hvdrun's command line:
-// MASTER_ADDR and MASTER_PORT among them stay as they are.
+// MASTER_ADDR, MASTER_PORT and TORCHELASTIC_USE_AGENT_STORE among them stay as they are.
 std::vector<std::string> worker_environment(std::span<const std::string> users,
                                             std::span<const std::string> chosen,
                                             const WorkerPlace& place);

@@ -82,27 +82,38 @@ TEST_CASE(
 }
 
 TEST_CASE("worker environment: what another launcher left is replaced, the rest stays") {
-  const Entries users = {"PATH=/bin",        "RANK=77", "MASTER_PORT=1",
-                         "HVD_AGENT=@outer", "EMPTY=",  "BASH_FUNC_x%%=() { :; }"};
+  const Entries users = {"PATH=/bin",
+                         "RANK=77",
+                         "MASTER_PORT=1",
+                         "HVD_AGENT=@outer",
+                         "TORCHELASTIC_USE_AGENT_STORE=True",
+                         "EMPTY=",
+                         "BASH_FUNC_x%%=() { :; }"};
   const Entries all = worker_environment(users, {}, place());
   CHECK(value_in(all, "RANK", "") == "3");
   CHECK(count_of(all, "RANK") == 1);
   CHECK(value_in(all, "MASTER_PORT", "") == "1234");
   CHECK(value_in(all, "HVD_AGENT", "") == "@address");
+  CHECK_FALSE(is_set_in(all, "TORCHELASTIC_USE_AGENT_STORE"));
   CHECK(value_in(all, "PATH", "") == "/bin");
   CHECK(is_set_in(all, "EMPTY"));
   CHECK(is_set_in(all, "BASH_FUNC_x%%"));
 }
 
 TEST_CASE("worker environment: the user's own choices stay") {
-  const Entries users = {"OMP_NUM_THREADS=7", "PYTHONUNBUFFERED=", "MASTER_ADDR=10.0.0.1",
-                         "MASTER_PORT=5", "RANK=9"};
-  const Entries chosen = {"MASTER_ADDR", "MASTER_PORT", "RANK"};
+  const Entries users = {"OMP_NUM_THREADS=7",
+                         "PYTHONUNBUFFERED=",
+                         "MASTER_ADDR=10.0.0.1",
+                         "MASTER_PORT=5",
+                         "RANK=9",
+                         "TORCHELASTIC_USE_AGENT_STORE=True"};
+  const Entries chosen = {"MASTER_ADDR", "MASTER_PORT", "RANK", "TORCHELASTIC_USE_AGENT_STORE"};
   const Entries all = worker_environment(users, chosen, place());
   CHECK(value_in(all, "OMP_NUM_THREADS", "") == "7");
   CHECK(value_in(all, "PYTHONUNBUFFERED", "x").empty());
   CHECK(value_in(all, "MASTER_ADDR", "") == "10.0.0.1");
   CHECK(value_in(all, "MASTER_PORT", "") == "5");
+  CHECK(value_in(all, "TORCHELASTIC_USE_AGENT_STORE", "") == "True");
   CHECK(value_in(all, "RANK", "") == "3");  // a rank is not a matter of choice
 }
 
