@@ -341,8 +341,10 @@ void Progress::run_engine_thread(const std::stop_token& stop) {
 }
 
 void Progress::engine_round(TimePoint* idle_since) {
-  engine_rung_ = false;
+  // In this order: who finds it set rings not, and is seen by what follows here. The other way
+  // round a ring between the two is taken away, and those after it are not given.
   drain(kEngineThread);
+  engine_rung_ = false;
   auto most = kBackstop;
   bool moved = false;
   const bool others_look = token_.watched() || token_.has_waiters();

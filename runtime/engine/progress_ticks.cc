@@ -86,13 +86,13 @@ std::string Progress::ranks_text(const std::vector<int>& ranks) const {
 void Progress::look_for_left_ranks() {
   const int left = end_.find_left();
   if (left < 0) return;
-  for (Feed* feed : feeds_)
-    if (feed->needs(left)) {
-      raise_trouble(peers_, TroubleReason::kLeft,
-                    ranks_text({left}) + " called shutdown() while other ranks went on",
-                    std::span(&left, 1));
-      return;
-    }
+  const bool needed =
+      std::any_of(feeds_.begin(), feeds_.end(), [&](Feed* feed) { return feed->needs(left); });
+  settle_awaited();  // needs() may have answered what was waited for
+  if (needed)
+    raise_trouble(peers_, TroubleReason::kLeft,
+                  ranks_text({left}) + " called shutdown() while other ranks went on",
+                  std::span(&left, 1));
 }
 
 // The coordinator reports what the log waits for; of what waits in a call, the lowest rank that is
