@@ -1,5 +1,6 @@
 #include "collectives/memory_limit.h"
 
+#include <array>
 #include <charconv>
 #include <fstream>
 #include <sstream>
@@ -39,7 +40,7 @@ struct Version {
   std::string root;  // where the hierarchy is mounted
   const char* limit;
   const char* used;
-  const char* cache;
+  std::array<const char*, 2> cache;
 };
 
 std::optional<MemoryLimit> search(const Version& version, std::string group, uint64_t bytes) {
@@ -48,8 +49,9 @@ std::optional<MemoryLimit> search(const Version& version, std::string group, uin
     const std::optional<uint64_t> limit = read_number(folder + version.limit);
     const std::optional<uint64_t> used = read_number(folder + version.used);
     if (limit && used) {
-      // Page cache goes before anybody is killed.
-      const uint64_t cache = number_of(read_file(folder + "memory.stat"), version.cache);
+      // Page cache goes before anybody is killed, the pages in use after the others.
+      const std::string stat = read_file(folder + "memory.stat");
+      const uint64_t cache = number_of(stat, version.cache[0]) + number_of(stat, version.cache[1]);
       const uint64_t held = *used > cache ? *used - cache : 0;
       if (held > *limit || bytes > *limit - held)
         return MemoryLimit{"control group " + (group.empty() ? "/" : group), *limit, held};
@@ -73,10 +75,13 @@ std::optional<MemoryLimit> search_groups(uint64_t bytes, const std::string& proc
     if (!group.empty() && group.front() != '/') continue;
     std::optional<MemoryLimit> found;
     if (controllers.empty())
-      found = search({cgroups, "memory.max", "memory.current", "inactive_file"}, group, bytes);
+      found = search({cgroups, "memory.max", "memory.current", {"inactive_file", "active_file"}},
+                     group, bytes);
     else if (("," + controllers + ",").find(",memory,") != std::string::npos)
-      found = search({cgroups + "/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
-                      "total_inactive_file"},
+      found = search({cgroups + "/memory",
+                      "memory.limit_in_bytes",
+                      "memory.usage_in_bytes",
+                      {"total_inactive_file", "total_active_file"}},
                      group, bytes);
     if (found) return found;
   }

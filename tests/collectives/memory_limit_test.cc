@@ -37,7 +37,7 @@ TEST_CASE("memory limit: the first group upwards that has no room is named with 
   write(root / "cg/a/b/memory.max", "max\n");
   write(root / "cg/a/memory.max", "5000\n");
   write(root / "cg/a/memory.current", "1500\n");
-  write(root / "cg/a/memory.stat", "anon 500\ninactive_file 500\n");
+  write(root / "cg/a/memory.stat", "anon 500\ninactive_file 200\nactive_file 300\n");
   CHECK_FALSE(tightest_memory_limit(4000, root / "proc", root / "cg"));
   const auto limit = tightest_memory_limit(4001, root / "proc", root / "cg");
   REQUIRE(limit);
@@ -54,6 +54,9 @@ TEST_CASE("memory limit: version 1 keeps its numbers elsewhere") {
   write(root / "cg/memory/job/memory.usage_in_bytes", "90\n");
   CHECK(tightest_memory_limit(11, root / "proc", root / "cg")->where == "control group /job");
   CHECK_FALSE(tightest_memory_limit(10, root / "proc", root / "cg"));
+  write(root / "cg/memory/job/memory.stat", "total_inactive_file 3\ntotal_active_file 4\n");
+  CHECK_FALSE(tightest_memory_limit(17, root / "proc", root / "cg"));
+  CHECK(tightest_memory_limit(18, root / "proc", root / "cg")->where == "control group /job");
   write(root / "cg/memory/job/memory.limit_in_bytes", "9223372036854771712\n");
   CHECK_FALSE(tightest_memory_limit(uint64_t{1} << 50, root / "proc", root / "cg"));
 }
