@@ -97,6 +97,7 @@ AgentPeers::AgentPeers(std::shared_ptr<AgentConnection> connection)
 }
 
 AgentPeers::~AgentPeers() {
+  if (getpid() != process_) return;  // a forked child has neither
   connection_->forget(this);
   munmap(block_, ControlBlock::bytes(world_.local_size));
 }
@@ -130,7 +131,6 @@ void AgentPeers::report_broken() noexcept {
 }
 
 void AgentPeers::close_in_child() noexcept {
-  connection_->close_in_child();
   for (const UniqueFd& fd : doorbells_) close(fd.get());
 }
 

@@ -1,6 +1,8 @@
 // Peers of one epoch of a job: the agent's memory and doorbells, and its Store.
 #pragma once
 
+#include <unistd.h>
+
 #include <atomic>
 #include <memory>
 #include <vector>
@@ -38,6 +40,7 @@ class AgentPeers : public Peers {
   }
 
   const std::shared_ptr<AgentConnection> connection_;
+  const pid_t process_ = getpid();
   World world_;
   ControlBlock* block_ = nullptr;
   std::vector<UniqueFd> doorbells_;

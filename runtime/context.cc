@@ -21,6 +21,7 @@ struct Globals {
 
   // For the fork handler, which may take no lock.
   std::atomic<Context*> current{nullptr};
+  std::atomic<AgentConnection*> agent{nullptr};
   std::atomic<bool> forked{false};
 };
 
@@ -36,6 +37,7 @@ void forget_rank() {
   Globals& all = globals();
   all.forked.store(true, std::memory_order_relaxed);
   own_context = nullptr;
+  if (AgentConnection* agent = all.agent.load(std::memory_order_acquire)) agent->close_in_child();
   Context* current = all.current.load(std::memory_order_acquire);
   if (current == nullptr) return;
   current->engine().forget_in_child();
@@ -64,6 +66,7 @@ std::shared_ptr<Context> join(Globals& all, const Config& config) REQUIRES(all.s
     return std::make_shared<Context>(std::make_unique<SoloPeers>(++all.solo_epochs), config);
   // One claim for the life of the process; a connection that was lost cannot come back.
   if (!all.connection) all.connection = std::make_shared<AgentConnection>(*config.agent);
+  all.agent.store(all.connection.get(), std::memory_order_release);
   all.connection->status_page().told.store(0, std::memory_order_relaxed);  // of the last epoch
   note_phase(all.connection->status_page(), Phase::kInit);
   try {

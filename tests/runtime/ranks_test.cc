@@ -179,6 +179,7 @@ const RankProgram forking("forking", [] {
     expect(exit_code_of_child(look) == 0);
     use_everything(1);
     shutdown();
+    expect(exit_code_of_child(look) == 0);
   });
 });
 
