@@ -232,7 +232,13 @@ class EngineBucketList::StepStatus {
 };
 
 StepVerdict EngineBucketList::finish(const StepWord& word) {
-  parts_->check_running();
+  const Engine::Parts::State state = parts_->state.load(std::memory_order_relaxed);
+  if (state == Engine::Parts::State::kForked) throw_forked();
+  if (state != Engine::Parts::State::kRunning)
+    throw Error(ErrorCode::kUnavailable,
+                "\"" + spec_.name +
+                    "\" belongs to an epoch that shutdown() has ended; make a new "
+                    "DistributedOptimizer after init()");
   for (size_t i = 0; i < spec_.buckets.size(); ++i)
     HVD_CHECK(buckets_[i].ready.load(), "finish() before all buckets are ready");
   const StepStatus status(*this);
