@@ -21,6 +21,7 @@
 
 #include "collectives/arena.h"
 #include "collectives/types.h"
+#include "hvd/error.h"
 
 namespace hvd {
 
@@ -56,10 +57,11 @@ struct Operation {
   uint64_t shape_hash = 0;  // of what else has to agree (dimensions)
   // Has to agree; for error texts. Both are borrowed until the operation is resolved.
   std::string_view name = {};
-  std::string_view shape = {};  // for error texts: "[64, 10]"
+  std::string_view shape = {};  // for error texts: "float32 [64, 10]"; empty: type and count
 
   // How it went. `error` is set before an outcome other than kComplete is published.
   std::string error = {};
+  ErrorCode code = ErrorCode::kInvalidArgument;  // of a refusal
   std::atomic<Outcome> outcome{Outcome::kPending};
 
   // The communicator's own.

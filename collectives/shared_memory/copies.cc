@@ -123,7 +123,9 @@ void SharedMemoryCommunicator::prepare_allgather(Operation& operation) {
   try {
     cursor_.result = static_cast<std::byte*>(operation.allocate(counts_));
   } catch (const std::exception& error) {
-    operation.error = error.what();
+    operation.error =
+        "allgather: no room for a result of " + std::to_string(start) + " bytes: " + error.what();
+    operation.code = ErrorCode::kUnavailable;
     operation.stage |= kRefusedHere;
   }
 }

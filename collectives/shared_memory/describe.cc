@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-#include <algorithm>
+#include <array>
 #include <bit>
-#include <cstdio>
+#include <charconv>
 
 namespace hvd {
 namespace {
@@ -22,10 +22,17 @@ uint64_t hash_text(uint64_t hash, std::string_view text) {
   return mix_hash(mix_hash(hash, rest), text.size());
 }
 
+// As many digits as tell it from every other.
 std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%g", value);
-  return text;
+  std::array<char, 32> text{};
+  return {text.data(), std::to_chars(text.begin(), text.end(), value).ptr};
+}
+
+// Of a text that has to fit beside the words: names that are too long often differ at their end.
+std::string shortened(std::string_view name) {
+  constexpr size_t kHead = 64, kTail = 61;
+  if (name.size() <= kHead + kTail) return std::string(name);
+  return std::string(name.substr(0, kHead)) + "…" + std::string(name.substr(name.size() - kTail));
 }
 
 const char* name_of(OperationKind kind) {
@@ -74,18 +81,16 @@ uint64_t hash_of(const Operation& operation, uint64_t seed) {
 
 std::string describe(const Operation& operation) {
   std::string text = name_of(operation.kind);
-  if (!operation.name.empty()) {
-    constexpr size_t kNameMax = 128;  // of a text that has to fit beside the words
-    text += " \"" + std::string(operation.name.substr(0, kNameMax)) + "\"";
-  }
+  if (!operation.name.empty()) text += " \"" + shortened(operation.name) + "\"";
   if (operation.kind == OperationKind::kBarrier) return text;
   if (operation.kind == OperationKind::kSegment)
     return text + " of " + std::to_string(operation.segment_bytes) + " bytes";
   const bool gathers = operation.kind == OperationKind::kAllgather;
   const size_t count = gathers ? operation.input.count : operation.result.count;
-  text += std::string(" ") + hvd::name_of(operation.result.type) + " ";
-  text +=
-      operation.shape.empty() ? "[" + std::to_string(count) + "]" : std::string(operation.shape);
+  text += " ";
+  text += operation.shape.empty() ? std::string(hvd::name_of(operation.result.type)) + " [" +
+                                        std::to_string(count) + "]"
+                                  : std::string(operation.shape);
   if (operation.kind == OperationKind::kBroadcast)
     text += " from rank " + std::to_string(operation.root);
   if (operation.kind == OperationKind::kAllreduce) {

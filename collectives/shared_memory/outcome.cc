@@ -126,7 +126,7 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::refuse(Operation& opera
   }
   for (; cursor_.rank < size_; ++cursor_.rank)
     if (!settled(cursor_.rank, words(cursor_.rank).told, operation.sequence)) return Step::kWait;
-  operation.error = compose_refusal(operation);
+  compose_refusal(operation);
   operation.stage |= kRefusedHere;
   new_segment_.reset();
   if (operation.kind == OperationKind::kSegment && arena_.has(operation.segment))
@@ -134,8 +134,18 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::refuse(Operation& opera
   return Step::kDone;
 }
 
+// All entries ask for the same: then it is refused because a rank cannot do it.
+bool SharedMemoryCommunicator::is_agreed(const Operation& operation) const {
+  const uint64_t expected = word_of(operation.sequence, operation.hash);
+  for (int k = 0; k < size_; ++k) {
+    if (lines(k, operation.sequence)[0].word.load(kAcquire) != expected) return false;
+    if (!is_small(operation) && entry(k, operation.sequence).hash != operation.hash) return false;
+  }
+  return true;
+}
+
 void SharedMemoryCommunicator::tell(const Operation& operation) {
-  const std::string text = unable_.empty() ? describe(operation) : unable_;
+  const std::string text = unable_.empty() || !is_agreed(operation) ? describe(operation) : unable_;
   unable_.clear();
   const size_t length = std::min(text.size(), sizeof mine().text - 1);
   memcpy(mine().text, text.data(), length);
@@ -145,27 +155,28 @@ void SharedMemoryCommunicator::tell(const Operation& operation) {
   publish(mine().told, operation.sequence);
 }
 
-// One side per different description, named by the lowest rank that gave it.
-std::string SharedMemoryCommunicator::compose_refusal(const Operation& operation) const {
+// Who cannot do it, or one side per different call, named by the lowest rank that made it.
+void SharedMemoryCommunicator::compose_refusal(Operation& operation) const {
   constexpr size_t kSidesMax = 4;
-  std::vector<std::string> sides;
+  const bool agreed = operation.kind == OperationKind::kSegment && is_agreed(operation);
+  std::vector<std::pair<uint64_t, std::string>> sides;
   std::string text;
   for (int k = 0; k < size_ && sides.size() < kSidesMax; ++k) {
     const bool told = words(k).told.load(kAcquire) >= operation.sequence;
-    std::string side = told ? words(k).text : "something else, and died";
-    if (lines(k, operation.sequence)[0].word.load(kAcquire) ==
-        word_of(operation.sequence, operation.hash)) {
-      const OperationEntry said = entry(k, operation.sequence);
-      if (operation.kind == OperationKind::kSegment && said.place == Place::kUnable)
-        return "rank " + std::to_string(world_rank(k)) + ": " + side;
+    std::pair side{lines(k, operation.sequence)[0].word.load(kAcquire),
+                   told ? std::string(words(k).text) : "something else, and died"};
+    const std::string rank = "rank " + std::to_string(world_rank(k));
+    if (agreed && entry(k, operation.sequence).place == Place::kUnable) {
+      operation.error = rank + ": " + side.second;
+      operation.code = ErrorCode::kUnavailable;
+      return;
     }
     if (std::find(sides.begin(), sides.end(), side) != sides.end()) continue;
-    text +=
-        (text.empty() ? "rank " : ", rank ") + std::to_string(world_rank(k)) + " called " + side;
+    text += (text.empty() ? "" : ", ") + rank + " called " + side.second;
     sides.push_back(std::move(side));
   }
-  return "ranks called different operations: " + text +
-         "; every rank has to call the same operations in the same order";
+  operation.error = "ranks called different operations: " + text +
+                    "; every rank has to call the same operations in the same order";
 }
 
 // Could anybody have begun to store results? For a small allreduce that takes all lines, for the

@@ -103,7 +103,8 @@ class SharedMemoryCommunicator final : public Communicator {
   void notice_departure(int rank, uint64_t sequence);
   Step refuse(Operation& operation);
   void tell(const Operation& operation);
-  std::string compose_refusal(const Operation& operation) const;
+  bool is_agreed(const Operation& operation) const;
+  void compose_refusal(Operation& operation) const;
   bool was_begun(const Operation& operation) const;
 
   // allreduce.cc

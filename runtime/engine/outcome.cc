@@ -12,7 +12,7 @@ std::exception_ptr error_of(const Operation& operation, const EpochEnd& end) {
     case Outcome::kComplete:
       return nullptr;
     case Outcome::kRefused:
-      return std::make_exception_ptr(Error(ErrorCode::kInvalidArgument, operation.error));
+      return std::make_exception_ptr(Error(operation.code, operation.error));
     case Outcome::kFailedUntouched:
     case Outcome::kFailedUndefined:
       return std::make_exception_ptr(CommFailure(describe(operation) + " failed: " + end.reason(),

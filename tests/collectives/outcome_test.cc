@@ -92,6 +92,29 @@ TEST_CASE("outcome: small against large, types, factors, kinds and names are tol
                 },
                 {"rank 0 called allreduce float32 [3] Sum,",
                  "rank 1 called allreduce float32 [3] Sum prescale 0.5"});
+  check_refused(2,
+                [](Rank& rank, Operation& operation, std::byte* memory) {
+                  operation.kind = OperationKind::kAllreduce;
+                  operation.result = {memory, 3, DataType::kFloat32};
+                  operation.reduction.prescale = rank.rank == 0 ? 0.333333 : 1.0 / 3;
+                },
+                {"rank 0 called allreduce float32 [3] Average prescale 0.333333,",
+                 "rank 1 called allreduce float32 [3] Average prescale 0.3333333333333333;"});
+  const std::string begin(200, 'n'), names[] = {begin + ".weight", begin + ".bias"};
+  check_refused(2,
+                [&](Rank& rank, Operation& operation, std::byte* memory) {
+                  operation.kind = OperationKind::kAllreduce;
+                  operation.result = {memory, 3, DataType::kFloat32};
+                  operation.name = names[rank.rank];
+                },
+                {".weight\" float32 [3]", ".bias\" float32 [3]"});
+  check_refused(2,  // words that say the same of two calls are no reason to name one rank only
+                [](Rank& rank, Operation& operation, std::byte* memory) {
+                  operation.kind = OperationKind::kAllreduce;
+                  operation.result = {memory, 3, DataType::kFloat32};
+                  operation.shape_hash = static_cast<uint64_t>(rank.rank);
+                },
+                {"rank 0 called allreduce", "rank 1 called allreduce"});
   check_refused(4,
                 [](Rank& rank, Operation& operation, std::byte* memory) {
                   operation.kind =
@@ -106,7 +129,7 @@ TEST_CASE("outcome: small against large, types, factors, kinds and names are tol
                   operation.kind = OperationKind::kAllreduce;
                   operation.result = {memory, 64, DataType::kFloat32};
                   operation.shape_hash = static_cast<uint64_t>(rank.rank);
-                  operation.shape = rank.rank == 0 ? "[64]" : "[8, 8]";
+                  operation.shape = rank.rank == 0 ? "float32 [64]" : "float32 [8, 8]";
                   operation.name = "weight";
                 },
                 {"allreduce \"weight\" float32 [64]", "allreduce \"weight\" float32 [8, 8]"});
@@ -155,14 +178,18 @@ TEST_CASE("outcome: no room for a gathered result is one rank's own matter") {
       Operation operation{.kind = OperationKind::kAllgather,
                           .input = {part.data(), part.size(), DataType::kFloat32},
                           .allocate = [&](std::span<const uint64_t>) -> void* {
-                            if (rank.rank == 1) throw std::runtime_error("no room for it");
+                            if (rank.rank == 1) throw std::bad_alloc();
                             all.resize(3 * count);
                             return all.data();
                           }};
       operation.result.type = DataType::kFloat32;
       const Outcome outcome = rank.run(operation);
       if (rank.rank == 1) {
-        expect(outcome == Outcome::kRefused && operation.error == "no room for it", "refused");
+        expect(outcome == Outcome::kRefused && operation.code == ErrorCode::kUnavailable &&
+                   operation.error == "allgather: no room for a result of " +
+                                          std::to_string(3 * count * sizeof(float)) +
+                                          " bytes: std::bad_alloc",
+               operation.error);
       } else {
         expect(outcome == Outcome::kComplete, "complete");
         expect(all[0] == 0 && all[count] == 1 && all[3 * count - 1] == 2, "gathered");
@@ -183,7 +210,8 @@ TEST_CASE(
     Operation operation{
         .kind = OperationKind::kSegment, .segment = rank.next_segment++, .segment_bytes = 2 << 20};
     expect(rank.run(operation) == Outcome::kRefused, "not refused");
-    expect(operation.error.find("the memory limit of this host is reached") != std::string::npos,
+    expect(operation.error.find("the memory limit of this host is reached") != std::string::npos &&
+               operation.code == ErrorCode::kUnavailable,
            operation.error);
     expect(!rank.arena.has(operation.segment), "it is not there");
     std::byte* memory = rank.add_segment(1 << 19);

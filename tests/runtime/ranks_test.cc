@@ -150,6 +150,15 @@ const RankProgram mismatch("mismatch", [] {
       rank_board().write(error.what());
       expect(error.code() == ErrorCode::kInvalidArgument);
     }
+    try {
+      arena_buffer<float>(rank() == 0 ? 25 : 2500);
+      expect(false);
+    } catch (const Error& error) {
+      expect(error.code() == ErrorCode::kInvalidArgument &&
+             std::strstr(error.what(),
+                         "rank 0 called arena_buffer of 4096 bytes, "
+                         "rank 1 called arena_buffer of 12288 bytes;") != nullptr);
+    }
     use_everything(2);  // the world lives
     shutdown();
   });
