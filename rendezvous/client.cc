@@ -5,8 +5,12 @@
 #include <grpcpp/grpcpp.h>
 #include <pthread.h>
 
+#include <cerrno>
 #include <cstdint>
+#include <cstring>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "proto/rendezvous.grpc.pb.h"
 #include "rendezvous/stream_pump.h"
@@ -20,6 +24,21 @@ using Stream = grpc::ClientAsyncReaderWriter<proto::FromAgent, proto::ToAgent>;
 using Pump = StreamPump<Stream, proto::FromAgent, proto::ToAgent>;
 
 enum Tag : uintptr_t { kStarted = 1, kRead, kWritten, kWritesDone, kFinished };
+// gRPC aborts the process when it gets no epoll set or eventfd. It needs four or so; the rest is
+// for what the owner opens meanwhile.
+constexpr int kDescriptorsFree = 16;
+
+void expect_descriptors(int any) {
+  std::vector<UniqueFd> held;
+  for (int i = 0; i < kDescriptorsFree; ++i) {
+    held.emplace_back(fcntl(any, F_DUPFD_CLOEXEC, 0));
+    if (!held.back())
+      throw Error(ErrorCode::kUnavailable, std::string("cannot start the rendezvous: ") +
+                                               std::strerror(errno) +
+                                               "; raise the limit on open files (ulimit -n)");
+  }
+}
+
 void* tag(Tag which) { return reinterpret_cast<void*>(which); }
 
 }  // namespace
@@ -82,6 +101,7 @@ struct RendezvousClient::Impl {
 };
 
 RendezvousClient::RendezvousClient(UniqueFd connection) : impl_(std::make_unique<Impl>()) {
+  expect_descriptors(connection.get());
   const int socket = connection.release();  // gRPC's from here on
   fcntl(socket, F_SETFL, fcntl(socket, F_GETFL) | O_NONBLOCK);
   impl_->thread =

@@ -5,10 +5,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <system_error>
 
 #include "cli/agent/descendants.h"
 #include "cli/agent/host_memory.h"
@@ -452,7 +454,9 @@ void run_agent(int argc, char** argv) {
     auto* agent = new Agent(std::move(kept));  // never destroyed: the process leaves by _exit
     _exit(agent->run());
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "agent: %s\n", error.what());
+    const auto* system = dynamic_cast<const std::system_error*>(&error);
+    const bool none_left = system != nullptr && system->code().value() == EMFILE;
+    std::fprintf(stderr, "agent: %s%s\n", error.what(), none_left ? "; raise ulimit -n" : "");
     _exit(125);
   }
 }

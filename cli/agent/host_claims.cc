@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <system_error>
 #include <utility>
 
 #include "cli/agent/host_memory_impl.h"
@@ -79,6 +80,12 @@ void HostMemory::Impl::read(Connection& connection, uint32_t what) {
     }
   } catch (const Error& error) {
     refuse(connection, error.code(), error.what());
+    drop(connection);
+    return;
+  } catch (const std::system_error& error) {
+    const bool none_left = error.code().value() == EMFILE;
+    refuse(connection, ErrorCode::kUnavailable,
+           std::string(error.what()) + (none_left ? "; raise ulimit -n" : ""));
     drop(connection);
     return;
   } catch (const std::exception& error) {
@@ -175,7 +182,10 @@ std::string HostMemory::Impl::objection(const Connection& connection, const Agen
   const Slot& slot = slots[message.id];
   const std::string what = who + " claims rank " + std::to_string(slot.rank) + ", but ";
   if (slot.speaks()) return what + "process " + std::to_string(slot.pid) + " has done so before";
+  errno = 0;
   const std::vector<pid_t> chain = ancestry(peer.pid, getpid());
+  if (chain.empty() && errno == EMFILE)
+    return what + "no descriptor is left to see who started it; raise ulimit -n";
   if (chain.empty()) return what + "this job did not start it";
   for (const Slot& other : slots) {
     if (&other == &slot || other.worker == 0 || other.worker_ended) continue;

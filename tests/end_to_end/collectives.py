@@ -50,6 +50,14 @@ def a_rank_without_room_for_the_engines_thread_says_so_to_all():
     assert "first failure: rank 1 " in last_line(seen), seen.stderr
 
 
+def an_agent_without_descriptors_for_an_epoch_names_the_limit():
+    if support.options.sanitizers:
+        return "left out: the sanitizers' run time needs descriptors itself"
+    seen = run(*worker("epochs"), preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (31, 31)))
+    expect(seen.returncode, 125, seen.stderr)
+    assert b"agent: eventfd: Too many open files; raise ulimit -n" in seen.stderr, seen.stderr
+
+
 def a_rank_that_crashes_is_named_and_survivors_are_told():
     seen = run(*worker("crash", 1), np=3)
     expect(seen.returncode, 128 + signal.SIGSEGV, seen.stderr)
@@ -215,7 +223,8 @@ def a_rank_behind_a_wrapper_is_known_too():
 
 support.parse_options("worker")
 support.main(ten_epochs, memory_beyond_the_limit_of_files_is_an_error_of_the_rank,
-             a_rank_without_room_for_the_engines_thread_says_so_to_all, a_rank_that_crashes_is_named_and_survivors_are_told,
+             a_rank_without_room_for_the_engines_thread_says_so_to_all, an_agent_without_descriptors_for_an_epoch_names_the_limit,
+             a_rank_that_crashes_is_named_and_survivors_are_told,
              a_rank_killed_inside_a_collective_is_named_with_what_it_did, a_rank_that_deserts_with_code_0_is_the_failure,
              a_rank_that_ended_well_is_not_blamed_for_what_others_fail_by,
              a_collective_that_waits_too_long_fails_and_names_who_is_missing,

@@ -104,6 +104,10 @@ def no_descriptor_is_left_for_it():
         for limit in (64, 256):
             seen = run("--", "true", np=4, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)))
             expect(seen.returncode, 0, limit)
+    for limit in (12, 20, 21, 22, 23):  # fewer than gRPC can do with
+        seen = run("--", "true", limit=30, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)))
+        expect(seen.returncode, 125, (limit, seen.stderr))
+        assert b"ulimit -n" in seen.stderr and b".cc" not in seen.stderr, (limit, seen.stderr)
     seen = run("--", "true", np=64, limit=30, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)))
     expect(seen.returncode, 125)
     assert b"ulimit -n" in seen.stderr, seen.stderr
