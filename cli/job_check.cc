@@ -1,6 +1,7 @@
 #include "cli/job_check.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -170,6 +171,13 @@ std::optional<Refusal> check_command(const JobSpec& spec, const std::string& pat
   return Refusal{kExitNotFound, missing + "check its spelling or give its path"};
 }
 
+std::optional<Refusal> check_working_directory() {
+  char here[PATH_MAX];
+  if (getcwd(here, sizeof here) != nullptr) return std::nullopt;
+  return Refusal{kExitUsage, std::string("the working directory cannot be used: ") +
+                                 std::strerror(errno) + "; go to another or name one by --wdir"};
+}
+
 std::optional<Refusal> check_directory(const std::string& path) {
   const Look look = look_at(path);
   const std::string start = "--wdir " + quoted(path) + " cannot be used: ";
@@ -251,14 +259,27 @@ std::optional<Refusal> check_output_directory(const JobSpec& spec) {
   return refusal;
 }
 
-std::optional<Refusal> check_result_file(const std::string& path) {
+// Whether it comes into being with --output-filename.
+bool will_be_made(const JobSpec& spec, const std::string& folder) {
+  return !spec.output_directory.empty() && look_at(folder).error == ENOENT &&
+         is_folder_of_output(folder, spec.output_directory, spec.size);
+}
+
+std::string trouble_with_result(const JobSpec& spec, const std::string& path) {
+  if (will_be_made(spec, path)) return std::strerror(EISDIR);
+  if (look_at(path).error == ENOENT && will_be_made(spec, parent_of(path))) return "";
+  return trouble_with_file(path);
+}
+
+std::optional<Refusal> check_result_file(const JobSpec& spec) {
+  const std::string& path = spec.result_file;
   const ResultPlace place = find_result_place(path);
   std::string trouble;
   if (place.descriptor >= 0) {
     const int flags = fcntl(place.descriptor, F_GETFL);
     if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY) trouble = std::strerror(EBADF);
   } else {
-    trouble = trouble_with_file(place.path);
+    trouble = trouble_with_result(spec, place.path);
   }
   if (trouble.empty()) return std::nullopt;
   return Refusal{kExitUsage, "--result-file " + quoted(path) + " cannot be written: " + trouble +
@@ -268,13 +289,13 @@ std::optional<Refusal> check_result_file(const std::string& path) {
 }  // namespace
 
 std::optional<Refusal> check_job(const JobSpec& spec, const std::string& path) {
-  std::optional<Refusal> refusal;
-  if (!spec.directory.empty()) refusal = check_directory(spec.directory);
+  auto refusal =
+      spec.directory.empty() ? check_working_directory() : check_directory(spec.directory);
   if (!refusal) refusal = check_command(spec, path);
   if (!refusal && !spec.output_directory.empty()) {
     refusal = check_output_directory(spec);
   }
-  if (!refusal && !spec.result_file.empty()) refusal = check_result_file(spec.result_file);
+  if (!refusal && !spec.result_file.empty()) refusal = check_result_file(spec);
   return refusal;
 }
 

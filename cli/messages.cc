@@ -11,9 +11,10 @@
 namespace hvd {
 namespace {
 
+// Empty where it is gone since the job was checked: no rank can be started there.
 std::string working_directory() {
   char here[PATH_MAX];
-  return getcwd(here, sizeof here) != nullptr ? here : "/";
+  return getcwd(here, sizeof here) != nullptr ? here : "";
 }
 
 mode_t current_umask() {

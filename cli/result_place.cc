@@ -13,7 +13,9 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <system_error>
 
+#include "cli/rank_folder.h"
 #include "runtime/base/deadline.h"
 #include "runtime/base/unique_fd.h"
 
@@ -96,7 +98,24 @@ std::string reason(int error) {
   return std::strerror(error);
 }
 
+// Without links, as far as it is there.
+fs::path place_of(const std::string& folder) {
+  std::error_code error;
+  const fs::path below = fs::absolute(folder, error) / "x";
+  const fs::path followed = fs::weakly_canonical(below, error);
+  return (error ? below : followed).parent_path();
+}
+
 }  // namespace
+
+bool is_folder_of_output(const std::string& folder, const std::string& output, int ranks) {
+  const fs::path wanted = place_of(folder), made = place_of(output);
+  const auto differs = std::mismatch(wanted.begin(), wanted.end(), made.begin(), made.end());
+  if (differs.first == wanted.end()) return true;
+  for (int rank = 0; rank < ranks; ++rank)
+    if (wanted == rank_folder(made, rank, ranks)) return true;
+  return false;
+}
 
 ResultPlace find_result_place(const std::string& path) {
   fs::path here = path;

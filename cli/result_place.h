@@ -15,6 +15,10 @@ struct ResultPlace {
 // Follows links. Never fails: what cannot be followed is found out by who opens it.
 ResultPlace find_result_place(const std::string& path);
 
+// Whether `folder` is made with the directory that --output-filename names, unless it is there: the
+// directory itself, one above it, or a rank's in it.
+bool is_folder_of_output(const std::string& folder, const std::string& output, int ranks);
+
 // A reader of a file sees the whole of it or what was there before, unless only the file itself may
 // be written. A reader of a pipe that takes nothing for so long is not waited for. Returns what
 // went wrong, "" if nothing did.

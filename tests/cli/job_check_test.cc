@@ -179,6 +179,17 @@ TEST_CASE("job check: a working directory that is not one is 2") {
         "2 --wdir \"" + folder.in("file") + "\" cannot be used: Not a directory");
 }
 
+TEST_CASE("job check: a working directory that is gone is 2, unless --wdir names another") {
+  const Folder folder, gone;
+  const Inside inside(folder);
+  std::filesystem::current_path(gone.path());
+  std::filesystem::remove(gone.path());
+  CHECK(check(job({"true"})) ==
+        "2 the working directory cannot be used: No such file or directory; go to another or name "
+        "one by --wdir");
+  CHECK(check(job({"true"}, folder.path())) == "ok");
+}
+
 TEST_CASE("job check: output that cannot be written is 2") {
   const Folder folder;
   const Inside inside(folder);
@@ -260,4 +271,31 @@ TEST_CASE("job check: a result file that cannot be written is 2") {
     spec.result_file = good;
     CHECK(check(spec) == "ok");
   }
+}
+
+TEST_CASE("job check: a result file may lie in a folder that is made for the output") {
+  const Folder folder;
+  const Inside inside(folder);
+  std::filesystem::create_directory(folder.in("there"));
+  std::filesystem::create_directory_symlink("there", folder.in("link"));
+  JobSpec spec = job({"true"});
+  spec.size = 11;
+  const auto with = [&](const std::string& output, const std::string& result) {
+    spec.output_directory = output;
+    spec.result_file = result;
+    return check(spec);
+  };
+  for (const char* output : {"logs", "logs/", "./logs/.", "logs/deeper/still", "other/../logs"})
+    CHECK(with(output, "logs/result.json") == "ok");
+  CHECK(with("logs", folder.in("logs/result.json")) == "ok");
+  CHECK(with("logs", "logs/rank.10/result.json") == "ok");
+  CHECK(with("link/logs", "there/logs/rank.03/result.json") == "ok");
+  for (const char* elsewhere : {"logs/rank.11/result.json", "logs/rank.3/result.json",
+                                "logs/deeper/result.json", "log/result.json"})
+    CHECK_THAT(with("logs", elsewhere), Catch::Contains("cannot be written: No such file"));
+  for (const char* folder_itself : {"logs", "logs/deeper", "logs/deeper/rank.07"})
+    CHECK_THAT(with("logs/deeper", folder_itself), Catch::Contains("Is a directory"));
+  spec.output_directory.clear();
+  spec.result_file = "logs/result.json";
+  CHECK_THAT(check(spec), Catch::Contains("No such file"));
 }
