@@ -52,6 +52,25 @@ std::vector<std::string> answer_horovod_options(const Arguments& arguments) {
   return warnings;
 }
 
+// Environments are inherited, so that a variable is warned about where its option is refused.
+std::vector<std::string> answer_horovod_variables(const JobSpec& spec,
+                                                  const ReadEnvironment& read_environment) {
+  std::vector<std::string> warnings;
+  for (const Option& option : all_options()) {
+    if (option.environment.empty() || option.fate == OptionFate::kWorks) continue;
+    const std::string variable(option.environment);
+    std::optional<std::string> value = read_environment(variable.c_str());
+    for (const EnvironmentSetting& setting : spec.environment)
+      if (setting.name == variable && setting.value) value = setting.value;
+    if (!value || value->empty() || *value == "0") continue;
+    const bool refused = option.fate == OptionFate::kRefused;
+    warnings.push_back(variable + " (in the environment) " +
+                       (refused ? "is not supported yet and is ignored; " : "has no effect: ") +
+                       std::string(option.text));
+  }
+  return warnings;
+}
+
 // What libhvd takes for a switch, so that no rank refuses what is let through here.
 bool means_yes(const std::string& variable, const std::string& value) {
   if (value == "1" || value == "true" || value == "True") return true;
@@ -119,7 +138,7 @@ std::vector<EnvironmentSetting> settings_for_ranks(const Arguments& arguments) {
                    [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
     if (given.option->name == "--stall-check") {
       settings.push_back({"HOROVOD_STALL_CHECK_DISABLE", "0"});
-    } else if (!given.option->environment.empty()) {
+    } else if (given.option->fate == OptionFate::kWorks && !given.option->environment.empty()) {
       settings.push_back({std::string(given.option->environment), std::move(value)});
     }
   }
@@ -177,6 +196,8 @@ CommandLine parse_command_line(std::span<const std::string> words,
   std::vector<EnvironmentSetting>& environment = line.spec.environment;
   const std::vector<EnvironmentSetting> ours = settings_for_ranks(arguments);
   environment.insert(environment.begin(), ours.begin(), ours.end());
+  const auto warnings = answer_horovod_variables(line.spec, read_environment);
+  line.warnings.insert(line.warnings.end(), warnings.begin(), warnings.end());
   line.spec.command = std::move(arguments.command);
   check_together(arguments, line);
   for (const EnvironmentSetting& setting : environment) {

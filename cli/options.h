@@ -26,9 +26,10 @@ struct Option {
   std::string_view values;   // names of its values, separated by blanks; empty: a flag
   OptionGroup group;
   OptionFate fate;
-  std::string_view text;         // what it does; for ignored and refused ones what to use instead
-  std::string_view environment;  // the variable, if any, that holds its default, and by which
-                                 // ranks get to know what the command line says
+  std::string_view text;  // what it does; for ignored and refused ones what to use instead
+  // The variable, if any, that holds its default, and by which ranks get to know what the command
+  // line says; of an option that does nothing here, the one that asks for the same: warned about.
+  std::string_view environment;
 };
 
 std::span<const Option> all_options();
