@@ -54,6 +54,10 @@ if(NOT HVD_WITH_TORCH STREQUAL "OFF")
     # Line tables only: full debug information of LibTorch's headers makes a file two to three times as slow to compile.
     # (A precompiled <torch/torch.h> has 744 MB and gains nothing: files include the few headers that they need.)
     target_compile_options(hvd_libtorch INTERFACE $<$<CONFIG:RelWithDebInfo,Debug>:-g1>)
+    # As it was built: its headers have other members without (at::RecordFunction for one). Elsewhere CMake's flags have it.
+    if(HVD_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Debug")
+      target_compile_definitions(hvd_libtorch INTERFACE NDEBUG)
+    endif()
     message(STATUS "LibTorch: ${torch_dir}")
   elseif(HVD_WITH_TORCH STREQUAL "ON")
     message(FATAL_ERROR "HVD_WITH_TORCH=ON but no LibTorch was found: run scripts/setup or set HVD_TORCH_DIR (${why})")
