@@ -41,17 +41,29 @@ class Reader {
   void expect_end() {
     uint8_t more;
     if (read_some(&more, 1) != 0) fail(offset_ - 1, "data behind the end of the array");
+    // zlib has given all data before it looks at the checksum and the length behind them.
+    if (error() == Z_BUF_ERROR) fail(offset_, "the file ends within its checksum");
   }
 
  private:
   uint64_t read_some(void* to, uint64_t bytes) {
     const int got = gzread(stream_.get(), to, static_cast<unsigned>(bytes));
-    int error = Z_OK;
-    const char* text = gzerror(stream_.get(), &error);
-    if (error == Z_ERRNO) text = std::strerror(errno);
-    if (got < 0 || (error != Z_OK && error != Z_BUF_ERROR)) fail(offset_, text);
+    const int code = error();
+    if (code == Z_ERRNO) fail(offset_, std::strerror(errno));
+    if (got < 0 || (code != Z_OK && code != Z_BUF_ERROR)) fail(offset_, zlibs_words());
     offset_ += static_cast<uint64_t>(got);
     return static_cast<uint64_t>(got);
+  }
+  int error() const {
+    int code = Z_OK;
+    gzerror(stream_.get(), &code);
+    return code;
+  }
+  // Which begin with the name that it was given.
+  std::string zlibs_words() const {
+    int code = Z_OK;
+    const std::string words = gzerror(stream_.get(), &code);
+    return words.starts_with(file_ + ": ") ? words.substr(file_.size() + 2) : words;
   }
 
   const std::string file_;

@@ -12,6 +12,7 @@ struct IdxArray {
 };
 
 // Reads FILE, or FILE.gz when there is no FILE, which has to hold `dimensions` dimensions of
-// unsigned bytes. Throws std::runtime_error naming the file, and the offset where it is wrong, when
-// it is missing, truncated, too long, or of another kind; arrays of more than 1 GiB are refused.
+// unsigned bytes. Throws std::runtime_error naming the file, and the offset (after unpacking) where
+// it is wrong, when it is missing, truncated, damaged, too long, or of another kind; arrays of more
+// than 1 GiB are refused.
 IdxArray read_idx(const std::string& file, int dimensions);
