@@ -165,6 +165,59 @@ class Setup(unittest.TestCase):
             self.assertIn("LibTorch: python3's own, /a/torch 2.12.0", said)
             self.assertFalse(self.environment.exists())
 
+    def test_a_torch_without_numpy_does_not_do_for_peers_and_it_is_said_why(self):
+        self.program("python3", """#!/bin/sh
+            case $* in
+              *find_torch*) echo /a/torch; echo 2.12.0 ;;
+              *) echo "Traceback" >&2; echo "ModuleNotFoundError: No module named 'numpy'" >&2; exit 1 ;;
+            esac""")
+        status, said = self.run_setup()
+        self.assertEqual(status, 0, said)
+        status, said = self.run_setup("--peers", **self.index())
+        self.assertEqual(status, 0, said)
+        self.assertIn("LibTorch: python3 cannot import both NumPy and torch.distributed: ModuleNotFoundError: No module named "
+                      "'numpy'; so it gets an environment of its own", said)
+        self.assertEqual((self.environment / "complete").read_text(), "python\n")
+
+    def torch(self):
+        """A folder that looks as LibTorch does."""
+        torch = self.folder / "own torch"
+        for name, text in (("lib/libtorch_cpu.so", ""), ("lib/libc10.so", "__cxx11"), ("version.py", "__version__ = '2.12.0'\n"),
+                           ("include/torch/csrc/api/include/torch/torch.h", "")):
+            (torch / name).parent.mkdir(parents=True, exist_ok=True)
+            (torch / name).write_text(text)
+        return torch
+
+    def test_the_torch_of_hvd_torch_dir_is_taken_or_refused(self):
+        self.program("python3", '#!/bin/sh\nexec /usr/bin/python3 "$@"\n')
+        torch = self.torch()
+        status, said = self.run_setup(HVD_TORCH_DIR=str(torch))
+        self.assertEqual(status, 0, said)
+        self.assertIn(f"LibTorch: that of HVD_TORCH_DIR, {torch} 2.12.0", said)
+        self.assertFalse(self.environment.exists())
+        (torch / "lib/libc10.so").unlink()
+        status, said = self.run_setup(HVD_TORCH_DIR=str(torch))
+        self.assertEqual(status, 1, said)
+        self.assertIn(f"HVD_TORCH_DIR={torch} cannot be used: {torch} has no lib/libc10.so", said)
+        self.assertFalse(self.environment.exists())
+
+    def test_peers_get_a_torch_that_python_imports_beside_hvd_torch_dir(self):
+        self.program("python3", '#!/bin/sh\ncase $* in *find_torch.py) exit 1 ;; esac\nexec /usr/bin/python3 "$@"\n')
+        status, said = self.run_setup("--peers", HVD_TORCH_DIR=str(self.torch()), **self.index())
+        self.assertEqual(status, 0, said)
+        self.assertIn("LibTorch: that of HVD_TORCH_DIR", said)
+        self.assertEqual((self.environment / "complete").read_text(), "python\n")
+
+    def test_build_configures_with_hvd_torch_dir(self):
+        self.program("cmake", '#!/bin/sh\nfor word; do echo "$word"; done >>"$HOME/cmake"\necho "-- LibTorch: played"\n')
+        for variables, wanted in (({}, []), ({"HVD_TORCH_DIR": str(self.torch())}, [f"-DHVD_TORCH_DIR={self.torch()}"])):
+            subprocess.run([str(SETUP.parent / "build"), "tsan"], check=True, timeout=60, stdin=subprocess.DEVNULL,
+                           stdout=subprocess.DEVNULL,
+                           env={"PATH": f"{self.folder}/bin:/usr/bin:/bin", "HOME": str(self.folder), **variables})
+            said = (self.folder / "cmake").read_text().splitlines()
+            (self.folder / "cmake").unlink()
+            self.assertEqual([word for word in said if "TORCH" in word], wanted)
+
     def test_done_once_it_does_nothing_more(self):
         self.environment.mkdir(parents=True)
         for content, arguments in (("cpp", []), ("python", []), ("python", ["--peers"])):
