@@ -35,7 +35,8 @@ thread_local Context* own_context = nullptr;  // on the init thread
 // Runs in a forked child: it is not the rank, and must neither hold its descriptors nor speak.
 void forget_rank() {
   Globals& all = globals();
-  all.forked.store(true, std::memory_order_relaxed);
+  // Its children's, too: what it has closed may be files of its own by then.
+  if (all.forked.exchange(true, std::memory_order_relaxed)) return;
   own_context = nullptr;
   if (AgentConnection* agent = all.agent.load(std::memory_order_acquire)) agent->close_in_child();
   Context* current = all.current.load(std::memory_order_acquire);

@@ -2,6 +2,7 @@
 #include "runtime/engine/engine_bucket_list.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <numeric>
@@ -174,8 +175,7 @@ std::byte* EngineBucketList::memory(int bucket, Home home) const {
 }
 
 void EngineBucketList::check_mapped() const {
-  if (parts_->state.load(std::memory_order_relaxed) == Engine::Parts::State::kForked)
-    throw_forked();
+  if (getpid() != process_) throw_forked();
 }
 
 void EngineBucketList::ready(int bucket, Home home) {
@@ -232,9 +232,8 @@ class EngineBucketList::StepStatus {
 };
 
 StepVerdict EngineBucketList::finish(const StepWord& word) {
-  const Engine::Parts::State state = parts_->state.load(std::memory_order_relaxed);
-  if (state == Engine::Parts::State::kForked) throw_forked();
-  if (state != Engine::Parts::State::kRunning)
+  check_mapped();
+  if (parts_->state.load(std::memory_order_relaxed) != Engine::Parts::State::kRunning)
     throw Error(ErrorCode::kUnavailable,
                 "\"" + spec_.name +
                     "\" belongs to an epoch that shutdown() has ended; make a new "

@@ -4,6 +4,8 @@
 // of all buckets, their spares.
 #pragma once
 
+#include <unistd.h>
+
 #include <atomic>
 #include <memory>
 #include <string>
@@ -76,6 +78,7 @@ class EngineBucketList final : public BucketList, private Feed {
   const int rank_, size_;
   std::unique_ptr<Bucket[]> buckets_;
   std::atomic<uint64_t> step_{0};
+  const pid_t process_ = getpid();
 
   // Guarded by the progress token.
   int issued_ = 0;          // buckets of this step

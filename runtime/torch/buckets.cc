@@ -130,8 +130,8 @@ void Buckets::set_passes_per_step(int passes) {
 }
 
 void Buckets::on_gradient(size_t index) {
-  list_
-      ->check_mapped();  // before the lock, too: it may have been held when this process was forked
+  // Before the lock, too: it may have been held when this process was forked.
+  list_->check_mapped();
   MutexLock lock(mutex_);
   try {
     accept_gradient(index);

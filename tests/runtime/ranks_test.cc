@@ -1,5 +1,6 @@
 // The public API with ranks as processes below the agent's part, without hvdrun: results, epochs,
 // deaths. Those at every step are in ranks_killed_test.cc.
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -158,9 +159,19 @@ const RankProgram forking("forking", [] {
       return is_initialized() ? 3 : 0;
     };
     expect(exit_code_of_child(look) == 0);
+    const auto fork_again = [] {
+      std::vector<int> files(64);
+      for (int& file : files) file = open("/dev/null", O_RDONLY | O_CLOEXEC);
+      return exit_code_of_child([&] {
+        const auto is_open = [](int file) { return fcntl(file, F_GETFD) >= 0; };
+        return std::all_of(files.begin(), files.end(), is_open) ? 0 : 4;
+      });
+    };
+    expect(exit_code_of_child(fork_again) == 0);
     use_everything(1);
     shutdown();
     expect(exit_code_of_child(look) == 0);
+    expect(exit_code_of_child(fork_again) == 0);
   });
 });
 
