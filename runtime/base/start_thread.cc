@@ -4,7 +4,6 @@
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 namespace hvd {
 namespace {
@@ -26,28 +25,30 @@ bool memory_for(size_t bytes) {
 }
 
 // "ulimit -v 60000" where there is such a limit; the shell counts memory by 1,024.
-std::string limit_text(__rlimit_resource resource, const char* option, rlim_t unit) {
+std::string limit_text(__rlimit_resource resource, const char* option) {
   rlimit limit;
   if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
-  return std::string("ulimit ") + option + " " + std::to_string(limit.rlim_cur / unit);
+  return std::string("ulimit ") + option + " " + std::to_string(limit.rlim_cur / 1024);
 }
 
 }  // namespace
 
 std::string thread_shortage() {
   if (const size_t stack = stack_bytes(); !memory_for(stack)) {
-    const std::string space = limit_text(RLIMIT_AS, "-v", 1024);
-    const std::string data = limit_text(RLIMIT_DATA, "-d", 1024);
+    const std::string space = limit_text(RLIMIT_AS, "-v");
+    const std::string data = limit_text(RLIMIT_DATA, "-d");
     const std::string size = "a stack of " + std::to_string(stack / 1024) + " KiB ";
     if (space.empty() && data.empty())
       return size + "finds no memory; free some, or lower ulimit -s";
     return size + "finds no room within " + space + (space.empty() || data.empty() ? "" : ", ") +
            data + "; raise that, or lower ulimit -s";
   }
-  const std::string threads = limit_text(RLIMIT_NPROC, "-u", 1);
-  if (geteuid() != 0 && !threads.empty())
-    return "all of this user's processes and threads together reach " + threads + "; raise it";
-  return "the machine, or its container, lets no more threads be started (pids.max, threads-max)";
+  const std::string theirs = "pids.max or threads-max of the container or the machine";
+  rlimit users;  // nothing tells which of them it was: root may be held by its own, too
+  if (getrlimit(RLIMIT_NPROC, &users) != 0 || users.rlim_cur == RLIM_INFINITY)
+    return theirs + " is reached; raise it";
+  return "either ulimit -u (" + std::to_string(users.rlim_cur) + ") of this user, or " + theirs +
+         ", is reached; raise it";
 }
 
 }  // namespace hvd

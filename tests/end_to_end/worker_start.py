@@ -113,9 +113,18 @@ def no_descriptor_is_left_for_it():
     assert b"ulimit -n" in seen.stderr, seen.stderr
 
 
+def is_a_user(uid):
+    with open("/proc/self/uid_map") as known:
+        ranges = [[int(word) for word in line.split()] for line in known]
+    return any(first <= uid < first + count for first, _, count in ranges)
+
+
 def a_limit_that_stops_threads_is_named_with_its_value():
     def under(resource_kind, value, user=None):
         def enter():
+            # Where there is no such limit glibc's stacks are smaller than what is left here.
+            hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
+            resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, hard))
             resource.setrlimit(resource_kind, (value, value))
             if user:
                 os.setuid(user)
@@ -131,9 +140,11 @@ def a_limit_that_stops_threads_is_named_with_its_value():
         assert re.search(rb"hvdrun: cannot start .* thread: .*; a stack of \d+ KiB finds no room within ulimit %s %d;" % (option, value),
                          said), said
     nobody_elses = 1_000_000 + os.getpid() if os.geteuid() == 0 else None  # no limit holds for root
+    if nobody_elses and not is_a_user(nobody_elses):
+        return "left out: root without another user, for whom a limit on threads would hold"
     threads = 4 if nobody_elses else 1  # of another user's there is one already
     said = under(resource.RLIMIT_NPROC, threads, nobody_elses)
-    assert b"this user's processes and threads together reach ulimit -u %d; raise it" % threads in said, said
+    assert b"either ulimit -u (%d) of this user, or pids.max or threads-max " % threads in said, said
 
 
 def one_static_file_runs_in_an_empty_root():
