@@ -70,8 +70,7 @@ void refuse_several_ranks(const Config::Lookup& lookup) {
         ours +
             " says that hvdrun started this program, but HVD_AGENT, by which ranks find "
             "each other, is not set: something between the two clears the environment (env, "
-            "sudo, a container); let it pass HVD_AGENT on, or unset HVD_SIZE, too, for a "
-            "world of one");
+            "sudo, a container); let it pass HVD_AGENT on");
   }
   for (const ForeignLauncher& foreign : kForeignLaunchers) {
     const std::string theirs = several_ranks(lookup, foreign.variable);
