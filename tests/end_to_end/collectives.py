@@ -41,7 +41,7 @@ def memory_beyond_the_limit_of_files_is_an_error_of_the_rank():
 def a_rank_without_room_for_the_engines_thread_says_so_to_all():
     if support.options.sanitizers:
         return "left out: the sanitizers' run time needs more memory itself"
-    script = f"[ $HVD_RANK = 0 ] || ulimit -d 6000; exec '{support.options.worker}' epochs 0"
+    script = f"[ $HVD_RANK = 0 ] || ulimit -S -s 8192 -d 6000; exec '{support.options.worker}' epochs 0"
     seen = run("--", "bash", "-c", script)
     expect(seen.returncode, 3, seen.stderr)
     words = rb"cannot start the engine's thread: .* within ulimit -d 6000; raise that"
@@ -137,8 +137,8 @@ def a_collective_that_waits_too_long_fails_and_names_who_is_missing():
 
 def a_stopped_rank_is_given_up_on_with_the_reason_and_its_number():
     job = support.start("--collective-timeout", "1", *worker("loop"))
-    while job.stdout.readline().count(b":going") == 0:
-        pass
+    if not any(b":going" in line for line in iter(job.stdout.readline, b"")):
+        raise AssertionError(job.communicate(timeout=30)[1])
     stopped = next(pid for pid in support.wait_for_ranks(job, 2) if b"HVD_RANK=1\0" in open(f"/proc/{pid}/environ", "rb").read())
     os.kill(stopped, signal.SIGSTOP)
     _, err = job.communicate(timeout=30)
