@@ -83,10 +83,10 @@ struct Blame {
 };
 
 // The job's exit status when `threw` threw because of `blamed`, whose own says nothing if it ended
-// well or we ended it.
+// well or was sent a signal to end the job. That it was given up on is its own failure.
 int code_for(const RankEnd& blamed, const RankEnd& threw) {
   if (!failed(blamed)) return 1;
-  return blamed.sent_signal != 0 || !blamed.given_up.empty() ? code_of(threw) : code_of(blamed);
+  return blamed.sent_signal != 0 && blamed.given_up.empty() ? code_of(threw) : code_of(blamed);
 }
 
 // A rank that failed: by itself, because it was left alone, or because it had waited in vain and

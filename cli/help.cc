@@ -47,7 +47,8 @@ constexpr Status kStatuses[] = {
     {"1-255",
      "what the first rank that failed ended with; 128 + N when signal N ended it. Of one that "
      "others waited for in vain, in init() or a collective, and that hvdrun had to end: what the "
-     "first of those others ended with"},
+     "first of those others ended with; but 137, its own, if it was stopped or did not answer and "
+     "was killed for that"},
     {"1", "also: a rank ended with 0 while others waited for it in a collective"},
     {"2", "the command line or a host file is wrong, or a file cannot be written; nothing started"},
     {"124", "the job took longer than --timeout"},

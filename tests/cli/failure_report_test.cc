@@ -246,6 +246,7 @@ TEST_CASE("failure report: of a rank that was given up on the reason is what bro
     REQUIRE(verdict.first);
     CHECK(verdict.first->rank == 1);
     CHECK(verdict.why == stopped.given_up);
+    CHECK(verdict.status.code == 128 + SIGKILL);
     CHECK(verdict.fallout.size() == 1);
   };
   expect_named(facts({threw, stopped}));
