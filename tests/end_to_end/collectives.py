@@ -39,8 +39,6 @@ def memory_beyond_the_limit_of_files_is_an_error_of_the_rank():
 
 
 def a_rank_without_room_for_the_engines_thread_says_so_to_all():
-    if support.options.sanitizers:
-        return "left out: the sanitizers' run time needs more memory itself"
     script = f"[ $HVD_RANK = 0 ] || ulimit -S -s 8192 -d 6000; exec '{support.options.worker}' epochs 0"
     seen = run("--", "bash", "-c", script)
     expect(seen.returncode, 3, seen.stderr)
@@ -51,8 +49,6 @@ def a_rank_without_room_for_the_engines_thread_says_so_to_all():
 
 
 def an_agent_without_descriptors_for_an_epoch_names_the_limit():
-    if support.options.sanitizers:
-        return "left out: the sanitizers' run time needs descriptors itself"
     seen = run(*worker("epochs"), preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (31, 31)))
     expect(seen.returncode, 125, seen.stderr)
     assert b"agent: eventfd: Too many open files; raise ulimit -n" in seen.stderr, seen.stderr
@@ -222,13 +218,16 @@ def a_rank_behind_a_wrapper_is_known_too():
 
 
 support.parse_options("worker")
-support.main(ten_epochs, memory_beyond_the_limit_of_files_is_an_error_of_the_rank,
-             a_rank_without_room_for_the_engines_thread_says_so_to_all, an_agent_without_descriptors_for_an_epoch_names_the_limit,
+# The sanitizers' run time needs memory and descriptors of its own.
+of_the_product = [] if support.options.sanitizers else [a_rank_without_room_for_the_engines_thread_says_so_to_all,
+                                                        an_agent_without_descriptors_for_an_epoch_names_the_limit]
+support.main(ten_epochs, memory_beyond_the_limit_of_files_is_an_error_of_the_rank, *of_the_product,
              a_rank_that_crashes_is_named_and_survivors_are_told,
              a_rank_killed_inside_a_collective_is_named_with_what_it_did, a_rank_that_deserts_with_code_0_is_the_failure,
              a_rank_that_ended_well_is_not_blamed_for_what_others_fail_by,
              a_collective_that_waits_too_long_fails_and_names_who_is_missing,
-             a_stopped_rank_is_given_up_on_with_the_reason_and_its_number, a_rank_whose_way_to_its_agent_got_lost_says_so, a_stall_is_warned_of_with_the_missing_ranks,
+             a_stopped_rank_is_given_up_on_with_the_reason_and_its_number, a_rank_whose_way_to_its_agent_got_lost_says_so,
+             a_stall_is_warned_of_with_the_missing_ranks,
              a_stall_ends_the_job_when_asked_to, no_stall_check_looks_for_none,
              every_time_the_command_line_takes_the_ranks_take_too, under_another_launcher_init_names_its_variable,
              a_rank_that_never_calls_init_is_named, a_time_limit_says_what_each_rank_was_doing,
