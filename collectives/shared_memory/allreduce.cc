@@ -78,17 +78,29 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::small_allreduce(Operati
   return Step::kDone;
 }
 
-// This rank's slice of all tensors is summed in rank order and stored into all of them.
+// A slice of all tensors is summed in rank order and stored into all of them: this rank's, unless
+// it handed it over, and the partner's, if that did.
 SharedMemoryCommunicator::Step SharedMemoryCommunicator::arena_allreduce(Operation& operation) {
+  for (; cursor_.slices < 2; ++cursor_.slices, cursor_.at = 0) {
+    const int owner = cursor_.slices == 0 ? me_ : partner_;
+    if (owner >= size_) break;
+    const bool handed_over = entry(owner, operation.sequence).handed_over;
+    if (handed_over == (owner == me_)) continue;
+    const Slice slice = slice_of(operation.result.count, owner, size_, operation.result.type);
+    if (slice.begin + cursor_.at >= slice.end) continue;
+    if (!sum_block(operation, slice)) return Step::kFailed;
+    if (slice.begin + cursor_.at < slice.end) return Step::kMoved;
+  }
+  return Step::kDone;
+}
+
+// False: it cannot complete any more, since who died has not done its part.
+bool SharedMemoryCommunicator::sum_block(const Operation& operation, const Slice& slice) {
   const DataType type = operation.result.type;
-  const Slice slice = slice_of(operation.result.count, me_, size_, type);
   const size_t begin = slice.begin + cursor_.at;
-  if (begin >= slice.end) return Step::kDone;
   const size_t count = std::min(slice.end - begin, block_bytes(size_) / size_of(type));
   for (int k = 0; k < size_; ++k) {
-    // It cannot complete any more: who died has not done its slice.
-    if (closed_ && is_dead(k) && words(k).done.load(kAcquire) < operation.sequence)
-      return Step::kFailed;
+    if (closed_ && is_dead(k) && words(k).done.load(kAcquire) < operation.sequence) return false;
     const OperationEntry said = entry(k, operation.sequence);
     std::byte* tensor = arena_.at(k, {said.segment, said.offset}) + begin * size_of(type);
     sources_[static_cast<size_t>(k)] = tensor;
@@ -98,7 +110,7 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::arena_allreduce(Operati
   reduce(type, operation.reduction, sources_, destinations_, count);
   fault_point("collective_slice");
   cursor_.at += count;
-  return slice.begin + cursor_.at < slice.end ? Step::kMoved : Step::kDone;
+  return true;
 }
 
 // Chunk by chunk through everybody's staging: each rank brings what the others sum, sums its slice

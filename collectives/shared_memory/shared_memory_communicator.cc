@@ -142,15 +142,28 @@ void SharedMemoryCommunicator::write_entry(Operation& operation) {
   const Place place = place_of(operation);
   HVD_CHECK(place != Place::kStaged || has_staging_,
             "this communicator takes only memory of the arena");
-  const OperationEntry said{.hash = operation.hash,
-                            .count = operation.input.count,
-                            .offset = operation.address.offset,
-                            .segment = operation.address.segment,
-                            .place = place};
+  const OperationEntry said{
+      .hash = operation.hash,
+      .count = operation.input.count,
+      .offset = operation.address.offset,
+      .segment = operation.address.segment,
+      .place = place,
+      .handed_over = is_large(operation) && is_far_behind(operation.sequence)};
   fault_point("collective_entry");
   WordLine& line = lines(me_, operation.sequence)[0];
   memcpy(line.data, &said, sizeof said);
   line.word.store(word_of(operation.sequence, operation.hash), kRelease);
+}
+
+// The partner has entered operations that this rank will enter only later. Ranks that compute
+// between their operations would drift apart, since who is behind finds everybody's part there and
+// sums at once, and falls behind further; at the end of a training step the others wait for it. Two
+// operations were measured to be as good as one or three.
+bool SharedMemoryCommunicator::is_far_behind(uint64_t sequence) const {
+  constexpr uint64_t kFar = 2;
+  static_assert(kFar < kOperationSlots);
+  return partner_ < size_ &&
+         reached(lines(partner_, sequence + kFar)[0].word.load(kAcquire), sequence + kFar);
 }
 
 // Where this rank's part lies; small parts of broadcast and allgather are copied beside the entry,

@@ -23,6 +23,7 @@
 #include "collectives/backends.h"
 #include "collectives/communicator.h"
 #include "collectives/peers.h"
+#include "collectives/reduce.h"
 #include "collectives/shared_memory/words.h"
 
 namespace hvd {
@@ -63,6 +64,7 @@ class SharedMemoryCommunicator final : public Communicator {
   struct Cursor {
     int rank = 0;                                 // this one's word, or data, is next
     size_t line = 0;                              // small allreduce
+    int slices = 0;                               // arena allreduce: summed so far
     uint64_t at = 0;                              // elements or bytes
     uint64_t brought = 0, summed = 0, taken = 0;  // chunks
     uint64_t chunks = 0;
@@ -83,6 +85,7 @@ class SharedMemoryCommunicator final : public Communicator {
   void write_lines(Operation& operation);
   void write_entry(Operation& operation);
   Place place_of(Operation& operation);
+  bool is_far_behind(uint64_t sequence) const;
   bool work();
   Step work_on(Operation& operation);
   bool is_identity(const Operation& operation) const;
@@ -111,6 +114,7 @@ class SharedMemoryCommunicator final : public Communicator {
   Step small_allreduce(Operation& operation);
   Step await_lines(Operation& operation);
   Step arena_allreduce(Operation& operation);
+  bool sum_block(const Operation& operation, const Slice& slice);
   Step staged_allreduce(Operation& operation);
   void sum_chunk(const Operation& operation, uint64_t chunk);
   void copy_chunk(const Operation& operation, uint64_t chunk, bool bring);
@@ -148,7 +152,8 @@ class SharedMemoryCommunicator final : public Communicator {
   ControlBlock& block_;
   const int me_;
   const int size_;
-  const int first_world_rank_;  // hosts number their ranks densely
+  const int partner_ = me_ ^ 1;  // the last of an odd number has none
+  const int first_world_rank_;   // hosts number their ranks densely
   const uint64_t seed_;
   const bool has_staging_;
   const std::string name_;  // of one that ranks may close alone

@@ -57,6 +57,7 @@ struct OperationEntry {
   uint64_t offset;
   uint32_t segment;
   Place place;
+  bool handed_over;  // allreduce in the arena: the partner sums my slice, too
 };
 static_assert(sizeof(OperationEntry) <= kLineBytes);
 
