@@ -5,12 +5,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <memory>
 #include <string>
-#include <system_error>
 
 #include "cli/agent/descendants.h"
 #include "cli/agent/host_memory.h"
@@ -18,6 +16,7 @@
 #include "cli/agent/keeper.h"
 #include "cli/agent/process_state.h"
 #include "cli/agent/streams.h"
+#include "cli/agent/system_error_text.h"
 #include "cli/agent/workers.h"
 #include "cli/exit_code.h"
 #include "cli/frame.h"
@@ -454,9 +453,7 @@ void run_agent(int argc, char** argv) {
     auto* agent = new Agent(std::move(kept));  // never destroyed: the process leaves by _exit
     _exit(agent->run());
   } catch (const std::exception& error) {
-    const auto* system = dynamic_cast<const std::system_error*>(&error);
-    const bool none_left = system != nullptr && system->code().value() == EMFILE;
-    std::fprintf(stderr, "agent: %s%s\n", error.what(), none_left ? "; raise ulimit -n" : "");
+    std::fprintf(stderr, "agent: %s\n", text_of(error).c_str());
     _exit(125);
   }
 }
