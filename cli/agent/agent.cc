@@ -10,7 +10,6 @@
 #include <memory>
 #include <string>
 
-#include "cli/agent/descendants.h"
 #include "cli/agent/host_memory.h"
 #include "cli/agent/job_processes.h"
 #include "cli/agent/keeper.h"
@@ -377,8 +376,7 @@ void Agent::leave_when_done() {
   if (!processes_.nothing_left()) processes_.reap_orphans();
   if (!processes_.nothing_left()) {
     if (!processes_.ending()) {
-      for (const Descendant& one : descendants(getpid()))
-        ended_.set_leftovers(ended_.leftovers() + one.alive);
+      ended_.set_leftovers(ended_.leftovers() + processes_.alive());
       begin_end(proto::Ended::LEFTOVERS, "ranks left processes running", fence());
     }
     processes_.hurry(
