@@ -5,19 +5,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <memory>
 #include <string>
-#include <system_error>
 
-#include "cli/agent/descendants.h"
 #include "cli/agent/host_memory.h"
 #include "cli/agent/job_processes.h"
 #include "cli/agent/keeper.h"
 #include "cli/agent/process_state.h"
 #include "cli/agent/streams.h"
+#include "cli/agent/system_error_text.h"
 #include "cli/agent/workers.h"
 #include "cli/exit_code.h"
 #include "cli/frame.h"
@@ -378,8 +376,7 @@ void Agent::leave_when_done() {
   if (!processes_.nothing_left()) processes_.reap_orphans();
   if (!processes_.nothing_left()) {
     if (!processes_.ending()) {
-      for (const Descendant& one : descendants(getpid()))
-        ended_.set_leftovers(ended_.leftovers() + one.alive);
+      ended_.set_leftovers(ended_.leftovers() + processes_.alive());
       begin_end(proto::Ended::LEFTOVERS, "ranks left processes running", fence());
     }
     processes_.hurry(
@@ -454,9 +451,7 @@ void run_agent(int argc, char** argv) {
     auto* agent = new Agent(std::move(kept));  // never destroyed: the process leaves by _exit
     _exit(agent->run());
   } catch (const std::exception& error) {
-    const auto* system = dynamic_cast<const std::system_error*>(&error);
-    const bool none_left = system != nullptr && system->code().value() == EMFILE;
-    std::fprintf(stderr, "agent: %s%s\n", error.what(), none_left ? "; raise ulimit -n" : "");
+    std::fprintf(stderr, "agent: %s\n", text_of(error).c_str());
     _exit(125);
   }
 }

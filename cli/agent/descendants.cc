@@ -4,18 +4,18 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <set>
 #include <string>
-
-#include "runtime/base/unique_fd.h"
 
 namespace hvd {
 namespace {
@@ -67,6 +67,11 @@ void add_children(pid_t parent, std::vector<Descendant>& found, std::set<pid_t>&
 }
 
 }  // namespace
+
+void SpareDescriptors::fill() {
+  for (UniqueFd& fd : fds_)
+    if (!fd) fd.reset(eventfd(0, EFD_CLOEXEC));
+}
 
 unsigned long long began(pid_t pid) { return status_of(pid).began; }
 
@@ -136,9 +141,10 @@ int end_descendants(std::chrono::milliseconds limit,
     if (std::chrono::steady_clock::now() > deadline) break;
     poll(nullptr, 0, round < 20 ? 1 : 20);
   }
+  if (nobody()) return 0;
   int left = 0;
   for (const Descendant& one : walk()) left += one.alive;
-  return left;
+  return std::max(left, 1);  // somebody is there, whether the walk could see them or not
 }
 
 }  // namespace hvd

@@ -8,9 +8,12 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <chrono>
 #include <functional>
 #include <vector>
+
+#include "runtime/base/unique_fd.h"
 
 namespace hvd {
 
@@ -23,6 +26,31 @@ struct Descendant {
 
 // A direct child that is left alone, with all below it.
 using Spared = std::function<bool(pid_t child)>;
+
+// Descriptors kept open for the walks: a process that has none left could find nobody to end.
+class SpareDescriptors {
+ public:
+  SpareDescriptors() { fill(); }
+
+  // They are closed, so that others can be opened, for as long as the loan lives.
+  class Loan {
+   public:
+    explicit Loan(SpareDescriptors& lender) : lender_(lender) {
+      for (UniqueFd& fd : lender.fds_) fd.reset();
+    }
+    ~Loan() { lender_.fill(); }
+    Loan(const Loan&) = delete;
+    Loan& operator=(const Loan&) = delete;
+
+   private:
+    SpareDescriptors& lender_;
+  };
+
+ private:
+  void fill();
+
+  std::array<UniqueFd, 4> fds_;  // a walk has two open; other threads may be quicker to take some
+};
 
 std::vector<Descendant> descendants(pid_t root, const Spared& spared = nullptr);
 

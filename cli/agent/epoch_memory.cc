@@ -11,6 +11,7 @@
 #include <string>
 #include <system_error>
 
+#include "cli/agent/system_error_text.h"
 #include "runtime/base/error.h"
 
 #ifndef MFD_NOEXEC_SEAL
@@ -111,7 +112,7 @@ EpochMemory::Segment EpochMemory::make_segment(uint64_t bytes, const std::string
       made.pieces->push_back(make_memory("hvd-segment", bytes));
   } catch (const std::system_error& error) {
     made.pieces.reset();
-    made.refusal = what + " cannot be made: " + error.what();
+    made.refusal = what + " cannot be made: " + text_of(error);
   }
   return made;
 }

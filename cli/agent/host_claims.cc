@@ -7,11 +7,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <system_error>
 #include <utility>
 
 #include "cli/agent/host_memory_impl.h"
 #include "cli/agent/process_state.h"
+#include "cli/agent/system_error_text.h"
 #include "runtime/base/error.h"
 
 namespace hvd {
@@ -82,14 +82,8 @@ void HostMemory::Impl::read(Connection& connection, uint32_t what) {
     refuse(connection, error.code(), error.what());
     drop(connection);
     return;
-  } catch (const std::system_error& error) {
-    const bool none_left = error.code().value() == EMFILE;
-    refuse(connection, ErrorCode::kUnavailable,
-           std::string(error.what()) + (none_left ? "; raise ulimit -n" : ""));
-    drop(connection);
-    return;
   } catch (const std::exception& error) {
-    refuse(connection, ErrorCode::kUnavailable, error.what());
+    refuse(connection, ErrorCode::kUnavailable, text_of(error));
     drop(connection);
     return;
   }

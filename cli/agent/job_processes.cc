@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <csignal>
 
-#include "cli/agent/descendants.h"
-
 namespace hvd {
 namespace {
 
@@ -56,7 +54,15 @@ std::optional<TimePoint> JobProcesses::next_deadline(TimePoint now) const {
   return plan_done_ < plan_.size() ? end_began_ + plan_[plan_done_].after : now + kKillPause;
 }
 
+int JobProcesses::alive() {
+  const SpareDescriptors::Loan loan(spare_);
+  int count = 0;
+  for (const Descendant& one : descendants(getpid())) count += one.alive;
+  return count;
+}
+
 void JobProcesses::kill_all() {
+  const SpareDescriptors::Loan loan(spare_);
   for (const Descendant& one : descendants(getpid()))
     if (one.alive) callbacks_.signalled(one.pid, SIGKILL);
   unkillable_ = end_descendants(kKillRound, callbacks_.reaped);
@@ -67,6 +73,7 @@ void JobProcesses::kill_all() {
 // that moved or are new, but not for ever: a loop of forks that ignores the signal always has
 // somebody new, and KILL must get its turn.
 void JobProcesses::signal_all(int signal) {
+  const SpareDescriptors::Loan loan(spare_);
   std::set<pid_t> sent;
   bool more = true;
   for (int walk = 0; more && walk < kWalksMax; ++walk) {
@@ -87,6 +94,7 @@ void JobProcesses::signal_all(int signal) {
 void JobProcesses::suspend() {
   if (suspended_ || ending()) return;
   suspended_ = true;
+  const SpareDescriptors::Loan loan(spare_);
   const Deadline limit = Deadline::in(kStopLimit);
   for (bool more = true; more && !limit.passed(); poll(nullptr, 0, more ? 1 : 0)) {
     more = false;
@@ -100,6 +108,7 @@ void JobProcesses::suspend() {
 
 void JobProcesses::resume() {
   suspended_ = false;
+  const SpareDescriptors::Loan loan(spare_);
   for (const Descendant& one : descendants(getpid()))
     if (stopped_by_us_.contains(one.pid)) signal_descendant(one, SIGCONT);
   stopped_by_us_.clear();

@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 
+#include "cli/agent/descendants.h"
 #include "cli/stop_plan.h"
 #include "runtime/base/deadline.h"
 
@@ -37,6 +38,7 @@ class JobProcesses {
   bool gave_up(TimePoint now) const;  // KILL was sent long ago and somebody is still there
   std::optional<TimePoint> next_deadline(TimePoint now) const;
   int unkillable() const { return unkillable_; }
+  int alive();
 
   void suspend();  // stops all, and returns once /proc shows them stopped or after 500 ms
   void resume();   // continues those that suspend() stopped
@@ -47,6 +49,7 @@ class JobProcesses {
   void kill_all();
 
   const Callbacks callbacks_;
+  SpareDescriptors spare_;
   bool nothing_left_ = false, orphans_due_ = false, suspended_ = false;
   std::set<pid_t> stopped_by_us_;
   StopPlan plan_;

@@ -12,6 +12,7 @@
 
 #include <cstring>
 
+#include "cli/agent/epoch_memory.h"
 #include "cli/agent/host_memory.h"
 #include "cli/agent/process_state.h"
 #include "rendezvous/agent_socket.h"
@@ -184,6 +185,15 @@ TEST_CASE("host faults: a worker waits for descriptors without keeping the agent
   CHECK(job.rank(0).status == 0);
   CHECK(job.rank(1).status == 0);
   CHECK(job.warnings().size() == 1);
+}
+
+TEST_CASE("host faults: a segment that finds no descriptors is refused with the limit to raise") {
+  EpochMemory memory(1, 2, 0);
+  FewDescriptors few(256);
+  std::vector<UniqueFd> taken;
+  for (int fd; (fd = fcntl(0, F_DUPFD_CLOEXEC, 3)) >= 0;) taken.emplace_back(fd);
+  CHECK_THROWS_WITH(memory.segment(0, 4096),
+                    Catch::Contains("cannot be made: ") && Catch::Contains("raise ulimit -n"));
 }
 
 TEST_CASE("host faults: an agent without a descriptor for a new worker waits until there is one") {

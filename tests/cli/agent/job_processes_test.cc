@@ -2,8 +2,10 @@
 // nobody is left. The test is the agent: a subreaper with real children.
 #include "cli/agent/job_processes.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +13,7 @@
 #include <fstream>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "cli/agent/descendants.h"
 #include "cli/pipe.h"
@@ -95,6 +98,24 @@ struct Job {
   JobProcesses processes;
 };
 
+// This process may open no descriptor but in place of one that it closes.
+class NoDescriptors {
+ public:
+  NoDescriptors() {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    const rlimit few{64, before_.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &few);
+    for (int fd; (fd = fcntl(0, F_DUPFD_CLOEXEC, 3)) >= 0;) taken_.emplace_back(fd);
+  }
+  ~NoDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
+  NoDescriptors(const NoDescriptors&) = delete;
+  NoDescriptors& operator=(const NoDescriptors&) = delete;
+
+ private:
+  rlimit before_{};
+  std::vector<UniqueFd> taken_;
+};
+
 // A worker, a child of a session of its own, and an orphan.
 const char* const kFamily =
     "setsid sh -c 'echo up; exec sleep 300' & (sh -c 'echo up; exec sleep 300' &); echo up; "
@@ -115,6 +136,23 @@ TEST_CASE("job processes: a signal reaches all that workers started, wherever th
   REQUIRE(job.reaped.contains(shell));
   CHECK(WTERMSIG(job.reaped[shell]) == SIGTERM);
   CHECK(job.processes.unkillable() == 0);
+  CHECK(job.alive() == 0);
+}
+
+TEST_CASE("job processes: all are found, stopped and ended when no descriptor is left") {
+  Job job;
+  const pid_t shell = job.start(kStubborn, 2);
+  {
+    const NoDescriptors none;
+    REQUIRE(descendants(getpid()).empty());
+    CHECK(job.processes.alive() >= 2);
+    job.processes.suspend();
+    job.processes.resume();
+    job.processes.begin_end(planned_end(SIGTERM, 100ms), Clock::now());
+    CHECK(job.run(20s));
+    CHECK(open("/dev/null", O_RDONLY | O_CLOEXEC) < 0);  // it has taken its own back
+  }
+  CHECK(job.signalled[shell] == std::vector<int>{SIGTERM, SIGKILL});
   CHECK(job.alive() == 0);
 }
 
