@@ -83,8 +83,16 @@ AgentPeers::AgentPeers(std::shared_ptr<AgentConnection> connection)
   if (at == MAP_FAILED) throw Error(ErrorCode::kUnavailable, "the control block cannot be mapped");
   madvise(at, bytes, MADV_DONTFORK);
   block_ = static_cast<ControlBlock*>(at);
-  if (block_->magic != ControlBlock::kMagic || block_->version != ControlBlock::kVersion ||
-      block_->epoch != world_.epoch || static_cast<int>(block_->local_size) != world_.local_size) {
+  if (block_->magic == ControlBlock::kMagic && block_->version != ControlBlock::kVersion) {
+    const uint32_t theirs = block_->version;
+    munmap(at, bytes);
+    throw Error(ErrorCode::kUnavailable,
+                "hvdrun and the libhvd of this program are of different versions (control block " +
+                    std::to_string(theirs) + " and " + std::to_string(ControlBlock::kVersion) +
+                    "); build the program with the libhvd that came with hvdrun");
+  }
+  if (block_->magic != ControlBlock::kMagic || block_->epoch != world_.epoch ||
+      static_cast<int>(block_->local_size) != world_.local_size) {
     munmap(at, bytes);
     throw Error(ErrorCode::kInternal, "the control block is not that of this epoch");
   }

@@ -10,6 +10,7 @@
 #include <functional>
 #include <thread>
 
+#include "runtime/agent_peers.h"
 #include "runtime/base/control_block.h"
 #include "runtime/base/error.h"
 #include "tests/support/catch.h"
@@ -59,8 +60,8 @@ class ScriptedAgent {
     const int fd = ftruncate(page.get(), sizeof(StatusPage)) == 0 ? page.get() : -1;
     send(AgentMessage::kClaimed, 0, "", 0, std::span(&fd, 1));
   }
-  // Two local ranks; doorbells in two messages.
-  void start_epoch() {
+  // Two local ranks; doorbells in two messages. The control block is of no use without one.
+  void start_epoch(int block = -1) {
     expect(AgentMessage::kWantEpoch);
     AgentMessage message;
     message.kind = AgentMessage::kWorld;
@@ -69,7 +70,7 @@ class ScriptedAgent {
     message.body = encode({4, 1, 2, 1, 2, 0, 1, "localhost"});
     const UniqueFd event(eventfd(0, EFD_CLOEXEC));
     const int fds[] = {event.get(), event.get(), event.get()};
-    socket_.send(message, std::span(fds, 1));
+    socket_.send(message, std::span(block < 0 ? fds : &block, 1));
     send(AgentMessage::kDoorbells, 0, "", 0, fds);
     send(AgentMessage::kDoorbells, 0, "", 0, std::span(fds, 1));
   }
@@ -149,6 +150,26 @@ TEST_CASE("agent connection: init() is refused, and may be tried again") {
   CHECK(epoch.world.epoch == 4);
   CHECK(epoch.world.local_rank == 1);
   CHECK(epoch.doorbells.size() == 2 * kSleepers);
+}
+
+TEST_CASE("agent connection: an hvdrun of another version is named as such") {
+  ScriptedAgent agent([](ScriptedAgent& self) {
+    self.welcome();
+    const UniqueFd memory(memfd_create("block", MFD_CLOEXEC));
+    ControlBlock block{};
+    block.magic = ControlBlock::kMagic;
+    block.version = ControlBlock::kVersion + 1;
+    const auto bytes = static_cast<off_t>(ControlBlock::bytes(2));
+    if (ftruncate(memory.get(), bytes) != 0 ||
+        pwrite(memory.get(), static_cast<void*>(&block), sizeof block, 0) != sizeof block)
+      return;
+    self.start_epoch(memory.get());
+    self.expect(AgentMessage::kClaim);
+  });
+  CHECK_THROWS_WITH(AgentPeers(std::make_shared<AgentConnection>(agent.address())),
+                    Catch::Contains("hvdrun and the libhvd of this program are of different "
+                                    "versions (control block " +
+                                    std::to_string(ControlBlock::kVersion + 1) + " and "));
 }
 
 TEST_CASE("agent connection: a segment is there when all its parts are, and once") {
