@@ -187,6 +187,8 @@ TEST_CASE("host faults: a worker waits for descriptors without keeping the agent
   CHECK(job.warnings().size() == 1);
 }
 
+// The sanitizer looks at an exception's type through a pipe, for which there is none either.
+#if !defined(__SANITIZE_ADDRESS__)
 TEST_CASE("host faults: a segment that finds no descriptors is refused with the limit to raise") {
   EpochMemory memory(1, 2, 0);
   FewDescriptors few(256);
@@ -195,6 +197,7 @@ TEST_CASE("host faults: a segment that finds no descriptors is refused with the 
   CHECK_THROWS_WITH(memory.segment(0, 4096),
                     Catch::Contains("cannot be made: ") && Catch::Contains("raise ulimit -n"));
 }
+#endif
 
 TEST_CASE("host faults: an agent without a descriptor for a new worker waits until there is one") {
   HostJob job({.ranks = 1, .program = "come and go"});
