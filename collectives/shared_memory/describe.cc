@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-#include <array>
 #include <bit>
-#include <charconv>
+
+#include "runtime/base/exact_text.h"
 
 namespace hvd {
 namespace {
@@ -20,12 +20,6 @@ uint64_t hash_text(uint64_t hash, std::string_view text) {
   uint64_t rest = 0;
   if (at < text.size()) memcpy(&rest, text.data() + at, text.size() - at);
   return mix_hash(mix_hash(hash, rest), text.size());
-}
-
-// As many digits as tell it from every other.
-std::string number(double value) {
-  std::array<char, 32> text{};
-  return {text.data(), std::to_chars(text.begin(), text.end(), value).ptr};
 }
 
 // Of a text that has to fit beside the words: names that are too long often differ at their end.
@@ -96,9 +90,9 @@ std::string describe(const Operation& operation) {
   if (operation.kind == OperationKind::kAllreduce) {
     text += std::string(" ") + hvd::name_of(operation.reduction.op);
     if (operation.reduction.prescale != 1)
-      text += " prescale " + number(operation.reduction.prescale);
+      text += " prescale " + exact_text(operation.reduction.prescale);
     if (operation.reduction.postscale != 1)
-      text += " postscale " + number(operation.reduction.postscale);
+      text += " postscale " + exact_text(operation.reduction.postscale);
   }
   return text;
 }

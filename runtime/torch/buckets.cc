@@ -4,26 +4,19 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <array>
-#include <charconv>
 #include <exception>
 
 #include "runtime/base/error.h"
+#include "runtime/base/exact_text.h"
 #include "runtime/torch/compression.h"
 #include "runtime/torch/element_type.h"
 
 namespace hvd {
 namespace {
 
-// As many digits as tell it from every other.
-std::string exactly(double number) {
-  std::array<char, 32> text{};
-  return {text.data(), std::to_chars(text.begin(), text.end(), number).ptr};
-}
-
 std::string settings_of(const DistributedOptimizerOptions& options) {
   return std::string("op ") + name_of(options.op) + ", predivide " +
-         exactly(options.gradient_predivide_factor) + ", compression " +
+         exact_text(options.gradient_predivide_factor) + ", compression " +
          name_of(options.compression) + ", bucket_bytes " + std::to_string(options.bucket_bytes);
 }
 
