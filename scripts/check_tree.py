@@ -237,13 +237,23 @@ def headers_guarded(tree):
             yield name, 1, "no #pragma once"
 
 
+# So that each of them is known to compile alone; tests/headers.cmake compiles only the others.
+def own_header_first(tree):
+    for name, text in tree.of("cxx"):
+        own = name.removesuffix(".cc") + ".h"
+        if name.endswith(".cc") and own in tree.text:
+            line, path = next(cxx_text.includes(text), (1, ""))
+            if path != own:
+                yield name, line, f"includes {own} not first; put it before all others"
+
+
 def readmes(tree):
     for folder in sorted({name.rpartition("/")[0] for name in tree.code if not name.startswith("tests/")}):
         if folder != "runtime/include/hvd" and f"{folder}/README.md".lstrip("/") not in tree.text:
             yield folder or ".", 1, "no README.md that says what the folder does"
 
 
-RULES = (include_table, first_lines, sizes, bans, file_names, unused, headers_guarded, readmes)
+RULES = (include_table, first_lines, sizes, bans, file_names, unused, headers_guarded, own_header_first, readmes)
 
 
 def findings(root):

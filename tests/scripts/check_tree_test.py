@@ -114,6 +114,13 @@ class CheckTree(unittest.TestCase):
                            "tests/CMakeLists.txt": "hvd_test(a SOURCES a.cc)\n"}, "collectives:1: no README.md")
         self.assert_found({"runtime/base/env.h": "// The only reader.\n"}, "runtime/base/env.h:1: no #pragma once")
 
+    def test_a_header_stands_first_in_its_source_file(self):
+        files = {"cli/slots.h": "// Places of ranks.\n#pragma once\n"}
+        self.assert_found({**files, "cli/slots.cc": '// Assigns places.\n#include <array>\n#include "cli/slots.h"\n'},
+                          "cli/slots.cc:2: includes cli/slots.h not first")
+        self.assert_found({**files, "cli/slots.cc": "// Assigns places.\n", "tests/a.cc": '// Tests it.\n#include "cli/slots.h"\n',
+                           "tests/CMakeLists.txt": "hvd_test(a SOURCES a.cc)\n"}, "cli/slots.cc:1: includes cli/slots.h not first")
+
 
 class Functions(unittest.TestCase):
     def test_members_constructors_and_test_cases_are_functions_and_types_are_not(self):
