@@ -63,9 +63,9 @@ std::string sums_of_rank_1(int ranks, size_t ahead) {
     for (size_t i = rank.rank == 0 ? ahead : 1; i < kOperations; ++i)
       rank.communicator->start(operations[i]);
     for (Operation& one : operations) complete(one);
-    const float expected = static_cast<float>(ranks * (ranks + 1) / 2);
+    const int sum = ranks * (ranks + 1) / 2;
     if (!std::all_of(memory, memory + kOperations * kCount,
-                     [&](float one) { return one == expected; }))
+                     [&](float one) { return one == static_cast<float>(sum); }))
       throw std::runtime_error("wrong sum");
   });
   return said;

@@ -21,7 +21,7 @@ void write(const std::filesystem::path& path, const std::string& text) {
 
 TEST_CASE("memory limit: a group with room, and groups without limits, are passed by") {
   TemporaryDirectory directory;
-  const std::filesystem::path root = directory.path();
+  const std::filesystem::path& root = directory.path();
   write(root / "proc/self/cgroup", "0::/a/b\n");
   write(root / "cg/a/b/memory.max", "max\n");
   write(root / "cg/a/b/memory.current", "1000\n");
@@ -32,7 +32,7 @@ TEST_CASE("memory limit: a group with room, and groups without limits, are passe
 
 TEST_CASE("memory limit: the first group upwards that has no room is named with its figures") {
   TemporaryDirectory directory;
-  const std::filesystem::path root = directory.path();
+  const std::filesystem::path& root = directory.path();
   write(root / "proc/self/cgroup", "0::/a/b\n");
   write(root / "cg/a/b/memory.max", "max\n");
   write(root / "cg/a/memory.max", "5000\n");
@@ -48,7 +48,7 @@ TEST_CASE("memory limit: the first group upwards that has no room is named with 
 
 TEST_CASE("memory limit: version 1 keeps its numbers elsewhere") {
   TemporaryDirectory directory;
-  const std::filesystem::path root = directory.path();
+  const std::filesystem::path& root = directory.path();
   write(root / "proc/self/cgroup", "7:cpu,memory:/job\n3:pids:/job\n0::/\n");
   write(root / "cg/memory/job/memory.limit_in_bytes", "100\n");
   write(root / "cg/memory/job/memory.usage_in_bytes", "90\n");
@@ -63,7 +63,7 @@ TEST_CASE("memory limit: version 1 keeps its numbers elsewhere") {
 
 TEST_CASE("memory limit: without one the machine's memory is the limit, its swap space included") {
   TemporaryDirectory directory;
-  const std::filesystem::path root = directory.path();
+  const std::filesystem::path& root = directory.path();
   write(root / "proc/self/cgroup", "0::/a\n");
   write(root / "proc/meminfo",
         "MemTotal:    1000 kB\nMemFree:      10 kB\nMemAvailable:     600 kB\n"

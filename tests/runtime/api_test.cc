@@ -81,7 +81,8 @@ TEST_CASE("api: a result that nobody keeps comes by value, of one that is kept b
   hvd::Result<float> result = hvd::allgather_async(x);
   result.wait()[1] = 7;
   hvd::Result<float> copy = result;
-  CHECK(std::move(result).wait() == std::vector<float>{1, 7, 3});
+  const std::vector<float> taken = std::move(result).wait();
+  CHECK(taken == std::vector<float>{1, 7, 3});
   CHECK(copy.wait() == std::vector<float>{1, 7, 3});  // what a copy keeps is not taken away
 }
 

@@ -116,11 +116,11 @@ TEST_CASE("ranks: killed at any step of init, growth, collectives, waits and shu
   Deaths deaths;
   for (int ranks : {2, 3}) {
     for (int victim = 0; victim < (thorough ? ranks : 1); ++victim) {
-      const long steps = count_steps(ranks, victim);
-      REQUIRE(steps > 50);
+      const long count = count_steps(ranks, victim);
+      REQUIRE(count > 50);
       // All k in the long run; else a stride that no other number divides, from both ends.
-      const long stride = thorough ? 1 : std::max(1L, steps / 37);
-      for (long k = 1; k <= steps; k += k < 30 ? 1 : stride) kill_at(ranks, victim, k, deaths);
+      const long stride = thorough ? 1 : std::max(1L, count / 37);
+      for (long k = 1; k <= count; k += k < 30 ? 1 : stride) kill_at(ranks, victim, k, deaths);
     }
   }
   WARN(deaths.killed << " killed, " << deaths.failed << " survivors failed, " << deaths.finished

@@ -26,8 +26,9 @@ void use_everything(int round) {
   const int me = rank(), all = size();
   std::vector<float> x(1000 + static_cast<size_t>(round), static_cast<float>(me + 1));
   allreduce_(x, {.op = ReduceOp::kSum});
-  const float sum = static_cast<float>(all * (all + 1) / 2);
-  expect(std::all_of(x.begin(), x.end(), [&](float one) { return one == sum; }));
+  const int sum = all * (all + 1) / 2;
+  expect(
+      std::all_of(x.begin(), x.end(), [&](float one) { return one == static_cast<float>(sum); }));
   const std::vector<double> average = allreduce(std::vector<double>{double(me)}, {.name = "a"});
   expect(average[0] == double(all - 1) / 2);
   std::vector<int32_t> mine(static_cast<size_t>(me), me);

@@ -1,10 +1,10 @@
 // The bucket list over ranks as threads: bits, verdicts, differing layouts.
 #include "runtime/engine/engine_bucket_list.h"
 
-#include <string.h>
-
+#include <algorithm>
 #include <atomic>
 #include <random>
+#include <span>
 #include <thread>
 
 #include "tests/runtime/engine/engine_ranks.h"
@@ -57,7 +57,8 @@ int wrong_bits(const std::byte* data, size_t count, int ranks, int step, int buc
     T sum = value(0, step, bucket, i);
     for (int rank = 1; rank < ranks; ++rank) sum += value(rank, step, bucket, i);
     const T expected = static_cast<T>(sum * (T{1} / static_cast<T>(ranks)));
-    wrong += memcmp(data + i * sizeof(T), &expected, sizeof(T)) != 0;
+    const auto bits = std::as_bytes(std::span(&expected, 1));
+    wrong += !std::equal(bits.begin(), bits.end(), data + i * sizeof(T));
   }
   return wrong;
 }

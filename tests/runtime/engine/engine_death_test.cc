@@ -81,7 +81,8 @@ class Steps {
     const int ranks = engine_.world().size, rank = engine_.world().rank;
     for (int step = 0; step < kSteps; ++step) {
       const auto mine = static_cast<float>(rank + step);
-      const auto all = static_cast<float>(ranks * step + ranks * (ranks - 1) / 2);
+      const int total = ranks * step + ranks * (ranks - 1) / 2;
+      const auto all = static_cast<float>(total);
       for (int bucket = 0; bucket < 2; ++bucket) {
         std::span values = bucket_values(bucket);
         std::fill(values.begin(), values.end(), mine);

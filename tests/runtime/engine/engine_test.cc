@@ -55,8 +55,9 @@ TEST_CASE("engine: synchronous calls in program order give every rank the sum") 
         const size_t count = i % 10 == 0 ? 5000 : 3;
         std::vector<float> data(count, static_cast<float>(rank + i));
         sum(engine, data, "x");
-        const auto expected = static_cast<float>(ranks * i + ranks * (ranks - 1) / 2);
-        wrong += std::any_of(data.begin(), data.end(), [&](float x) { return x != expected; });
+        const int expected = ranks * i + ranks * (ranks - 1) / 2;
+        wrong += std::any_of(data.begin(), data.end(),
+                             [&](float x) { return x != static_cast<float>(expected); });
       }
     });
     CHECK(wrong == 0);
