@@ -18,6 +18,8 @@ struct CommunicatorSpec {
                         // operation is refused
   bool staging = true;  // false: only memory of the arena is reduced and broadcast (an optimizer's
                         // buckets)
+  bool disjoint = false;  // true: operations under way never share memory (buckets, again), so
+                          // a slice may be summed by another rank than that of the one before
   std::string name = {};  // not empty: a rank may close it and live on; what others who still need
                           // it are told
 };

@@ -37,6 +37,7 @@ SharedMemoryCommunicator::SharedMemoryCommunicator(Peers& peers, Arena& arena,
       first_world_rank_(peers.world().rank - peers.world().local_rank),
       seed_(mix_hash(mix_hash(0, peers.world().epoch), spec.seed)),
       has_staging_(spec.staging),
+      disjoint_(spec.disjoint),
       name_(spec.name),
       segment_(arena.segment(spec.segment)) {
   HVD_CHECK(spec.offset % 64 == 0 && segment_->bytes() >= spec.offset &&
@@ -148,7 +149,7 @@ void SharedMemoryCommunicator::write_entry(Operation& operation) {
       .offset = operation.address.offset,
       .segment = operation.address.segment,
       .place = place,
-      .handed_over = is_large(operation) && is_far_behind(operation.sequence)};
+      .handed_over = disjoint_ && is_large(operation) && is_far_behind(operation.sequence)};
   fault_point("collective_entry");
   WordLine& line = lines(me_, operation.sequence)[0];
   memcpy(line.data, &said, sizeof said);

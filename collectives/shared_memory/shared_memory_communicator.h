@@ -156,6 +156,7 @@ class SharedMemoryCommunicator final : public Communicator {
   const int first_world_rank_;   // hosts number their ranks densely
   const uint64_t seed_;
   const bool has_staging_;
+  const bool disjoint_;
   const std::string name_;  // of one that ranks may close alone
   const std::shared_ptr<Segment> segment_;
   std::vector<CommunicatorWords*> words_;

@@ -1,4 +1,5 @@
-// What one rank says in one communicator: the layout of its part of a segment.
+// What one rank says in one communicator: the layout of its part of a segment. A change of it is a
+// new ControlBlock::kVersion.
 //
 // Only its rank writes it, every word only grows, and zero means "nothing said yet". A slot is
 // written again for operation s + kOperationSlots once everybody is done with s.

@@ -3,7 +3,9 @@
 //
 // Each word has one writer, named below (`trouble` and `reason`: anyone), and only grows. The words
 // of a dead rank no longer move, so what one survivor decides from them every survivor decides. A
-// communicator's own words (entries, done, closed) lie in a segment made with it, not here.
+// communicator's own words (entries, done, closed) lie in a segment made with it, not here; but a
+// change of their layout or meaning is a new version of this block, too, by which ranks of one job
+// whose libraries differ are refused.
 #pragma once
 
 #include <pthread.h>
@@ -52,7 +54,7 @@ struct alignas(64) RankWords {
 
 struct ControlBlock {
   static constexpr uint32_t kMagic = 0x68766442;  // "hvdB"
-  static constexpr uint32_t kVersion = 3;
+  static constexpr uint32_t kVersion = 4;
 
   uint32_t magic;
   uint32_t version;

@@ -132,6 +132,7 @@ EngineBucketList::EngineBucketList(std::shared_ptr<Engine::Parts> parts, const B
                                        .offset = offsets_.words,
                                        .seed = text_hash(spec_.name, layout_hash ^ segment_->id()),
                                        .staging = false,
+                                       .disjoint = true,
                                        .name = spec_.name})),
       rank_(parts_->peers->world().local_rank),
       size_(parts_->peers->world().local_size),

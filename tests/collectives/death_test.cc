@@ -1,13 +1,16 @@
 // A rank dies at the k-th fault point, for all k: its survivors agree on everything.
 //
 // Ranks are threads here. The one that is to die throws out of progress(), touches nothing any more
-// and is declared dead, or is found out: somebody gives up and the agent asks.
+// and is declared dead, or is found out: somebody gives up and the agent asks. In some plays a rank
+// is ahead of the others, which hand their slices over to it.
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <stdexcept>
 #include <string>
 
+#include "collectives/shared_memory/words.h"
 #include "hvd/error.h"
 #include "runtime/base/env.h"
 #include "runtime/base/fault_point.h"
@@ -57,6 +60,7 @@ constexpr Step kSteps[] = {
     {OperationKind::kAllreduce, 7, false, 0, true},
 };
 constexpr size_t kCount = std::size(kSteps);
+constexpr size_t kTogether = 9;  // the first of those
 
 // One rank's side of one step.
 struct Item {
@@ -117,13 +121,23 @@ enum class End {
   kFoundOut,  // nobody does: a survivor gives up waiting, the agent asks, and declares it then
 };
 
+constexpr int kNobody = -1;
+
 // One world in which a rank dies at its k-th fault point.
 class Drama {
  public:
-  Drama(int size, int victim, long k, End end) : ranks_(size), victim_(victim), k_(k), end_(end) {
+  // Where many operations are under way together, `ahead` enters what it can before the others.
+  Drama(int size, int victim, long k, End end, int ahead)
+      : ranks_(size, shared_memory_factory(true)),
+        victim_(victim),
+        k_(k),
+        end_(end),
+        ahead_(ahead) {
     outcomes_.resize(static_cast<size_t>(size));
   }
 
+  // Ranks of whose last operations one was.
+  int handed_over() const { return handed_over_; }
   // False when there was no k-th point any more.
   bool play() {
     ranks_.run([this](Rank& rank) { live(rank); });
@@ -164,6 +178,7 @@ class Drama {
       if (step < items.size() && mine.back() != Outcome::kComplete)
         verify(rank, step, *items[step], mine.back());
     }
+    if (hands_over(rank)) ++handed_over_;
     write_pattern(rank);
   }
 
@@ -186,13 +201,35 @@ class Drama {
     if (!wait(rank)) return leave(rank);
     arena = rank.arena.segment(1)->own();
     for (size_t step = 0, group = 0; step < kCount; ++step) {
+      if (step == kTogether && rank.rank != ahead_ && ahead_ != kNobody) stay_behind(rank);
       items.push_back(std::make_unique<Item>());
       prepare(rank, arena, step, *items.back());
       rank.communicator->start(items.back()->operation);
       if (!kSteps[step].last_of_group) continue;
+      if (step > kTogether && rank.rank == ahead_) go_ahead(rank);
       if (!wait(rank)) return;
       for (; group <= step; ++group) verify(rank, group, *items[group], Outcome::kComplete);
     }
+  }
+
+  static bool hands_over(const Rank& rank) {
+    const auto& words = *reinterpret_cast<CommunicatorWords*>(rank.arena.segment(0)->own());
+    return std::any_of(std::begin(words.lines), std::end(words.lines), [](const auto& slot) {
+      OperationEntry said;
+      std::memcpy(&said, slot[0].data, sizeof said);
+      return said.place == Place::kArena && said.handed_over;
+    });
+  }
+  void go_ahead(Rank& rank) {
+    constexpr uint64_t kAll = 1 + kTogether + kOperationSlots;  // the segment was the first
+    rank.advance_until([&] { return rank.communicator->entered() == kAll || is_over(rank); });
+    is_ahead_ = true;
+  }
+  void stay_behind(Rank& rank) {
+    rank.advance_until([&] { return is_ahead_ || died_ || is_over(rank); });
+  }
+  bool is_over(Rank& rank) const {
+    return silent_ || rank.peers->block().trouble.load(std::memory_order_acquire) != 0;
   }
 
   // True when everything started is complete, false when the epoch is broken.
@@ -221,7 +258,9 @@ class Drama {
   const int victim_;
   const long k_;
   const End end_;
-  std::atomic<bool> died_{false}, silent_{false};
+  const int ahead_;
+  std::atomic<bool> died_{false}, silent_{false}, is_ahead_{false};
+  std::atomic<int> handed_over_{0};
   std::vector<std::vector<Outcome>> outcomes_;  // by rank, written by its thread
 };
 
@@ -234,15 +273,26 @@ constexpr long kEvery = 1;
 
 bool thorough() { return env::get("HVD_TEST_LONG").has_value(); }
 
-// Every k-th point, `stride` apart, until there are none left.
+// Every k-th point, `stride` apart, until there are none left; with nobody ahead, the one that dies
+// and the one that it hands over to, or in the short run with these in turn. Returns the last k.
 long die_everywhere(int size, int victim, long stride, End end) {
-  for (long k = 1;; k += stride) {
-    INFO(size << " ranks, rank " << victim << " at point " << k);
-    Drama drama(size, victim, k, end);
+  const std::array leaders{kNobody, victim, (victim ^ 1) < size ? victim ^ 1 : 0};
+  const long turns = std::ssize(leaders);
+  long k = 0;
+  int handed_over = 0;
+  // Who hands over passes fewer points.
+  for (long play = 0, lived = 0; lived < turns; ++play) {
+    k = 1 + (thorough() ? play / turns : play) * stride;
+    const int ahead = leaders[static_cast<size_t>(play % turns)];
+    INFO(size << " ranks, rank " << victim << " at point " << k << ", ahead " << ahead);
+    Drama drama(size, victim, k, end, ahead);
     bool died = true;
     REQUIRE_NOTHROW(died = drama.play());
-    if (!died) return k;
+    lived = died ? 0 : lived + 1;
+    handed_over += drama.handed_over();
   }
+  CHECK(handed_over > 0);
+  return k;
 }
 
 }  // namespace

@@ -25,8 +25,8 @@ void ask_for_sum(Operation& operation, float* data) {
 
 // Rank 0 has entered `ahead` operations when the others enter their first. What rank 1 says when it
 // must not sum in that one; empty: it did not. All results are looked at.
-std::string sums_of_rank_1(int ranks, size_t ahead) {
-  RankThreads threads(ranks);
+std::string sums_of_rank_1(int ranks, size_t ahead, bool disjoint = true) {
+  RankThreads threads(ranks, shared_memory_factory(disjoint));
   std::latch ahead_entered(1), rank_1_entered(1);
   std::string said;
   threads.run([&](Rank& rank) {
@@ -85,4 +85,9 @@ TEST_CASE("handed over: a rank that is less far behind sums its own slice") {
     CAPTURE(ahead);
     CHECK_THAT(sums_of_rank_1(2, ahead), Catch::Contains("collective_slice"));
   }
+}
+
+// Its part of the next operation there must not come before that of this one.
+TEST_CASE("handed over: a rank sums its own slice where operations may share memory") {
+  CHECK_THAT(sums_of_rank_1(2, 3, false), Catch::Contains("collective_slice"));
 }

@@ -74,12 +74,12 @@ void Rank::leave_broken_epoch() {
   communicator->fail_rest();
 }
 
-CommunicatorFactory shared_memory_factory() {
-  return [](Rank& rank) {
+CommunicatorFactory shared_memory_factory(bool disjoint) {
+  return [disjoint](Rank& rank) {
     const uint64_t bytes = communicator_bytes(true);
     rank.peers->request_segment(0, bytes);
     rank.arena.add(std::make_shared<Segment>(0, *rank.peers->take_segment(0), bytes, rank.rank, 0));
-    return make_communicator(*rank.peers, rank.arena, {.segment = 0, .offset = 0, .seed = 1});
+    return make_communicator(*rank.peers, rank.arena, {.seed = 1, .disjoint = disjoint});
   };
 }
 

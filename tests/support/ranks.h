@@ -37,8 +37,8 @@ struct Rank {
 // backend.
 using CommunicatorFactory = std::function<std::unique_ptr<Communicator>(Rank&)>;
 
-// Words and staging in segment 0.
-CommunicatorFactory shared_memory_factory();
+// Words and staging in segment 0; `disjoint` as in CommunicatorSpec.
+CommunicatorFactory shared_memory_factory(bool disjoint = false);
 
 class RankThreads {
  public:
