@@ -11,7 +11,7 @@
 namespace hvd {
 
 // What each number of a board means.
-enum BoardNumber { kReached, kWrong, kOutcome, kLateWrites, kStep, kPhase };
+enum BoardNumber { kReached, kWrong, kOutcome, kLateWrites, kStep, kPhase, kAtRest, kMayEnd };
 enum RankOutcome : int64_t { kNothing, kFinished, kFailed, kOtherError };
 
 inline void expect(bool right) {

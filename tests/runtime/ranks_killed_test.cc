@@ -1,5 +1,5 @@
 // A rank killed at the k-th step of all that a program calls: what must hold for the others.
-#include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -24,7 +24,7 @@ bool is_canary(std::span<const float> data) {
 }
 
 // init, segment growth, each collective small, large and staged, an asynchronous wait, shutdown.
-// Survivors of a failure fill their memory with a pattern and look at it again at their end.
+// At the end each fills its memory with a pattern, and looks at it again when all have come so far.
 const RankProgram steps("steps", [] {
   ArenaBuffer<float> shared;
   std::vector<float> own(40'000, 1), small(16, 1);
@@ -38,8 +38,11 @@ const RankProgram steps("steps", [] {
     allreduce_(shared, {.op = ReduceOp::kSum});
     allreduce_(own, {.op = ReduceOp::kSum});
     rank_board().numbers[kStep] = 3;
+    std::fill(shared.begin(), shared.end(), static_cast<float>(rank()));
     broadcast_(shared, 1);
-    allgather(small);
+    expect(std::count(shared.begin(), shared.end(), 1.0f) == std::ssize(shared));
+    const std::vector<float> all = allgather(std::vector<float>(3, static_cast<float>(rank())));
+    for (size_t i = 0; i < all.size(); ++i) expect(all[i] == static_cast<float>(i / 3));
     barrier();
     rank_board().numbers[kStep] = 4;
     const auto work = allreduce_async_(own, {.name = "async", .op = ReduceOp::kSum});
@@ -49,7 +52,8 @@ const RankProgram steps("steps", [] {
   });
   std::memset(own.data(), kCanary, own.size() * sizeof(float));
   if (shared.size() != 0) std::memset(shared.data(), kCanary, shared.size() * sizeof(float));
-  poll(nullptr, 0, 20);  // whoever still wrote would have done so by then
+  rank_board().numbers[kAtRest] = 1;
+  while (rank_board().numbers[kMayEnd] == 0) sched_yield();
   if (!is_canary(own) || (shared.size() != 0 && !is_canary(shared)))
     rank_board().numbers[kLateWrites] = 1;
   return status;
@@ -61,6 +65,17 @@ std::string temporary_file(const char* name) {
       .string();
 }
 
+// Lets the ranks look at their memory when all are at rest or dead; false: not within a minute.
+bool run(HostJob& job, int ranks) {
+  const bool at_rest = job.run_until([&] {
+    for (int i = 0; i < ranks; ++i)
+      if (!job.rank(i).status && job.board(i).numbers[kAtRest] == 0) return false;
+    return true;
+  });
+  for (int i = 0; i < ranks; ++i) job.board(i).numbers[kMayEnd] = 1;
+  return job.run() && at_rest;
+}
+
 // How often rank `victim` passes fault points when nothing goes wrong.
 long count_steps(int ranks, int victim) {
   const std::string file = temporary_file("hvd-steps");
@@ -68,7 +83,9 @@ long count_steps(int ranks, int victim) {
   HostJob job({.ranks = ranks,
                .program = "steps",
                .rank_environment = {{victim, {"HVD_FAULT_POINT=count:" + file}}}});
-  check_all_finish(job, ranks);
+  REQUIRE(run(job, ranks));
+  INFO(job.describe());
+  for (int i = 0; i < ranks; ++i) REQUIRE(job.rank(i).status == 0);
   const long count = count_fault_points(file);
   std::filesystem::remove(file);
   return count;
@@ -86,7 +103,7 @@ void kill_at(int ranks, int victim, long k, Deaths& deaths) {
       {.ranks = ranks,
        .program = "steps",
        .rank_environment = {{victim, {"HVD_FAULT_POINT=*:" + std::to_string(k) + ":kill"}}}});
-  const bool ended = job.run();
+  const bool ended = run(job, ranks);
   INFO(job.describe());
   REQUIRE(ended);
   if (job.rank(victim).status == 128 + SIGKILL) ++deaths.killed;

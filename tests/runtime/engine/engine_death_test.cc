@@ -43,9 +43,17 @@ struct Data {
   }
 };
 
+constexpr size_t kPart = 2'000, kRanksMax = 4;
+
 struct Memory {
   Data<3> small, other_small;
-  Data<9'000> large, other_large;
+  Data<9'000> large, other_large, broadcast;
+  Data<kPart> part;
+  Data<kRanksMax * kPart> gathered;
+  std::vector<std::span<float>> all() {
+    return {small.values,     large.values, other_small.values, other_large.values,
+            broadcast.values, part.values,  gathered.values};
+  }
 };
 
 // Every way to use the Store. Whoever fails here never comes to the first collective, so nobody
@@ -101,6 +109,12 @@ class Steps {
       completed(memory_.other_large.wrong(all));
       one->wait();
       completed(memory_.small.wrong(all));
+      memory_.broadcast.fill(mine);
+      broadcast(engine_, memory_.broadcast.values, step % ranks);
+      completed(memory_.broadcast.wrong(static_cast<float>(step % ranks + step)));
+      memory_.part.fill(mine);
+      allgather(engine_, memory_.part.values, memory_.gathered.values);
+      completed(wrong_parts(ranks, step));
       list_->finish({});
       for (int bucket = 0; bucket < 2; ++bucket)
         for (const float x : bucket_values(bucket)) rank_board().numbers[kWrong] += x != all;
@@ -116,6 +130,12 @@ class Steps {
   }
 
  private:
+  int wrong_parts(int ranks, int step) const {
+    int wrong = 0;
+    for (size_t i = 0; i < static_cast<size_t>(ranks) * kPart; ++i)
+      wrong += memory_.gathered.values[i] != static_cast<float>(static_cast<int>(i / kPart) + step);
+    return wrong;
+  }
   static void completed(int wrong) {
     rank_board().numbers[kWrong] += wrong;
     ++rank_board().numbers[kCompleted];
@@ -139,8 +159,7 @@ int late_writes(std::span<float> values) {
 // After an exception: nobody may write what the epoch knew. Waits until the test says that all
 // others have come as far.
 void judge_memory(Memory& memory, Steps* steps) {
-  std::vector<std::span<float>> all = {memory.small.values, memory.large.values,
-                                       memory.other_small.values, memory.other_large.values};
+  std::vector<std::span<float>> all = memory.all();
   if (steps != nullptr)
     for (int bucket = 0; bucket < 2; ++bucket) all.push_back(steps->bucket_values(bucket));
   for (const auto& one : all) fill_with_pattern(one);
@@ -254,7 +273,7 @@ long count_steps(int ranks) {
   check(job, judged);
   CHECK(judged.survivors == ranks);
   CHECK(judged.failed == 0);
-  CHECK(job.board(0).numbers[kCompleted] == 4 * kSteps);
+  CHECK(job.board(0).numbers[kCompleted] == 6 * kSteps);
   return count_fault_points(file);
 }
 

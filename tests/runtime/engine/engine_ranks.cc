@@ -70,6 +70,23 @@ std::shared_ptr<Work> broadcast_async(Engine& engine, std::span<float> data,
   return engine.submit(std::move(submission));
 }
 
+void broadcast(Engine& engine, std::span<float> data, int root) {
+  Operation operation;
+  operation.kind = OperationKind::kBroadcast;
+  operation.result = {data.data(), data.size(), DataType::kFloat32};
+  operation.root = root;
+  engine.run(operation);
+}
+
+void allgather(Engine& engine, std::span<const float> part, std::span<float> all) {
+  Operation operation;
+  operation.kind = OperationKind::kAllgather;
+  operation.input = {part.data(), part.size(), DataType::kFloat32};
+  operation.result.type = DataType::kFloat32;
+  operation.allocate = [all](std::span<const uint64_t>) { return all.data(); };
+  engine.run(operation);
+}
+
 void barrier(Engine& engine) {
   Operation operation;
   engine.run(operation);

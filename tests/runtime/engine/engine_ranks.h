@@ -28,6 +28,9 @@ std::shared_ptr<Work> sum_async(Engine& engine, std::span<float> data, const std
 // From rank 0.
 std::shared_ptr<Work> broadcast_async(Engine& engine, std::span<float> data,
                                       const std::string& name);
+void broadcast(Engine& engine, std::span<float> data, int root);
+// `all` has room for every rank's part.
+void allgather(Engine& engine, std::span<const float> part, std::span<float> all);
 void barrier(Engine& engine);
 
 // Pages of this memory that are there, for whomever.
