@@ -32,7 +32,10 @@ std::string read_small(const char* path) {
 struct Status {
   pid_t parent = 0;  // 0: gone
   char state = 0;
+  int threads = 0;
   unsigned long long began = 0;
+  // A process whose first thread has left alone shows as a zombie too, and runs on in the others.
+  bool alive() const { return state != 0 && state != 'X' && (state != 'Z' || threads > 1); }
 };
 
 Status status_of(pid_t pid) {
@@ -43,8 +46,8 @@ Status status_of(pid_t pid) {
   Status status;
   if (close != std::string::npos)
     std::sscanf(text.c_str() + close + 1,
-                " %c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
-                &status.state, &status.parent, &status.began);
+                " %c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %d %*d %llu",
+                &status.state, &status.parent, &status.threads, &status.began);
   return status;
 }
 
@@ -83,8 +86,8 @@ std::vector<Descendant> descendants(pid_t root, const Spared& spared) {
   for (size_t i = 0; i < found.size(); ++i) add_children(found[i].pid, found, known);
   for (Descendant& one : found) {
     const Status status = status_of(one.pid);
-    one.alive = status.state != 0 && status.state != 'Z' && status.state != 'X';
-    one.stopped = status.state == 'T';
+    one.alive = status.alive();
+    one.state = status.state;
     one.began = status.began;
   }
   return found;
@@ -96,6 +99,16 @@ bool signal_descendant(const Descendant& one, int signal) {
   if (status_of(one.pid).parent != one.parent)
     return true;  // moved to a subreaper or gone: the next walk sees it
   return syscall(SYS_pidfd_send_signal, pidfd.get(), signal, nullptr, 0) == 0 || errno == ESRCH;
+}
+
+bool OnlyDead::see(const std::vector<Descendant>& all) {
+  std::set<pid_t> dead;
+  for (const Descendant& one : all)
+    if (!one.alive) dead.insert(one.pid);
+  const bool proven = !all.empty() && dead.size() == all.size() &&
+                      std::includes(before_.begin(), before_.end(), dead.begin(), dead.end());
+  before_ = std::move(dead);
+  return proven;
 }
 
 bool reap_all(const std::function<void(pid_t, int status)>& reaped) {
@@ -126,7 +139,12 @@ int end_descendants(std::chrono::milliseconds limit,
                     const std::function<void(pid_t, int status)>& reaped, const Spared& spared) {
   auto deadline = std::chrono::steady_clock::now() + limit;
   const auto walk = [&] { return descendants(getpid(), spared); };
-  const auto nobody = [&] { return reap_all(reaped) || (spared && walk().empty()); };
+  OnlyDead only_dead;
+  const auto nobody = [&] {
+    if (reap_all(reaped)) return true;
+    const auto all = walk();
+    return (spared && all.empty()) || only_dead.see(all);
+  };
   for (int round = 0;; ++round) {
     if (nobody()) return 0;
     std::set<pid_t> stopped;
@@ -142,9 +160,9 @@ int end_descendants(std::chrono::milliseconds limit,
     poll(nullptr, 0, round < 20 ? 1 : 20);
   }
   if (nobody()) return 0;
-  int left = 0;
-  for (const Descendant& one : walk()) left += one.alive;
-  return std::max(left, 1);  // somebody is there, whether the walk could see them or not
+  const auto all = walk();
+  if (all.empty()) return 1;  // somebody is there, but the walk could not see them
+  return int(std::count_if(all.begin(), all.end(), [](const auto& one) { return one.alive; }));
 }
 
 }  // namespace hvd

@@ -11,6 +11,7 @@
 #include <array>
 #include <chrono>
 #include <functional>
+#include <set>
 #include <vector>
 
 #include "runtime/base/unique_fd.h"
@@ -19,9 +20,10 @@ namespace hvd {
 
 struct Descendant {
   pid_t pid = 0, parent = 0;
-  bool alive = true;             // not a zombie
-  bool stopped = false;          // by a signal
+  bool alive = true;             // in one of its threads
+  char state = 0;                // of its first thread, as /proc has it; 0: gone
   unsigned long long began = 0;  // in ticks since the machine did: with `pid` that process alone
+  bool stopped() const { return state == 'T'; }  // by a signal
 };
 
 // A direct child that is left alone, with all below it.
@@ -57,13 +59,24 @@ std::vector<Descendant> descendants(pid_t root, const Spared& spared = nullptr);
 // When the process began, as Descendant has it; 0: there is none.
 unsigned long long began(pid_t pid);
 
+// Whether walks, one after the other, prove that there are only dead ones that cannot be reaped, as
+// while a tracer holds them: who was dead before a walk began has left its children to the root,
+// whose own the walk does not miss.
+class OnlyDead {
+ public:
+  bool see(const std::vector<Descendant>& all);
+
+ private:
+  std::set<pid_t> before_;
+};
+
 // Through a pidfd, and only if `one.pid` still is a child of `one.parent`: a reused pid is never
 // hit. False with errno when it could not be sent; a process that is gone counts as sent.
 bool signal_descendant(const Descendant& one, int signal);
 
 // Stops all (so that a fork loop cannot outrun the walk), kills all, reaps all; repeats until
-// nobody is left or the deadline. `reaped` sees every wait status, also of spared children. Returns
-// how many could not be ended.
+// nobody is left alive or the deadline. `reaped` sees every wait status, also of spared children.
+// Returns how many could not be ended.
 int end_descendants(std::chrono::milliseconds limit,
                     const std::function<void(pid_t, int status)>& reaped,
                     const Spared& spared = nullptr);

@@ -99,7 +99,7 @@ void JobProcesses::suspend() {
   for (bool more = true; more && !limit.passed(); poll(nullptr, 0, more ? 1 : 0)) {
     more = false;
     for (const Descendant& one : descendants(getpid())) {
-      if (!one.alive || one.stopped) continue;
+      if (!one.alive || one.stopped()) continue;
       more = true;
       if (stopped_by_us_.insert(one.pid).second) signal_descendant(one, SIGSTOP);
     }

@@ -83,7 +83,7 @@ struct Job {
   }
   size_t stopped() const {
     size_t count = 0;
-    for (const Descendant& one : descendants(getpid())) count += one.stopped;
+    for (const Descendant& one : descendants(getpid())) count += one.stopped();
     return count;
   }
   bool ever(const std::function<bool()>& done) const {
@@ -165,6 +165,23 @@ TEST_CASE("job processes: who ignores the first signal is killed when the grace 
   CHECK(WTERMSIG(job.reaped[shell]) == SIGKILL);
 }
 
+TEST_CASE("job processes: only dead ones are left once all were dead before the last walk") {
+  const auto one = [](pid_t pid, bool alive) {
+    Descendant process;
+    process.pid = pid;
+    process.alive = alive;
+    return process;
+  };
+  OnlyDead only_dead;
+  CHECK_FALSE(only_dead.see({}));  // no proof: without descriptors a walk sees nobody
+  CHECK_FALSE(only_dead.see({one(1, false), one(2, true)}));
+  CHECK_FALSE(only_dead.see({one(1, false), one(2, false)}));
+  CHECK_FALSE(only_dead.see({one(1, false), one(2, false), one(3, false)}));
+  CHECK(only_dead.see({one(1, false), one(3, false)}));
+  CHECK_FALSE(only_dead.see({one(1, false), one(4, true)}));
+  CHECK_FALSE(only_dead.see({}));
+}
+
 TEST_CASE("job processes: a stopped one gets its signal too") {
   Job job;
   const pid_t shell = job.start("trap 'exit 7' TERM; echo up; kill -STOP $$; sleep 300");
@@ -210,7 +227,7 @@ TEST_CASE(
   job.processes.resume();
   CHECK(job.ever([&] { return job.stopped() == 1; }));
   for (const Descendant& one : descendants(getpid()))
-    if (one.stopped) CHECK(one.pid == sleeper);
+    if (one.stopped()) CHECK(one.pid == sleeper);
   job.processes.suspend();
   job.processes.begin_end(planned_end(SIGTERM, 60s), Clock::now());  // ends also what is suspended
   CHECK_FALSE(job.processes.suspended());
