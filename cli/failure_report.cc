@@ -161,6 +161,13 @@ std::string describe(const RankEnd& end) {
   return text;
 }
 
+std::string describe(const StuckProcess& stuck) {
+  const std::string pid = std::to_string(stuck.pid);
+  return (stuck.rank < 0 ? "process " + pid + ", which a rank had started,"
+                         : "rank " + std::to_string(stuck.rank) + " (pid " + pid + ")") +
+         (stuck.host.empty() ? "" : " on " + stuck.host) + " cannot be ended: " + stuck.why;
+}
+
 Verdict attribute(const JobFacts& facts) {
   std::vector<RankEnd> ends = facts.ends;
   sort_by_death(ends);
@@ -204,6 +211,9 @@ std::string report(const Verdict& verdict, const JobFacts& facts,
     line(list_of(verdict.first ? "only fallout:" : "ended by hvdrun:", verdict.fallout));
   if (!verdict.also.empty())
     line(list_of(verdict.first ? "also failed:" : "failed:", verdict.also));
+  for (size_t i = 0; i < facts.stuck.size() && i < kShownMax; ++i) line(describe(facts.stuck[i]));
+  if (facts.stuck.size() > kShownMax)
+    line("and " + std::to_string(facts.stuck.size() - kShownMax) + " more cannot be ended");
   switch (facts.cause) {
     case EndCause::kNone:
     case EndCause::kRankFailed:

@@ -35,13 +35,21 @@ struct RankEnd {
   std::string doing;  // by its status page; empty: nothing is known
 };
 
+struct StuckProcess {
+  int rank = -1;  // -1: something that a rank had started
+  std::string host;
+  int pid = 0;
+  std::string why;
+};
+
 struct JobFacts {
   int size = 0;
   std::vector<RankEnd> ends;  // in the order they were heard of
   EndCause cause = EndCause::kNone;
-  std::string cause_text;       // of a cause that needs words
-  std::string init_refused;     // why init() failed on ranks that waited in it
-  std::vector<int> never_came;  // whom they waited for
+  std::string cause_text;           // of a cause that needs words
+  std::string init_refused;         // why init() failed on ranks that waited in it
+  std::vector<int> never_came;      // whom they waited for
+  std::vector<StuckProcess> stuck;  // the agent gave up ending them
   bool output_lost = false;
 };
 
@@ -60,6 +68,9 @@ Verdict attribute(const JobFacts& facts);
 std::string how_it_ended(const RankEnd& end);  // "was killed by SIGSEGV"
 std::string describe(
     const RankEnd& end);  // "rank 3 (pid 71) on gpu1 was killed by SIGSEGV after 1.234 s"
+
+// "rank 3 (pid 71) on gpu1 cannot be ended: it is in an uninterruptible wait …"
+std::string describe(const StuckProcess& stuck);
 
 // What goes to stderr at the end, the most important line last. Empty when all went well.
 std::string report(const Verdict& verdict, const JobFacts& facts,

@@ -90,6 +90,14 @@ void JobRecord::note_epoch_started() {
   facts_.never_came.clear();
 }
 
+void JobRecord::note_stuck(const proto::Ended& ended) {
+  for (const proto::Stuck& one : ended.stuck())
+    facts_.stuck.push_back({.rank = is_rank(one.rank()) ? one.rank() : -1,
+                            .host = hosts_.front(),
+                            .pid = one.pid(),
+                            .why = one.why()});
+}
+
 std::string JobRecord::first_failure() const {
   const Verdict verdict = attribute(facts_);
   if (!verdict.first) return facts_.cause_text;

@@ -37,6 +37,7 @@ class JobRecord {
   void note_agent_lost(const std::string& text);
   void note_init_refused(const std::string& reason, const std::vector<int>& missing);
   void note_epoch_started();  // what was refused before has been got over
+  void note_stuck(const proto::Ended& ended);
   void note_output_lost() { facts_.output_lost = true; }
 
   bool anyone_runs() const;

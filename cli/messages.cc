@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <string>
 
 #include "cli/agent/worker_environment.h"
@@ -91,15 +92,14 @@ std::string describe(const proto::RankStatus& status) {
   return text;
 }
 
-std::vector<std::string> remarks(const proto::Ended& ended) {
-  const auto processes = [](int count) {
-    return std::to_string(count) + (count == 1 ? " process" : " processes");
-  };
-  std::vector<std::string> all;
-  if (ended.leftovers() > 0)
-    all.push_back("ended " + processes(ended.leftovers()) + " that the ranks had left running");
-  if (ended.unkillable() > 0) all.push_back(processes(ended.unkillable()) + " cannot be ended");
-  return all;
+std::string leftovers_note(const proto::Ended& ended) {
+  const auto& stuck = ended.stuck();
+  const auto beside = std::count_if(stuck.begin(), stuck.end(),
+                                    [](const proto::Stuck& one) { return one.rank() < 0; });
+  const auto count = ended.leftovers() - beside;
+  if (count <= 0) return "";
+  return "ended " + std::to_string(count) + (count == 1 ? " process" : " processes") +
+         " that the ranks had left running";
 }
 
 std::string threads_note(int threads_each) {

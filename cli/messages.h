@@ -19,9 +19,8 @@ void to_proto(const World& world, proto::World& message);
 RankEnd from_proto(const proto::RankEnd& message);
 std::string describe(
     const proto::RankStatus& status);  // "rank 1 was in allreduce …, stopped by a signal"
-// What an agent's end leaves to be said: who was left running, and who still is.
-std::vector<std::string> remarks(const proto::Ended& ended);
-std::string threads_note(int threads_each);  // what hvdrun says of OMP_NUM_THREADS
+std::string leftovers_note(const proto::Ended& ended);  // empty: the ranks left nobody running
+std::string threads_note(int threads_each);             // what hvdrun says of OMP_NUM_THREADS
 
 // What workers with these worlds are started from.
 proto::StartWorkers start_message(const JobSpec& spec, const StartState& start,

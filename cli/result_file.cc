@@ -63,6 +63,13 @@ Json to_json(const RankEnd& end, const char* part) {
   return json;
 }
 
+Json missing_to_json(int rank, const JobFacts& facts) {
+  for (const StuckProcess& one : facts.stuck)
+    if (one.rank == rank)
+      return {{"rank", rank}, {"outcome", "stuck"}, {"pid", one.pid}, {"why", one.why}};
+  return {{"rank", rank}, {"outcome", "unknown"}};
+}
+
 }  // namespace
 
 std::string result_json(const JobResult& result) {
@@ -94,7 +101,7 @@ std::string result_json(const JobResult& result) {
   for (const RankEnd& end : verdict.also)
     ranks.push_back(to_json(end, verdict.first ? "also_failed" : "failed"));
   for (const RankEnd& end : verdict.finished) ranks.push_back(to_json(end, "finished"));
-  for (int rank : verdict.missing) ranks.push_back({{"rank", rank}, {"outcome", "unknown"}});
+  for (int rank : verdict.missing) ranks.push_back(missing_to_json(rank, result.facts));
   std::sort(ranks.begin(), ranks.end(),
             [](const Json& a, const Json& b) { return a["rank"] < b["rank"]; });
   json["ranks"] = std::move(ranks);

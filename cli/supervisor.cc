@@ -257,7 +257,8 @@ void Supervisor::on_ended(const proto::Ended& ended) {
       ended.why() == proto::Ended::SIGNALLED || ended.why() == proto::Ended::FAILED;
   if (by_itself)
     record_.note_cause(EndCause::kOwnFailure, agent_name() + " ended the job: " + ended.reason());
-  for (const std::string& words : remarks(ended)) say(words);
+  record_.note_stuck(ended);
+  if (const std::string words = leftovers_note(ended); !words.empty()) say(words);
 }
 
 // A debugger's stop is the user's own: nothing may time out meanwhile.

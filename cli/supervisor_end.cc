@@ -22,6 +22,7 @@ using std::chrono::milliseconds;
 // After the keeper's death, for what is still in the channels.
 constexpr milliseconds kLastWords{1000};
 constexpr milliseconds kSweepLimit{10'000};
+constexpr milliseconds kSweepOnce{300};  // who has been tried for long
 
 }  // namespace
 
@@ -153,14 +154,16 @@ bool Supervisor::is_stranger(pid_t child) const {
          getsid(child) == getsid(0);
 }
 
-// A keeper ends when nobody is left below it, so that nobody of the job can be below us. If it was
-// killed, its agent is our child now and ends the job; if both were, so are all that the ranks
-// left, and we end them.
+// A keeper ends when nobody is left below it whom anybody can end. If it was killed, its agent is
+// our child now and ends the job; if both were, so are all that the ranks left, and we end them.
+// Who is stuck has been tried for long, and the report names them.
 void Supervisor::sweep() {
   if (keeper_ended_) return;
-  const int left =
-      end_descendants(kSweepLimit, nullptr, [this](pid_t child) { return is_stranger(child); });
-  if (left > 0) say(std::to_string(left) + " processes cannot be ended");
+  const bool tried = !record_.facts().stuck.empty();
+  const int left = end_descendants(tried ? kSweepOnce : kSweepLimit, nullptr,
+                                   [this](pid_t child) { return is_stranger(child); });
+  if (left > 0 && !tried)
+    say(std::to_string(left) + (left == 1 ? " process" : " processes") + " cannot be ended");
 }
 
 // The last output goes out, for as long as its reader takes, if nobody wants the end.

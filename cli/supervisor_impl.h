@@ -105,7 +105,7 @@ class Supervisor {
   bool control_open_ = true;
   bool agent_ended_ = false;    // it said so itself
   bool keeper_killed_ = false;  // by us
-  bool keeper_ended_ = false;   // by itself: there is nobody left
+  bool keeper_ended_ = false;   // by itself: nobody is left whom it could end
   int interrupts_ = 0;
   bool output_lost_said_ = false, threads_said_ = false;
   std::set<int> held_said_;              // ranks

@@ -63,6 +63,7 @@ class Agent {
   void say(const std::string& text);
   void beat(TimePoint now);
   void leave_when_done();
+  void note_stuck();
   bool ranks_are_over() const;
   std::optional<TimePoint> next_deadline() const;
 
@@ -370,18 +371,20 @@ bool Agent::ranks_are_over() const {
   return workers_->all_tried() && workers_->running() == 0;
 }
 
+// Once KILL went out long ago nobody is waited for, rank or not.
 void Agent::leave_when_done() {
-  if (finished_ || !ranks_are_over()) return;
   const TimePoint now = Clock::now();
+  const bool gave_up = processes_.gave_up(now);
+  if (finished_ || (!ranks_are_over() && !gave_up)) return;
   if (!processes_.nothing_left()) processes_.reap_orphans();
-  if (!processes_.nothing_left()) {
+  if (!processes_.nothing_left() && !gave_up) {
     if (!processes_.ending()) {
       ended_.set_leftovers(ended_.leftovers() + processes_.alive());
       begin_end(proto::Ended::LEFTOVERS, "ranks left processes running", fence());
     }
     processes_.hurry(
         now);  // the ranks took the interrupt; what they started in the background did not
-    if (!processes_.gave_up(now)) return;
+    return;
   }
   if (output_) {
     output_->drain();
@@ -389,13 +392,33 @@ void Agent::leave_when_done() {
   }
   fault_point("agent_finish");
   finished_ = true;
+  if (gave_up) note_stuck();
   send_ends();
-  ended_.set_unkillable(processes_.unkillable());
   proto::FromAgent message;
   *message.mutable_ended() = ended_;
   client_.send(message);
   client_.finish();
   goodbye_deadline_ = now + kGoodbyeLimit;
+}
+
+// Who is still there now; a rank that is dead too, as long as its end cannot be had.
+void Agent::note_stuck() {
+  const auto rank_of = [this](pid_t pid) {
+    if (workers_ && workers_->is_running(pid))
+      for (const Worker& one : workers_->all())
+        if (one.pid == pid) return one.world.rank;
+    return -1;
+  };
+  if (workers_)
+    for (const Worker& one : workers_->all()) on_worker_ended(one.world.rank);
+  for (const Descendant& one : processes_.all()) {
+    const int rank = rank_of(one.pid);
+    if (!one.alive && rank < 0) continue;
+    proto::Stuck& stuck = *ended_.add_stuck();
+    stuck.set_rank(rank);
+    stuck.set_pid(one.pid);
+    stuck.set_why(why_not_ended(one));
+  }
 }
 
 std::optional<TimePoint> Agent::next_deadline() const {
@@ -419,14 +442,16 @@ int Agent::run() {
     if (output_) output_->on_deadline(now);
     if (memory_) memory_->tick(now);
     if (workers_ && !workers_->all_tried()) start_some();
-    processes_.advance(Clock::now());
-    send_ends();
+    if (!finished_) {  // what ends after the last word is nobody's news
+      processes_.advance(Clock::now());
+      send_ends();
+    }
     if (workers_) workers_->begin_batch();
     leave_when_done();
     if (!finished_) continue;
     const bool unanswered = !orphaned_ && Clock::now() >= goodbye_deadline_;
     if (unanswered) std::fprintf(stderr, "agent: hvdrun did not take the last word\n");
-    if (orphaned_ || unanswered) return processes_.unkillable() > 0 ? 125 : 0;
+    if (orphaned_ || unanswered) return ended_.stuck_size() > 0 ? kSomeAreStuck : 0;
   }
 }
 

@@ -42,11 +42,13 @@ void JobProcesses::hurry(TimePoint now) {
 void JobProcesses::advance(TimePoint now) {
   for (; plan_done_ < plan_.size() && end_began_ + plan_[plan_done_].after <= now; ++plan_done_)
     if (plan_[plan_done_].signal != SIGKILL && !nothing_left_) signal_all(plan_[plan_done_].signal);
-  if (ending() && plan_done_ == plan_.size() && !nothing_left_) kill_all();
+  if (!ending() || plan_done_ < plan_.size()) return;
+  if (!kill_began_) kill_began_ = now;
+  if (!nothing_left_) kill_all();
 }
 
 bool JobProcesses::gave_up(TimePoint now) const {
-  return ending() && now >= end_began_ + plan_.back().after + kKillLimit;
+  return kill_began_ && now >= *kill_began_ + kKillLimit;
 }
 
 std::optional<TimePoint> JobProcesses::next_deadline(TimePoint now) const {
@@ -54,10 +56,14 @@ std::optional<TimePoint> JobProcesses::next_deadline(TimePoint now) const {
   return plan_done_ < plan_.size() ? end_began_ + plan_[plan_done_].after : now + kKillPause;
 }
 
-int JobProcesses::alive() {
+std::vector<Descendant> JobProcesses::all() {
   const SpareDescriptors::Loan loan(spare_);
+  return descendants(getpid());
+}
+
+int JobProcesses::alive() {
   int count = 0;
-  for (const Descendant& one : descendants(getpid())) count += one.alive;
+  for (const Descendant& one : all()) count += one.alive;
   return count;
 }
 
@@ -65,8 +71,7 @@ void JobProcesses::kill_all() {
   const SpareDescriptors::Loan loan(spare_);
   for (const Descendant& one : descendants(getpid()))
     if (one.alive) callbacks_.signalled(one.pid, SIGKILL);
-  unkillable_ = end_descendants(kKillRound, callbacks_.reaped);
-  nothing_left_ = unkillable_ == 0;
+  nothing_left_ = end_descendants(kKillRound, callbacks_.reaped) == 0;
 }
 
 // Children before parents, so that they are still found where the walk saw them; repeated for those
@@ -112,6 +117,20 @@ void JobProcesses::resume() {
   for (const Descendant& one : descendants(getpid()))
     if (stopped_by_us_.contains(one.pid)) signal_descendant(one, SIGCONT);
   stopped_by_us_.clear();
+}
+
+std::string why_not_ended(const Descendant& one) {
+  const std::string folder = "/proc/" + std::to_string(one.pid);
+  if (!one.alive)
+    return "it has ended, but the process that traces it holds it; end that one (TracerPid in " +
+           folder + "/status)";
+  const std::string where = "look there as root, in " + folder + "/task/*/stack";
+  if (one.state == 'D')
+    return "it is in an uninterruptible wait (state D), where SIGKILL cannot reach it; a file "
+           "system, a disk or a device driver does not answer: " +
+           where;
+  return "it does not die of SIGKILL (state " + std::string(1, one.state) +
+         "): for what its threads wait, " + where;
 }
 
 }  // namespace hvd

@@ -9,6 +9,8 @@
 #include <functional>
 #include <optional>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "cli/agent/descendants.h"
 #include "cli/stop_plan.h"
@@ -35,9 +37,9 @@ class JobProcesses {
   bool ending() const { return !plan_.empty(); }
   void hurry(TimePoint now);    // all ranks are gone: a TERM that is still to come goes out now
   void advance(TimePoint now);  // sends what is due
-  bool gave_up(TimePoint now) const;  // KILL was sent long ago and somebody is still there
+  bool gave_up(TimePoint now) const;  // KILL went out long ago: who is there is not waited for
   std::optional<TimePoint> next_deadline(TimePoint now) const;
-  int unkillable() const { return unkillable_; }
+  std::vector<Descendant> all();  // that are seen now, also dead ones
   int alive();
 
   void suspend();  // stops all, and returns once /proc shows them stopped or after 500 ms
@@ -55,7 +57,10 @@ class JobProcesses {
   StopPlan plan_;
   size_t plan_done_ = 0;
   TimePoint end_began_{};
-  int unkillable_ = 0;
+  std::optional<TimePoint> kill_began_;
 };
+
+// What the user can do about a process that KILL did not end.
+std::string why_not_ended(const Descendant& one);
 
 }  // namespace hvd

@@ -22,6 +22,7 @@ namespace hvd {
 namespace {
 
 constexpr std::chrono::milliseconds kKillLimit{20'000};
+constexpr std::chrono::milliseconds kKillOnce{300};  // who has been tried for long
 constexpr int kControlFd = 3;
 
 struct Ending {
@@ -38,14 +39,17 @@ void say(const std::string& words) {
 [[noreturn]] void finish(pid_t agent, Ending ending, bool too_late) {
   fault_point("keeper_finish");
   int ended = 0;
-  const int left = end_descendants(kKillLimit, [&](pid_t pid, int status) {
+  const bool tried =
+      ending.known && WIFEXITED(ending.status) && WEXITSTATUS(ending.status) == kSomeAreStuck;
+  const auto limit = tried ? kKillOnce : kKillLimit;
+  const int left = end_descendants(limit, [&](pid_t pid, int status) {
     if (pid == agent)
       ending = {status, true};
     else
       ++ended;
   });
   const bool plain = ending.known && WIFEXITED(ending.status) && !too_late;
-  if (plain && ended == 0 && left == 0) _exit(WEXITSTATUS(ending.status));
+  if (plain && (tried || (ended == 0 && left == 0))) _exit(WEXITSTATUS(ending.status));
   std::string words = "the agent (pid " + std::to_string(agent) + ") ";
   if (too_late)
     words += "outlived its lease and was killed";
@@ -53,7 +57,8 @@ void say(const std::string& words) {
     words += "was killed by " + signal_name(WTERMSIG(ending.status));
   else
     words += "exited with code " + std::to_string(WEXITSTATUS(ending.status));
-  words += "; ended " + std::to_string(ended) + " processes that it left";
+  words += "; ended " + std::to_string(ended) + (ended == 1 ? " process" : " processes") +
+           " that it left";
   if (left > 0) words += ", " + std::to_string(left) + " cannot be ended";
   say(words);
   _exit(125);

@@ -20,6 +20,9 @@ struct Kept {
   int keeper_pid = 0;
 };
 
+// An agent's exit code: it tried for long to end what is left, and has said who that is.
+inline constexpr int kSomeAreStuck = 124;
+
 // Forks once, single-threaded. Returns in the agent; the keeper's side never returns.
 Kept become_kept(int argc, char** argv);
 

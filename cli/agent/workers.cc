@@ -97,7 +97,8 @@ SpawnResult Workers::start_next() {
   worker.running = true;
   running_by_pid_[worker.pid] = worker.world.rank;
   worker.pidfd = std::move(result.pidfd);
-  loop_.watch(worker.pidfd.get(), EPOLLIN,
+  // By its edge, which comes again when a tracer that holds a dead rank lets it go.
+  loop_.watch(worker.pidfd.get(), EPOLLIN | EPOLLET,
               [this, rank = worker.world.rank](uint32_t) { ready_(rank); });
   set_nonblocking(out.read.get());
   set_nonblocking(err.read.get());

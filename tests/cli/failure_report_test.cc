@@ -325,4 +325,18 @@ TEST_CASE("stderr tail: keeps the last twenty lines, bounded") {
   CHECK(tail.lines().back().size() <= 2 * StderrTail::kTailBytes);
 }
 
+TEST_CASE("failure report: who cannot be ended is named and changes no status") {
+  JobFacts job = facts({code(0, 3, 1)});
+  job.size = 2;
+  job.stuck = {{.rank = 1, .host = "gpu1", .pid = 71, .why = "it hangs"},
+               {.host = "", .pid = 72, .why = "no"}};
+  const Verdict verdict = attribute(job);
+  CHECK(verdict.status.code == 3);
+  CHECK(report(verdict, job, {})
+            .find("hvdrun: rank 1 (pid 71) on gpu1 cannot be ended: it hangs\n"
+                  "hvdrun: process 72, which a rank had started, cannot be ended: no\n") == 0);
+  job.stuck.resize(10);
+  CHECK(report(verdict, job, {}).find("hvdrun: and 2 more cannot be ended\n") != std::string::npos);
+}
+
 }  // namespace hvd

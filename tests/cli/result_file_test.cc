@@ -56,6 +56,15 @@ TEST_CASE("result file: tells who was first, how, and what became of every rank"
   CHECK(json["ranks"][2]["outcome"] == "unknown");
 }
 
+TEST_CASE("result file: a rank that cannot be ended is stuck, and why") {
+  JobResult job = failed_job();
+  job.facts.stuck = {{.rank = 2, .host = "localhost", .pid = 72, .why = "it hangs"}};
+  const auto rank = nlohmann::json::parse(result_json(job))["ranks"][2];
+  CHECK(rank["outcome"] == "stuck");
+  CHECK(rank["pid"] == 72);
+  CHECK(rank["why"] == "it hangs");
+}
+
 TEST_CASE("result file: says which ends were fallout, which were not, and which hvdrun brought") {
   JobResult job = failed_job();
   RankEnd also = job.facts.ends[0], fallout = also;

@@ -1,5 +1,4 @@
 """What bounds a job's start and end: an agent that does not answer, time limits, and the clocks they are counted by."""
-import ctypes
 import os
 import re
 import signal
@@ -7,7 +6,7 @@ import subprocess
 import time
 
 import support
-from support import Terminal, agent_of, expect, run, start, state, wait_for, wait_for_ranks
+from support import Terminal, Tracer, agent_of, expect, run, start, state, wait_for, wait_for_ranks
 
 LATE_S = 6  # by the clock on the wall: until then the test has stepped in, also on a busy machine
 AWAY_S = 9  # how long it holds the job up then: longer than that, and than the time-outs
@@ -99,22 +98,14 @@ def a_rank_in_a_collective_is_not_timed_out_while_the_job_is_suspended():
     assert "Missing ranks" not in said, said
 
 
-class Debugger:
-    """Holds a process, as gdb would; only the thread that took hold can let go."""
-    SEIZE, INTERRUPT, DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
+class Debugger(Tracer):
+    """Holds a process, as gdb would."""
 
     def __init__(self, pid):
-        self.pid = pid
-        self.libc = ctypes.CDLL(None, use_errno=True)
-        self.libc.ptrace.argtypes = [ctypes.c_ulong, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
-        self.request(self.SEIZE)
+        super().__init__(pid)
         self.request(self.INTERRUPT)
         os.waitpid(pid, self.WALL)
         expect(state(pid), "t")
-
-    def request(self, what):
-        if self.libc.ptrace(what, self.pid, None, None) != 0:
-            raise OSError(ctypes.get_errno(), f"ptrace request {what} on {self.pid}")
 
     def let_go(self):
         self.request(self.DETACH)

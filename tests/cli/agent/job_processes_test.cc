@@ -135,7 +135,6 @@ TEST_CASE("job processes: a signal reaches all that workers started, wherever th
   for (const auto& [pid, signals] : job.signalled) CHECK(signals == std::vector<int>{SIGTERM});
   REQUIRE(job.reaped.contains(shell));
   CHECK(WTERMSIG(job.reaped[shell]) == SIGTERM);
-  CHECK(job.processes.unkillable() == 0);
   CHECK(job.alive() == 0);
 }
 
@@ -165,6 +164,20 @@ TEST_CASE("job processes: who ignores the first signal is killed when the grace 
   CHECK(WTERMSIG(job.reaped[shell]) == SIGKILL);
 }
 
+TEST_CASE(
+    "job processes: given up on is the end some time after KILL went out, not after the plan") {
+  Job job;
+  job.start(kStubborn, 2);
+  const TimePoint now = Clock::now();
+  job.processes.begin_end(planned_end(SIGTERM, 100ms), now);
+  CHECK_FALSE(job.processes.gave_up(now + 1000s));  // the agent itself may have been stopped
+  job.processes.advance(now + 1000s);
+  CHECK_FALSE(job.processes.gave_up(now + 1019s));
+  CHECK(job.processes.gave_up(now + 1021s));
+  CHECK(job.run());
+  CHECK(job.processes.all().empty());
+}
+
 TEST_CASE("job processes: only dead ones are left once all were dead before the last walk") {
   const auto one = [](pid_t pid, bool alive) {
     Descendant process;
@@ -180,6 +193,20 @@ TEST_CASE("job processes: only dead ones are left once all were dead before the 
   CHECK(only_dead.see({one(1, false), one(3, false)}));
   CHECK_FALSE(only_dead.see({one(1, false), one(4, true)}));
   CHECK_FALSE(only_dead.see({}));
+}
+
+TEST_CASE("job processes: why one is not ended is said by what /proc shows") {
+  const auto why = [](bool alive, char state) {
+    Descendant process;
+    process.pid = 71;
+    process.alive = alive;
+    process.state = state;
+    return why_not_ended(process);
+  };
+  CHECK(why(true, 'D').find("uninterruptible wait (state D)") != std::string::npos);
+  CHECK(why(true, 'D').find("/proc/71/task") != std::string::npos);
+  CHECK(why(false, 'Z').find("traces it") != std::string::npos);
+  CHECK(why(true, 'Z').find("does not die of SIGKILL (state Z)") != std::string::npos);
 }
 
 TEST_CASE("job processes: a stopped one gets its signal too") {

@@ -1,0 +1,125 @@
+"""What no signal ends or gives back: the job ends all the same and says who is left.
+
+A dead process that a tracer holds stands for all of them: like one in an uninterruptible wait it cannot be reaped.
+"""
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+
+import support
+from support import Tracer, agent_of, expect, read, start, state, wait_for, wait_for_ranks
+
+LIMIT_S = 60
+SOON_S = 10  # half of what the agent waits for those that cannot be ended
+NO_TRACING = "left out: no right to trace"
+SLEEP = ["--", "sleep", "300"]
+
+
+def ranks_in_order(job, count):
+    environment = lambda pid: read(pid, "environ").split()
+    return sorted(wait_for_ranks(job, count), key=lambda pid: [word for word in environment(pid) if word.startswith("HVD_RANK=")])
+
+
+class Stuck:
+    """A job whose rank 1 cannot be ended from now on."""
+
+    def __init__(self, *flags):
+        self.job = start("--stop-grace", "0.2", *flags, *SLEEP)
+        self.ranks = ranks_in_order(self.job, 2)
+        try:
+            self.tracer = Tracer(self.ranks[1])
+        except PermissionError:
+            self.tracer = None
+            self.job.kill()
+            self.job.communicate(timeout=LIMIT_S)
+
+    def end(self):
+        _, err = self.job.communicate(timeout=LIMIT_S)
+        expect(state(self.ranks[1]), "Z")
+        self.tracer.bury()
+        said = f"hvdrun: rank 1 (pid {self.ranks[1]}) on localhost cannot be ended: it has ended, but the process that traces it".encode()
+        expect(err.count(said), 1, err)
+        expect(err.count(b"cannot be ended"), 1, err)
+        assert b"keeper" not in err, err
+        return self.job.returncode
+
+
+def a_rank_that_cannot_be_ended_is_named_and_the_job_ends_as_it_would_have():
+    with tempfile.TemporaryDirectory() as folder:
+        result = f"{folder}/result.json"
+        failed, limited, stopped = Stuck("--result-file", result), Stuck("--timeout", "5"), Stuck()
+        if not all(one.tracer for one in (failed, limited, stopped)):
+            return NO_TRACING
+        os.kill(failed.ranks[0], signal.SIGUSR1)
+        os.kill(stopped.job.pid, signal.SIGTERM)
+        begin = time.monotonic()
+        expect(failed.end(), 128 + signal.SIGUSR1)
+        expect(stopped.end(), -signal.SIGTERM)
+        expect(limited.end(), 124)
+        with open(result) as file:
+            rank = json.load(file)["ranks"][1]
+        expect((rank["outcome"], rank["pid"]), ("stuck", failed.ranks[1]))
+        return f"all ended after {time.monotonic() - begin:.1f} s"
+
+
+def a_dead_rank_that_a_tracer_holds_costs_nothing_until_it_is_let_go():
+    stuck = Stuck()
+    if not stuck.tracer:
+        return NO_TRACING
+    agent, rank = agent_of(stuck.job.pid), stuck.ranks[1]
+    used = lambda: sum(int(ticks) for ticks in read(agent, "stat").split(") ")[1].split()[11:13]) / os.sysconf("SC_CLK_TCK")
+    os.kill(rank, signal.SIGKILL)
+    wait_for(lambda: state(rank) == "Z")
+    begin, before = time.monotonic(), used()
+    time.sleep(2)
+    share = (used() - before) / (time.monotonic() - begin)
+    expect(stuck.job.poll(), None)
+    stuck.tracer.bury()
+    _, err = stuck.job.communicate(timeout=SOON_S)
+    expect(stuck.job.returncode, 128 + signal.SIGKILL, err)
+    assert share < 0.2, f"the agent used {share:.0%} of a CPU"
+    return f"the agent used {share:.1%} of a CPU"
+
+
+def a_dead_process_that_a_tracer_holds_is_not_waited_for():
+    job = start("--", "bash", "-c", "sleep 300 & read; exit 4", np=1, stdin=-1)
+    rank, = wait_for_ranks(job, 1)
+    left, = wait_for(lambda: support.children(rank))
+    try:
+        tracer = Tracer(left)
+    except PermissionError:
+        job.kill()
+        job.communicate(timeout=LIMIT_S)
+        return NO_TRACING
+    begin = time.monotonic()
+    _, err = job.communicate(input=b"\n", timeout=LIMIT_S)
+    took = time.monotonic() - begin
+    expect(state(left), "Z")
+    tracer.bury()
+    expect(job.returncode, 4, err)
+    assert b"cannot be ended" not in err and took < SOON_S, (took, err)
+    return f"after {took:.1f} s"
+
+
+def a_process_whose_first_thread_has_left_alone_is_ended():
+    program = ("import ctypes, threading, time; threading.Thread(target=time.sleep, args=(300,)).start(); "
+               "ctypes.CDLL(None).pthread_exit(None)")
+    job = start("--", "bash", "-c", '"$0" -c "$1" & read; exit 4', sys.executable, program, np=1, stdin=-1)
+    rank, = wait_for_ranks(job, 1)
+    left, = wait_for(lambda: support.children(rank))
+    wait_for(lambda: state(left) == "Z")
+    begin = time.monotonic()
+    _, err = job.communicate(input=b"\n", timeout=LIMIT_S)
+    took = time.monotonic() - begin
+    expect(job.returncode, 4, err)
+    assert b"cannot be ended" not in err and took < SOON_S, (took, err)
+    return f"after {took:.1f} s"
+
+
+support.main(a_rank_that_cannot_be_ended_is_named_and_the_job_ends_as_it_would_have,
+             a_dead_rank_that_a_tracer_holds_costs_nothing_until_it_is_let_go,
+             a_dead_process_that_a_tracer_holds_is_not_waited_for,
+             a_process_whose_first_thread_has_left_alone_is_ended)
