@@ -68,17 +68,31 @@ Failure write_in_place(const ResultPlace& place, const std::string& text,
   return file ? write_all(file, text, patience) : Failure{"open", errno};
 }
 
-Failure replace(const std::string& path, const std::string& text, Clock::duration patience) {
+// Whoever may read and write the old file may so with the new one, and nobody else. That it cannot
+// be told so (a file system that knows no owners or modes) is no failure: it is its maker's alone.
+void take_after(const UniqueFd& file, const struct stat& old) {
+  mode_t mode = old.st_mode & 0777;
+  const bool same_group = fchown(file.get(), old.st_uid, old.st_gid) == 0 ||
+                          fchown(file.get(), uid_t(-1), old.st_gid) == 0;
+  if (!same_group) mode &= ~mode_t{070} | (mode & 007) << 3;  // ours gets no more than all others
+  (void)!fchmod(file.get(), mode);
+}
+
+// `old`: what is there by that name, if anything is.
+Failure replace(const std::string& path, const struct stat* old, const std::string& text,
+                Clock::duration patience) {
   // A name of its own, for one made from `path` may be too long.
   const fs::path folder = fs::path(path).parent_path();
   std::string draft;
   UniqueFd file;
   for (int i = 0; !file && i < kDraftsMax; ++i) {
     draft = folder / (".hvdrun." + std::to_string(getpid()) + "." + std::to_string(i));
-    file = UniqueFd(open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    file = UniqueFd(
+        open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, old != nullptr ? 0600 : 0666));
     if (!file && errno != EEXIST) break;
   }
   if (!file) return {"open", errno};
+  if (old != nullptr) take_after(file, *old);
   Failure failure = write_all(file, text, patience);
   file.reset();
   if (failure.error == 0 && std::rename(draft.c_str(), path.c_str()) != 0)
@@ -150,7 +164,7 @@ std::string write_result_file(const std::string& path, const std::string& text,
   const bool there = stat(place.path.c_str(), &facts) == 0;
   if (!there && errno != ENOENT) return said({"open", errno});
   if (there && !S_ISREG(facts.st_mode)) return said(write_in_place(place, text, patience));
-  const Failure failure = replace(place.path, text, patience);
+  const Failure failure = replace(place.path, there ? &facts : nullptr, text, patience);
   return said(there && is_about_the_folder(failure.error) ? write_in_place(place, text, patience)
                                                           : failure);
 }

@@ -38,6 +38,12 @@ std::string read_all(int fd) {
   return all;
 }
 
+struct stat facts_of(const std::string& path) {
+  struct stat facts{};
+  REQUIRE(lstat(path.c_str(), &facts) == 0);
+  return facts;
+}
+
 std::string fd_path(int fd) { return "/dev/fd/" + std::to_string(fd); }
 
 // Root may do everything, so while this lives the test is somebody else.
@@ -82,6 +88,52 @@ TEST_CASE("result place: a reader of the old file keeps all of it") {
   const UniqueFd reader(open(path.c_str(), O_RDONLY));
   CHECK(write_result_file(path, "new\n").empty());
   CHECK(read_all(reader.get()) == "old\n");
+}
+
+TEST_CASE("result place: a file that takes another's place is no more open than that one was") {
+  const TemporaryDirectory folder;
+  const std::string path = folder.path() / "result.json";
+  std::ofstream(path) << "old\n";
+  const mode_t before = umask(022);
+  for (const mode_t mode : {0600u, 0640u, 0666u, 0444u, 04755u}) {
+    REQUIRE(chmod(path.c_str(), mode) == 0);
+    CHECK(write_result_file(path, "new\n").empty());
+    CHECK(facts_of(path).st_mode == (S_IFREG | (mode & 0777)));
+  }
+  const std::string fresh = folder.path() / "fresh.json";
+  CHECK(write_result_file(fresh, "new\n").empty());
+  CHECK(facts_of(fresh).st_mode == (S_IFREG | 0644));
+  umask(before);
+}
+
+TEST_CASE("result place: the owner and the group stay, as far as the writer may give files away") {
+  const TemporaryDirectory folder;
+  const std::string path = folder.path() / "result.json";
+  std::ofstream(path) << "old\n";
+  if (geteuid() != 0) {  // nobody else's files to be had: ours stays ours
+    CHECK(write_result_file(path, "new\n").empty());
+    CHECK(facts_of(path).st_uid == geteuid());
+    return;
+  }
+  constexpr gid_t kGroup = 4321;
+  REQUIRE(chown(path.c_str(), Nobody::kId, kGroup) == 0);
+  REQUIRE(chmod(path.c_str(), 0664) == 0);
+  CHECK(write_result_file(path, "new\n").empty());
+  CHECK(content(path) == "new\n");
+  CHECK(facts_of(path).st_uid == Nobody::kId);
+  CHECK(facts_of(path).st_gid == kGroup);
+  CHECK(facts_of(path).st_mode == (S_IFREG | 0664));
+
+  REQUIRE(chown(path.c_str(), 0, kGroup) == 0);
+  REQUIRE(chmod(folder.path().c_str(), 0777) == 0);
+  {
+    const Nobody nobody;
+    CHECK(write_result_file(path, "newer\n").empty());
+  }
+  CHECK(content(path) == "newer\n");
+  CHECK(facts_of(path).st_uid == Nobody::kId);
+  CHECK(facts_of(path).st_gid != kGroup);
+  CHECK(facts_of(path).st_mode == (S_IFREG | 0644));  // another group may do what all may
 }
 
 TEST_CASE("result place: what links lead to is written, be it there or not, and the links stay") {
