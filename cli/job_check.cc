@@ -219,7 +219,8 @@ std::string trouble_with_folder(const std::string& path, const Look& look) {
 
 // Why the file cannot be written; empty: it can. One that is there is written again.
 std::string trouble_with_file(const std::string& path) {
-  const std::string place = find_result_place(path).path;  // where a link leads
+  const auto [place, descriptor, refusal] = find_result_place(path);  // where a link leads
+  if (!refusal.empty()) return refusal;
   const Look look = look_at(place);
   if (look.error == ENOENT) {
     const std::string parent = parent_of(place);

@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "cli/quoted.h"
 #include "cli/rank_folder.h"
 #include "runtime/base/deadline.h"
 #include "runtime/base/unique_fd.h"
@@ -58,13 +59,14 @@ Failure write_all(const UniqueFd& file, const std::string& text, Clock::duration
   return {};
 }
 
-// A descriptor goes on where it is: what it leads to may hold more than this.
+// A descriptor goes on where it is: what it leads to may hold more than this. Links have been
+// followed: one that is there now has been put there since.
 Failure write_in_place(const ResultPlace& place, const std::string& text,
                        Clock::duration patience) {
-  const UniqueFd file(
-      place.descriptor >= 0
-          ? fcntl(place.descriptor, F_DUPFD_CLOEXEC, 0)
-          : open(place.path.c_str(), O_WRONLY | O_TRUNC | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  const UniqueFd file(place.descriptor >= 0
+                          ? fcntl(place.descriptor, F_DUPFD_CLOEXEC, 0)
+                          : open(place.path.c_str(), O_WRONLY | O_TRUNC | O_NONBLOCK | O_NOCTTY |
+                                                         O_NOFOLLOW | O_CLOEXEC));
   return file ? write_all(file, text, patience) : Failure{"open", errno};
 }
 
@@ -131,7 +133,19 @@ bool is_folder_of_output(const std::string& folder, const std::string& output, i
   return false;
 }
 
-ResultPlace find_result_place(const std::string& path) {
+bool may_follow(const struct stat& link, const struct stat& folder, uid_t us) {
+  const mode_t anybodys = S_ISVTX | S_IWOTH;
+  return (folder.st_mode & anybodys) != anybodys || link.st_uid == us ||
+         link.st_uid == folder.st_uid;
+}
+
+LinkRule our_link_rule() {
+  return [us = geteuid()](const struct stat& link, const struct stat& folder) {
+    return may_follow(link, folder, us);
+  };
+}
+
+ResultPlace find_result_place(const std::string& path, const LinkRule& rule) {
   fs::path here = path;
   for (int links = 0; links < kLinksMax; ++links) {
     std::error_code error;
@@ -144,6 +158,13 @@ ResultPlace find_result_place(const std::string& path) {
       const int descriptor = number_of(here.filename());
       if (descriptor >= 0) return {path, descriptor};
     }
+    struct stat link, around;
+    if (lstat(here.c_str(), &link) != 0 || !S_ISLNK(link.st_mode)) return {here};
+    if (stat(folder.c_str(), &around) != 0) return {here};
+    if (!rule(link, around))
+      return {.path = here,
+              .refusal = "the link " + hvd::quoted(here.string()) + " belongs to user " +
+                         std::to_string(link.st_uid) + ", in a folder where anybody may put one"};
     const fs::path target = fs::read_symlink(here, error);
     if (error) return {here};
     here = folder / target;  // the target alone where it begins with a slash
@@ -152,16 +173,17 @@ ResultPlace find_result_place(const std::string& path) {
 }
 
 std::string write_result_file(const std::string& path, const std::string& text,
-                              std::chrono::milliseconds patience) {
+                              std::chrono::milliseconds patience, const LinkRule& rule) {
   const auto said = [&](const Failure& failure) {
     return failure.error == 0 ? ""
                               : "cannot write the result file " + path + " (" + failure.step +
                                     "): " + reason(failure.error);
   };
-  const ResultPlace place = find_result_place(path);
+  const ResultPlace place = find_result_place(path, rule);
+  if (!place.refusal.empty()) return "cannot write the result file " + path + ": " + place.refusal;
   if (place.descriptor >= 0) return said(write_in_place(place, text, patience));
   struct stat facts;
-  const bool there = stat(place.path.c_str(), &facts) == 0;
+  const bool there = lstat(place.path.c_str(), &facts) == 0;
   if (!there && errno != ENOENT) return said({"open", errno});
   if (there && !S_ISREG(facts.st_mode)) return said(write_in_place(place, text, patience));
   const Failure failure = replace(place.path, there ? &facts : nullptr, text, patience);

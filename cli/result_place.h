@@ -2,18 +2,31 @@
 // or what is there already and is no file to be replaced (a pipe, a device, a descriptor of ours).
 #pragma once
 
+#include <sys/stat.h>
+
 #include <chrono>
+#include <functional>
 #include <string>
 
 namespace hvd {
 
 struct ResultPlace {
-  std::string path;     // no link, or one into nowhere
-  int descriptor = -1;  // what /dev/stdout and /dev/fd/63 mean: one of our own; else -1
+  std::string path;          // no link, or one into nowhere, or one that is not to be followed
+  int descriptor = -1;       // what /dev/stdout and /dev/fd/63 mean: one of our own; else -1
+  std::string refusal = {};  // why the link at `path` is not followed; empty: it is none
 };
 
+// Whether `us` may follow a link that lies in `folder`: not where anybody may put one (/tmp),
+// unless it is our own or the folder's owner's. Else whoever guesses a name there picks the file
+// that we write. The kernel's own rule (fs.protected_symlinks) knows nothing of links followed by
+// hand.
+bool may_follow(const struct stat& link, const struct stat& folder, uid_t us);
+
+using LinkRule = std::function<bool(const struct stat& link, const struct stat& folder)>;
+LinkRule our_link_rule();  // may_follow() for who this process acts as
+
 // Follows links. Never fails: what cannot be followed is found out by who opens it.
-ResultPlace find_result_place(const std::string& path);
+ResultPlace find_result_place(const std::string& path, const LinkRule& rule = our_link_rule());
 
 // Whether `folder` is made with the directory that --output-filename names, unless it is there: the
 // directory itself, one above it, or a rank's in it.
@@ -23,6 +36,7 @@ bool is_folder_of_output(const std::string& folder, const std::string& output, i
 // be written. A reader of a pipe that takes nothing for so long is not waited for. Returns what
 // went wrong, "" if nothing did.
 std::string write_result_file(const std::string& path, const std::string& text,
-                              std::chrono::milliseconds patience = std::chrono::seconds(5));
+                              std::chrono::milliseconds patience = std::chrono::seconds(5),
+                              const LinkRule& rule = our_link_rule());
 
 }  // namespace hvd

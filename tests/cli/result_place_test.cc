@@ -153,6 +153,64 @@ TEST_CASE("result place: what links lead to is written, be it there or not, and 
         std::string::npos);
 }
 
+TEST_CASE("result place: whose links are followed where") {
+  constexpr uid_t kUs = 1000, kOther = 1001, kRoot = 0;
+  const struct {
+    mode_t folder_mode;
+    uid_t folder_owner, link_owner, us;
+    bool followed;
+  } rows[] = {
+      {01777, kRoot, kOther, kUs, false},    // somebody else's in /tmp
+      {01777, kRoot, kOther, kRoot, false},  // root is no exception
+      {01777, kRoot, kUs, kRoot, false},    {01777, kRoot, kUs, kUs, true},  // our own
+      {01777, kRoot, kRoot, kUs, true},  // of who owns the folder
+      {01777, kOther, kOther, kUs, true},   {01777, kUs, kOther, kUs, false},
+      {01775, kRoot, kOther, kUs, true},  // not everybody may write there
+      {00777, kRoot, kOther, kUs, true},  // there any name may be taken: links are the least
+      {00755, kRoot, kOther, kUs, true},    {03777, kRoot, kOther, kUs, false},
+  };
+  for (const auto& row : rows) {
+    struct stat link{}, folder{};
+    link.st_mode = S_IFLNK | 0777;
+    link.st_uid = row.link_owner;
+    folder.st_mode = S_IFDIR | row.folder_mode;
+    folder.st_uid = row.folder_owner;
+    INFO(row.folder_mode << ' ' << row.folder_owner << ' ' << row.link_owner << ' ' << row.us);
+    CHECK(may_follow(link, folder, row.us) == row.followed);
+  }
+}
+
+TEST_CASE("result place: a link that is not to be followed is named, and what it leads to stays") {
+  const TemporaryDirectory folder;
+  const std::string victim = folder.path() / "victim", link = folder.path() / "tmp/result.json",
+                    first = folder.path() / "first";
+  std::ofstream(victim) << "precious\n";
+  fs::create_directory(folder.path() / "tmp");
+  fs::create_symlink("../victim", link);
+  fs::create_symlink("tmp/result.json", first);
+  const auto never_in_tmp = [&](const struct stat&, const struct stat& around) {
+    return around.st_ino != facts_of(folder.path() / "tmp").st_ino;
+  };
+  const std::string why = "the link \"" + fs::canonical(folder.path() / "tmp").string() +
+                          "/result.json\" belongs to user " + std::to_string(geteuid()) +
+                          ", in a folder where anybody may put one";
+  CHECK(find_result_place(first, never_in_tmp).refusal == why);
+  CHECK(write_result_file(first, "x", 1s, never_in_tmp) ==
+        "cannot write the result file " + first + ": " + why);
+  CHECK(content(victim) == "precious\n");
+  CHECK(fs::is_symlink(link));
+  CHECK(files_in(folder.path() / "tmp") == 1);
+  CHECK(fs::equivalent(find_result_place(first).path, victim));
+  if (geteuid() != 0) return;  // by the rule itself, with links of somebody else's
+  REQUIRE(chmod((folder.path() / "tmp").c_str(), 01777) == 0);
+  REQUIRE(lchown(link.c_str(), Nobody::kId, Nobody::kId) == 0);
+  CHECK(write_result_file(link, "x").find("belongs to user 65534") != std::string::npos);
+  CHECK(content(victim) == "precious\n");
+  REQUIRE(chmod((folder.path() / "tmp").c_str(), 0777) == 0);
+  CHECK(write_result_file(link, "new\n").empty());
+  CHECK(content(victim) == "new\n");
+}
+
 TEST_CASE("result place: a pipe with a name is written to, stays, and needs a reader") {
   const TemporaryDirectory folder;
   const std::string path = folder.path() / "pipe";

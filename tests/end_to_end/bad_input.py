@@ -93,6 +93,29 @@ def places_that_cannot_be_written():
             refused(folder, ["--help"], 125, "No space left", output=full)
 
 
+def a_link_that_anybody_may_have_put_there():
+    if os.geteuid() != 0:
+        return "left out: only root can make another user's link"
+    with tempfile.TemporaryDirectory() as folder:
+        anybodys = os.path.join(folder, "tmp")
+        os.mkdir(anybodys)
+        os.chmod(anybodys, 0o1777)
+        link, victim = os.path.join(anybodys, "result.json"), os.path.join(folder, "victim")
+        with open(victim, "w") as file:
+            file.write("precious")
+        os.symlink(victim, link)
+        os.lchown(link, 65534, 65534)
+        refused(folder, ["-np", "2", "--result-file", link, *TOUCH], 2, "--result-file", f'the link "{link}" belongs to user 65534')
+        os.unlink(link)  # it may come later
+        words = ["sh", "-c", f"ln -s {victim} {link}; chown -h 65534 {link}"]
+        seen = subprocess.run([support.options.hvdrun, "-np", "1", "--result-file", link, *words], timeout=60,
+                              stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        expect(seen.returncode, 125, seen.stderr)
+        assert f'cannot write the result file {link}: the link "{link}" belongs to user'.encode() in seen.stderr, seen.stderr
+        with open(victim) as file:
+            expect(file.read(), "precious")
+
+
 def what_is_accepted_starts_exactly_the_ranks_asked_for():
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "hosts"), "w") as file:
@@ -128,5 +151,6 @@ def a_dry_run_starts_nothing_and_shows_no_value():
 
 
 support.main(how_many_ranks, options_that_are_not_known_or_not_there_yet, host_lists, host_files, commands,
-             places_that_cannot_be_written, what_is_accepted_starts_exactly_the_ranks_asked_for,
+             places_that_cannot_be_written, a_link_that_anybody_may_have_put_there,
+             what_is_accepted_starts_exactly_the_ranks_asked_for,
              an_output_directory_is_made_with_those_above_it, a_dry_run_starts_nothing_and_shows_no_value)
