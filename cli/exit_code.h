@@ -8,7 +8,7 @@ namespace hvd {
 // By hvdrun's own doing; a rank's code passes unchanged, 128 + n for signal n.
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitLimit = 124;       // --timeout
-inline constexpr int kExitOwnFailure = 125;  // an agent, a deadline, lost output
+inline constexpr int kExitOwnFailure = 125;  // an agent, a deadline, lost output or input
 inline constexpr int kExitNotExecutable = 126;
 inline constexpr int kExitNotFound = 127;
 

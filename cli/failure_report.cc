@@ -195,7 +195,8 @@ Verdict attribute(const JobFacts& facts) {
              (!verdict.fallout.empty() || !verdict.also.empty() || !verdict.missing.empty())) {
     verdict.status.code = kExitOwnFailure;  // nothing explains these ends: not a success
   }
-  if (verdict.status.code == 0 && facts.output_lost) verdict.status.code = kExitOwnFailure;
+  if (verdict.status.code == 0 && (facts.output_lost || !facts.input_error.empty()))
+    verdict.status.code = kExitOwnFailure;
   return verdict;
 }
 

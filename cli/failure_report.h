@@ -51,6 +51,7 @@ struct JobFacts {
   std::vector<int> never_came;      // whom they waited for
   std::vector<StuckProcess> stuck;  // the agent gave up ending them
   bool output_lost = false;
+  std::string input_error;  // why hvdrun's own could not be read to its end
 };
 
 struct Verdict {

@@ -52,7 +52,9 @@ constexpr Status kStatuses[] = {
     {"1", "also: a rank ended with 0 while others waited for it in a collective"},
     {"2", "the command line or a host file is wrong, or a file cannot be written; nothing started"},
     {"124", "the job took longer than --timeout"},
-    {"125", "hvdrun itself failed, or could not write all output of a job that succeeded"},
+    {"125",
+     "hvdrun itself failed, or could not write all output or read all input of a job that "
+     "succeeded"},
     {"126, 127", "the command cannot be run, or is not found; nothing started"},
     {"129, 130, 141, 143", "hvdrun was ended by HUP, INT or TERM, or its reader left (PIPE)"},
 };
@@ -200,6 +202,7 @@ constexpr Field kResultFields[] = {
      "doing (by libhvd, or null) and, if hvdrun sent it a signal, sent_by_hvdrun; one that could "
      "not be started has host, spawn_error and spawn_step"},
     {"output", "lost_bytes, which could not be written, and split_lines, too long to stay whole"},
+    {"input", "error: why hvdrun could not read its standard input to the end, or null"},
 };
 
 }  // namespace

@@ -39,6 +39,7 @@ class JobRecord {
   void note_epoch_started();  // what was refused before has been got over
   void note_stuck(const proto::Ended& ended);
   void note_output_lost() { facts_.output_lost = true; }
+  void note_input_lost(const std::string& why) { facts_.input_error = why; }
 
   bool anyone_runs() const;
   const JobFacts& facts() const { return facts_; }

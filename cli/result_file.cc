@@ -106,6 +106,8 @@ std::string result_json(const JobResult& result) {
             [](const Json& a, const Json& b) { return a["rank"] < b["rank"]; });
   json["ranks"] = std::move(ranks);
   json["output"] = {{"lost_bytes", result.lost_output_bytes}, {"split_lines", result.split_lines}};
+  const std::string& input_error = result.facts.input_error;
+  json["input"] = {{"error", input_error.empty() ? Json(nullptr) : Json(input_error)}};
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -61,6 +61,7 @@ void StdinReader::run(const std::stop_token& stop) NO_THREAD_SAFETY_ANALYSIS {
       pause(lock);
       continue;
     }
+    if (n < 0) error_ = error;
     if (n <= 0) break;
     credit_ -= size_t(n);
     inbox_.append(buffer.data(), size_t(n));
@@ -73,7 +74,7 @@ void StdinReader::run(const std::stop_token& stop) NO_THREAD_SAFETY_ANALYSIS {
 StdinReader::Taken StdinReader::take() {
   wake_.clear();
   MutexLock lock(mutex_);
-  return {std::exchange(inbox_, {}), end_};
+  return {std::exchange(inbox_, {}), end_, error_};
 }
 
 void StdinReader::give_credit(size_t bytes) {

@@ -27,7 +27,8 @@ class StdinReader {
 
   struct Taken {
     std::string bytes;
-    bool end = false;  // end of file, or an error that is as good
+    bool end = false;  // of file, or of what can be read
+    int error = 0;     // errno: there is more than could be read
   };
   Taken take() EXCLUDES(mutex_);
   void give_credit(size_t bytes) EXCLUDES(mutex_);
@@ -42,6 +43,7 @@ class StdinReader {
   std::string inbox_ GUARDED_BY(mutex_);
   size_t credit_ GUARDED_BY(mutex_) = kStdinCredit;
   bool end_ GUARDED_BY(mutex_) = false;
+  int error_ GUARDED_BY(mutex_) = 0;
   std::jthread thread_;
 };
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -295,6 +296,13 @@ void Supervisor::on_stdin() {
   const StdinReader::Taken taken = stdin_->take();
   if (!taken.bytes.empty()) agent_.send_frame(FrameKind::kStdinData, taken.bytes);
   if (!taken.end) return;
+  if (taken.error != 0) {
+    const std::string reason = std::strerror(taken.error);
+    say("cannot read standard input: " + reason + "; " +
+        (spec_.stdin_mode == StdinMode::kAll ? "all ranks see" : "rank 0 sees") +
+        " its end and the exit status will not be 0");
+    record_.note_input_lost(reason);
+  }
   agent_.send_frame(FrameKind::kStdinEof, {});
   loop_.unwatch(stdin_->wake_fd());
 }

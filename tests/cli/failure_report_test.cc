@@ -113,6 +113,15 @@ TEST_CASE("failure report: lost output is no success, but a rank's failure count
   CHECK(attribute(both).status.code == 9);
 }
 
+TEST_CASE("failure report: input that could not be read is no success, but counts less likewise") {
+  JobFacts unread = facts({code(0, 0, 1)}, EndCause::kNone);
+  unread.input_error = "Is a directory";
+  CHECK(attribute(unread).status.code == 125);
+  JobFacts both = facts({code(0, 9, 1)});
+  both.input_error = "Is a directory";
+  CHECK(attribute(both).status.code == 9);
+}
+
 TEST_CASE("failure report: causes of hvdrun's own decide before ranks do") {
   const auto status = [](EndCause cause) {
     return attribute(facts({code(0, 1, 1, SIGTERM)}, cause)).status;

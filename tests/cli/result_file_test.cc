@@ -54,6 +54,7 @@ TEST_CASE("result file: tells who was first, how, and what became of every rank"
   CHECK(json["ranks"][0]["outcome"] == "finished");
   CHECK(json["ranks"][1]["outcome"] == "failed");
   CHECK(json["ranks"][2]["outcome"] == "unknown");
+  CHECK(json["input"]["error"].is_null());
 }
 
 TEST_CASE("result file: a rank that cannot be ended is stuck, and why") {

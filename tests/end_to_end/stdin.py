@@ -1,6 +1,8 @@
 """What ranks read from their stdin, byte for byte."""
 import hashlib
+import json
 import os
+import socket
 import subprocess
 import tempfile
 
@@ -61,5 +63,38 @@ def an_endless_writer_is_no_hang():
     expect(subprocess.run(["bash", "-c", line], stderr=subprocess.DEVNULL, timeout=30).returncode, 0)
 
 
+def input_that_cannot_be_read_is_no_success():
+    wanted = "hvdrun: cannot read standard input: {}; {} its end and the exit status will not be 0"
+    for path, reason in ((tempfile.gettempdir(), "Is a directory"), ("/proc/self/mem", "Input/output error")):
+        with tempfile.TemporaryDirectory() as folder:
+            result = os.path.join(folder, "result.json")
+            file = os.open(path, os.O_RDONLY)
+            seen = sh("wc -c", "--no-tag-output", "--result-file", result, stdin=file)
+            expect((seen.returncode, seen.stdout), (125, b"0\n0\n"), seen.stderr)
+            expect(seen.stderr.decode().splitlines().count(wanted.format(reason, "rank 0 sees")), 1, seen.stderr)
+            with open(result) as text:
+                end = json.load(text)
+            expect((end["exit_code"], end["input"]), (125, {"error": reason}))
+            expect(sh("cat >/dev/null; exit 3", stdin=file).returncode, 3)
+            expect(sh("cat", "--stdin", "none", stdin=file).returncode, 0)
+            seen = sh("cat", "--stdin", "all", stdin=file)
+            expect(seen.returncode, 125)
+            assert wanted.format(reason, "all ranks see").encode() in seen.stderr, seen.stderr
+            os.close(file)
+
+
+def what_came_before_the_error_is_read():
+    mine, other = socket.socketpair()
+    data = some_bytes(100_000)
+    mine.send(b"never read, hence a reset")
+    other.sendall(data)
+    other.close()
+    seen = sh("sha256sum", "--no-tag-output", np=1, stdin=mine)
+    expect(seen.returncode, 125, seen.stderr)
+    assert b"cannot read standard input: Connection reset by peer; rank 0 sees" in seen.stderr, seen.stderr
+    assert hashlib.sha256(data).hexdigest().encode() in seen.stdout, seen.stdout
+
+
 support.main(rank_0_gets_it_exactly, all_ranks_get_it_exactly, one_rank_that_does_not_read_holds_nobody_up_when_it_ends,
-             none_gets_nothing, what_nobody_reads_is_no_hang, an_endless_writer_is_no_hang)
+             none_gets_nothing, what_nobody_reads_is_no_hang, an_endless_writer_is_no_hang,
+             input_that_cannot_be_read_is_no_success, what_came_before_the_error_is_read)
