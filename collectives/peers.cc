@@ -1,12 +1,10 @@
 #include "collectives/peers.h"
 
-#include <string.h>
-
-#include <algorithm>
 #include <atomic>
 
 #include "runtime/base/fault_point.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/utf8.h"
 
 namespace hvd {
 namespace {
@@ -23,9 +21,7 @@ void note_reason(ControlBlock& block, int me, TroubleReason reason, const std::s
   MutexLock lock(mutex);
   if (block.reason.load(std::memory_order_acquire) != 0) return;
   RankWords& mine = block.rank(me);
-  const size_t length = std::min(text.size(), sizeof mine.reason - 1);
-  memcpy(mine.reason, text.data(), length);
-  mine.reason[length] = 0;
+  copy_text(mine.reason, sizeof mine.reason, text);
   for (int k : missing)
     mine.missing[k / 64].fetch_or(uint64_t{1} << (k % 64), std::memory_order_release);
   uint32_t none = 0;

@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "runtime/base/error.h"
+#include "runtime/base/utf8.h"
 
 namespace hvd {
 namespace {
@@ -259,7 +260,7 @@ AgentAddress AgentAddress::parse(const std::string& text) {
   }
   if (!good) {
     throw Error(ErrorCode::kInvalidArgument,
-                "HVD_AGENT=" + text.substr(0, 80) +
+                "HVD_AGENT=" + std::string(head_of(text, 80)) +
                     " in the environment is not an agent's address; start the program with hvdrun");
   }
   return address;

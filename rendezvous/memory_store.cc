@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "runtime/base/error.h"
+#include "runtime/base/utf8.h"
 
 namespace hvd {
 
@@ -10,7 +11,7 @@ StoreTable::Value& StoreTable::at(const std::string& key) {
   if (key.empty() || key.size() > kKeyBytesMax) {
     throw Error(ErrorCode::kInvalidArgument,
                 "a key of the store has " + std::to_string(key.size()) +
-                    " bytes; use 1 to 256 (\"" + key.substr(0, 40) + "\")");
+                    " bytes; use 1 to 256 (\"" + std::string(head_of(key, 40)) + "\")");
   }
   const auto found = values_.find(key);
   if (found != values_.end()) return found->second;

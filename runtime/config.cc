@@ -7,6 +7,7 @@
 
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
+#include "runtime/base/utf8.h"
 
 namespace hvd {
 namespace {
@@ -41,7 +42,7 @@ milliseconds seconds(const Config::Lookup& lookup, const char* name, millisecond
   const std::optional<double> value = to_number<double>(*text);
   if (!value || !(*value >= 0) || *value > kMost) {
     throw Error(ErrorCode::kInvalidArgument,
-                std::string(name) + "=" + text->substr(0, 80) +
+                std::string(name) + "=" + std::string(head_of(*text, 80)) +
                     " in the environment is not a number of seconds between 0 and a year");
   }
   return milliseconds(static_cast<int64_t>(std::ceil(*value * 1000)));
@@ -51,8 +52,9 @@ bool is_set(const Config::Lookup& lookup, const char* name) {
   const std::string text = lookup(name).value_or("");
   if (text.empty() || text == "0" || text == "false" || text == "False") return false;
   if (text == "1" || text == "true" || text == "True") return true;
-  throw Error(ErrorCode::kInvalidArgument,
-              std::string(name) + "=" + text.substr(0, 80) + " in the environment is not 1 or 0");
+  throw Error(ErrorCode::kInvalidArgument, std::string(name) + "=" +
+                                               std::string(head_of(text, 80)) +
+                                               " in the environment is not 1 or 0");
 }
 
 // The variable with its value where it says that there are several ranks. What is no number was not

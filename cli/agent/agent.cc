@@ -320,7 +320,7 @@ void Agent::send_ends() {
 
 void Agent::say(const std::string& text) {
   proto::FromAgent message;
-  message.mutable_said()->set_text(text);
+  message.mutable_said()->set_text(printable(text));
   client_.send(message);
 }
 

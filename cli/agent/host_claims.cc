@@ -13,6 +13,7 @@
 #include "cli/agent/process_state.h"
 #include "cli/agent/system_error_text.h"
 #include "runtime/base/error.h"
+#include "runtime/base/utf8.h"
 
 namespace hvd {
 namespace {
@@ -30,7 +31,7 @@ AgentMessage refusal(ErrorCode code, const std::string& text) {
   AgentMessage message;
   message.kind = AgentMessage::kRefused;
   message.value = static_cast<int64_t>(code);
-  message.body = to_bytes(text.substr(0, kAgentMessageBodyMax));
+  message.body = to_bytes(std::string(head_of(text, kAgentMessageBodyMax)));
   return message;
 }
 

@@ -5,6 +5,7 @@
 #include "cli/agent/host_memory_impl.h"
 #include "cli/agent/process_state.h"
 #include "runtime/base/error.h"
+#include "runtime/base/utf8.h"
 
 namespace hvd {
 
@@ -138,7 +139,7 @@ void HostMemory::Impl::refuse_init(const std::string& text) {
   AgentMessage refusal;
   refusal.kind = AgentMessage::kRefused;
   refusal.value = static_cast<int64_t>(ErrorCode::kTimeout);
-  refusal.body = to_bytes(text.substr(0, kAgentMessageBodyMax));
+  refusal.body = to_bytes(std::string(head_of(text, kAgentMessageBodyMax)));
   for (Slot& slot : slots) {
     if (!slot.asked) continue;
     slot.asked = false;

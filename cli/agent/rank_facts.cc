@@ -2,9 +2,12 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <utility>
+
+#include "runtime/base/utf8.h"
 
 namespace hvd {
 namespace {
@@ -25,7 +28,7 @@ StatusSnapshot copy(const StatusPage& page) {
     if (letter == 0) break;
     status.operation += letter;
   }
-  status.operation = printable(std::move(status.operation));
+  status.operation = printable(status.operation);
   return status;
 }
 
@@ -48,12 +51,27 @@ std::string collective_text(const StatusSnapshot& status) {
   return text;
 }
 
+// The second set of them, U+0080 to U+009F, moves a terminal's cursor as well.
+bool is_control(std::string_view character) {
+  const auto first = static_cast<unsigned char>(character.front());
+  if (character.size() == 1) return first < 0x20 || first == 0x7f;
+  return first == 0xc2 && static_cast<unsigned char>(character[1]) < 0xa0;
+}
+
 }  // namespace
 
-std::string printable(std::string text) {
-  for (char& letter : text)
-    if (static_cast<unsigned char>(letter) < 0x20 || letter == 0x7f) letter = '?';
-  return text;
+std::string printable(std::string_view text) {
+  std::string shown;
+  for (size_t at = 0; at < text.size();) {
+    const size_t bytes = character_bytes(text.substr(at));
+    const std::string_view character = text.substr(at, std::max<size_t>(bytes, 1));
+    if (bytes == 0 || is_control(character))
+      shown += '?';
+    else
+      shown += character;
+    at += character.size();
+  }
+  return shown;
 }
 
 StatusSnapshot read_status(const StatusPage& page) {

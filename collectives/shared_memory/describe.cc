@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "runtime/base/exact_text.h"
+#include "runtime/base/utf8.h"
 
 namespace hvd {
 namespace {
@@ -26,7 +27,7 @@ uint64_t hash_text(uint64_t hash, std::string_view text) {
 std::string shortened(std::string_view name) {
   constexpr size_t kHead = 64, kTail = 61;
   if (name.size() <= kHead + kTail) return std::string(name);
-  return std::string(name.substr(0, kHead)) + "…" + std::string(name.substr(name.size() - kTail));
+  return std::string(head_of(name, kHead)) + "…" + std::string(tail_of(name, kTail));
 }
 
 const char* name_of(OperationKind kind) {

@@ -1,11 +1,10 @@
 // Waiting for peers, and what follows when they differ, die or leave.
-#include <string.h>
-
 #include <algorithm>
 
 #include "collectives/shared_memory/describe.h"
 #include "collectives/shared_memory/shared_memory_communicator.h"
 #include "runtime/base/fault_point.h"
+#include "runtime/base/utf8.h"
 
 namespace hvd {
 namespace {
@@ -147,9 +146,7 @@ bool SharedMemoryCommunicator::is_agreed(const Operation& operation) const {
 void SharedMemoryCommunicator::tell(const Operation& operation) {
   const std::string text = unable_.empty() || !is_agreed(operation) ? describe(operation) : unable_;
   unable_.clear();
-  const size_t length = std::min(text.size(), sizeof mine().text - 1);
-  memcpy(mine().text, text.data(), length);
-  mine().text[length] = 0;
+  copy_text(mine().text, sizeof mine().text, text);
   last_told_ = operation.sequence;
   fault_point("collective_told");
   publish(mine().told, operation.sequence);

@@ -10,6 +10,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/fault_point.h"
+#include "runtime/base/utf8.h"
 #include "runtime/engine/layout_difference.h"
 #include "runtime/engine/outcome.h"
 #include "runtime/engine/text_hash.h"
@@ -331,7 +332,7 @@ StepVerdict EngineBucketList::read_control(const StepWord& word) {
 std::string EngineBucketList::exchange_poison(int poisoned_rank, const std::string& mine) {
   char* text = reinterpret_cast<char*>(control());
   memset(text, 0, kPoisonBytes);
-  if (rank_ == poisoned_rank) memcpy(text, mine.data(), std::min(mine.size(), kPoisonBytes - 1));
+  if (rank_ == poisoned_rank) copy_text(text, kPoisonBytes, mine);
   Operation exchange;
   exchange.kind = OperationKind::kAllreduce;
   exchange.result = {text, kPoisonBytes, DataType::kUint8};

@@ -2,27 +2,17 @@
 // negotiation_coordinator.cc.
 #include "runtime/engine/negotiation.h"
 
-#include <string.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "collectives/shared_memory/describe.h"
 #include "runtime/base/error.h"
 #include "runtime/base/fault_point.h"
+#include "runtime/base/utf8.h"
 #include "runtime/engine/outcome.h"
 #include "runtime/engine/text_hash.h"
 
 namespace hvd {
-namespace {
-
-void copy_text(char* to, size_t bytes, std::string_view text) {
-  const size_t length = std::min(text.size(), bytes - 1);
-  memcpy(to, text.data(), length);
-  to[length] = 0;
-}
-
-}  // namespace
 
 // A submitted operation. `error_` is written before `done_` and not touched afterwards.
 class Negotiation::Pending final : public Work {
@@ -118,9 +108,9 @@ std::shared_ptr<Work> Negotiation::submit(std::unique_ptr<Submission> submission
                 "init(), needs a name, by which ranks find each other's");
   if (name.size() >= LogWords::kNameBytes)
     throw Error(ErrorCode::kInvalidArgument,
-                "the name \"" + name.substr(0, 32) + "…\" is " + std::to_string(name.size()) +
-                    " bytes long; at most " + std::to_string(LogWords::kNameBytes - 1) +
-                    " are possible");
+                "the name \"" + std::string(head_of(name, 32)) + "…\" is " +
+                    std::to_string(name.size()) + " bytes long; at most " +
+                    std::to_string(LogWords::kNameBytes - 1) + " are possible");
   fault_point("engine_submit");
   auto pending = std::make_shared<Pending>(self, std::move(submission));
   {

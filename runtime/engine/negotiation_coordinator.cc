@@ -1,10 +1,9 @@
 // The coordinator's half of the log: hears all ranks, appends what is decided, knows what waits.
-#include <string.h>
-
 #include <algorithm>
 #include <array>
 
 #include "runtime/base/fault_point.h"
+#include "runtime/base/utf8.h"
 #include "runtime/engine/negotiation.h"
 #include "runtime/engine/text_hash.h"
 
@@ -55,15 +54,10 @@ bool Negotiation::append_decided() {
 
 void Negotiation::append(const LogEntry& entry) {
   LogWords::Entry& slot = mine().log[logged_++ % LogWords::kEntries];
-  auto copy = [](char* to, size_t bytes, const std::string& text) {
-    const size_t length = std::min(text.size(), bytes - 1);
-    memcpy(to, text.data(), length);
-    to[length] = 0;
-  };
   slot.kind = static_cast<uint32_t>(entry.kind);
   slot.id = entry.id;
-  copy(slot.name, sizeof slot.name, entry.name);
-  copy(slot.text, sizeof slot.text, entry.text);
+  copy_text(slot.name, sizeof slot.name, entry.name);
+  copy_text(slot.text, sizeof slot.text, entry.text);
 }
 
 // Also when nothing of this rank's own waits: then it may be the missing one.

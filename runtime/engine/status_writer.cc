@@ -1,10 +1,10 @@
 // The rarely taken half: the operation in words, and since when it waits.
 #include "runtime/engine/status_writer.h"
 
-#include <algorithm>
 #include <string>
 
 #include "collectives/shared_memory/describe.h"
+#include "runtime/base/utf8.h"
 
 namespace hvd {
 
@@ -14,9 +14,9 @@ void StatusWriter::write(const Operation& operation, uint64_t hash) {
   const bool gathers = operation.kind == OperationKind::kAllgather;
   page_.bytes.store(gathers ? operation.input.bytes() : operation.result.bytes(), kStore);
   const std::string text = describe(operation);
-  const size_t length = std::min(text.size(), size_t{StatusPage::kNameBytes - 1});
-  for (size_t i = 0; i < length; ++i) page_.operation[i].store(text[i], kStore);
-  page_.operation[length].store(0, kStore);
+  const std::string_view shown = head_of(text, StatusPage::kNameBytes - 1);
+  for (size_t i = 0; i < shown.size(); ++i) page_.operation[i].store(shown[i], kStore);
+  page_.operation[shown.size()].store(0, kStore);
 }
 
 void StatusWriter::waiting(TimePoint now) {

@@ -23,7 +23,7 @@ def worker(what, rank=0):
 
 
 def last_line(seen):
-    return seen.stderr.decode().splitlines()[-1]
+    return seen.stderr.decode(errors="replace").splitlines()[-1]
 
 
 def ten_epochs():
@@ -131,6 +131,20 @@ def a_collective_that_waits_too_long_fails_and_names_who_is_missing():
         blamed(seen, 1, 3)
 
 
+def a_name_of_any_bytes_is_told_and_harms_nothing():
+    for name, shown in ((b"caf\xe9", "caf?"), (("é" * 70).encode(), "é" * 70)):
+        with tempfile.TemporaryDirectory() as folder:
+            seen = run("--collective-timeout", "1", "--result-file", f"{folder}/result.json", *worker(b"wait:" + name, 1))
+            with open(f"{folder}/result.json", encoding="utf-8") as file:
+                result = json.load(file)
+        blamed(seen, 1, 3)
+        line = next(one for one in seen.stderr.splitlines() if one.startswith(b"hvdrun: rank 0 waited"))
+        assert f'"{shown}' in line.decode(), seen.stderr
+        assert f'"{shown}' in result["cause_text"], result
+        assert b"protobuf" not in seen.stderr, seen.stderr
+    assert 'allreduce "%s…%s" float32' % ("é" * 32, "é" * 30) in seen.stderr.decode(), seen.stderr  # cut between its characters
+
+
 def a_stopped_rank_is_given_up_on_with_the_reason_and_its_number():
     job = support.start("--collective-timeout", "1", *worker("loop"))
     if not any(b":going" in line for line in iter(job.stdout.readline, b"")):
@@ -226,6 +240,7 @@ support.main(ten_epochs, memory_beyond_the_limit_of_files_is_an_error_of_the_ran
              a_rank_killed_inside_a_collective_is_named_with_what_it_did, a_rank_that_deserts_with_code_0_is_the_failure,
              a_rank_that_ended_well_is_not_blamed_for_what_others_fail_by,
              a_collective_that_waits_too_long_fails_and_names_who_is_missing,
+             a_name_of_any_bytes_is_told_and_harms_nothing,
              a_stopped_rank_is_given_up_on_with_the_reason_and_its_number, a_rank_whose_way_to_its_agent_got_lost_says_so,
              a_stall_is_warned_of_with_the_missing_ranks,
              a_stall_ends_the_job_when_asked_to, no_stall_check_looks_for_none,

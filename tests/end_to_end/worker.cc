@@ -8,6 +8,7 @@
 // - crash: RANK kills itself with SIGSEGV after a few sums; the others say what they were told
 // - idle: RANK sums no more after a few sums, and sleeps
 // - apart: after a few sums RANK computes, rank 1 waits for an asynchronous operation, others sum
+// - wait:NAME: after a few sums RANK sleeps, and the others wait for an operation of that name
 // - absent: RANK never calls init(), and sleeps
 // - epochs: ten times init(), a sum, shutdown()
 #include <hvd/hvd.h>
@@ -31,9 +32,9 @@ void sum() {
   if (x[7] != float(hvd::size() * (hvd::size() - 1)) / 2) std::abort();
 }
 
-void wait_for_maximum() {
+void wait_for_maximum(const std::string& name) {
   std::vector<float> x(1000);
-  hvd::allreduce_async_(x, {.name = "later", .op = hvd::ReduceOp::kMax})->wait();
+  hvd::allreduce_async_(x, {.name = name, .op = hvd::ReduceOp::kMax})->wait();
 }
 
 // Without a call of hvd once it has its pid: nothing tells this rank what the other's end means.
@@ -60,14 +61,16 @@ int run(const std::string& what, bool here) {
     }
     return 0;
   }
+  const bool waits = what.starts_with("wait:");
   hvd::init();
   for (int i = 0;; ++i) {
     sum();
     if (i == 3) std::printf("going\n"), std::fflush(stdout);
-    if (i >= 10 && what == "apart" && hvd::rank() == 1) wait_for_maximum();
+    if (i >= 10 && what == "apart" && hvd::rank() == 1) wait_for_maximum("later");
     if (i >= 10 && what == "apathy") watch_end(here);
+    if (i >= 10 && waits && !here) wait_for_maximum(what.substr(5));
     if (i < 10 || !here || what == "loop") continue;
-    if (what == "idle" || what == "apart") pause();
+    if (what == "idle" || what == "apart" || waits) pause();
     if (what == "crash") raise(SIGSEGV);
     if (what == "leave") hvd::shutdown();
     std::_Exit(0);

@@ -91,6 +91,38 @@ TEST_CASE("control stream: the last words arrive before the end, and the end on 
   }
 }
 
+TEST_CASE("control stream: text that is no UTF-8 arrives as it is") {
+  Pair pair;
+  const std::string words = "rank 1 was in allreduce \"caf\xe9 \xc3\"";
+  proto::FromAgent said;
+  said.mutable_said()->set_text(words);
+  pair.client->send(said);
+  const auto got =
+      at_server(*pair.server, [](auto& all) { return !all.messages.empty() || all.closed; });
+  REQUIRE(!got.messages.empty());
+  REQUIRE(got.messages.front().said().text() == words);
+  proto::ToAgent refusal;
+  refusal.mutable_refuse_epoch()->set_reason(words);
+  pair.server->send(got.session, refusal);
+  const auto orders =
+      at_client(*pair.client, [](auto& all) { return !all.messages.empty() || all.closed; });
+  REQUIRE(!orders.messages.empty());
+  REQUIRE(orders.messages.front().refuse_epoch().reason() == words);
+}
+
+TEST_CASE("control stream: no message has a field whose bytes could break it") {
+  const google::protobuf::FileDescriptor* file = proto::FromAgent::descriptor()->file();
+  REQUIRE(file->message_type_count() > 10);
+  for (int i = 0; i < file->message_type_count(); ++i) {
+    const google::protobuf::Descriptor* message = file->message_type(i);
+    CHECK(message->nested_type_count() == 0);  // else look into those too
+    for (int k = 0; k < message->field_count(); ++k) {
+      INFO(message->field(k)->full_name() << " has to be bytes");
+      CHECK(message->field(k)->type() != google::protobuf::FieldDescriptor::TYPE_STRING);
+    }
+  }
+}
+
 TEST_CASE("control stream: a peer that is gone closes it") {
   SECTION("the agent") {
     Pair pair;

@@ -101,3 +101,29 @@ TEST_CASE("rank facts: a name without end or with control bytes does no harm") {
   page->phase = static_cast<uint32_t>(Phase::kCollective);
   CHECK(read_status(*page).operation == std::string(StatusPage::kNameBytes, '?'));
 }
+
+TEST_CASE("rank facts: what is no UTF-8, or moves a cursor, is shown as question marks") {
+  CHECK(printable("plain é 日 😀\t") == "plain é 日 😀?");
+  CHECK(printable("caf\xe9 \x80\xff") == "caf? ??");
+  CHECK(printable("\xc2\x9b[2J\x1b[2J\x7f") == "?[2J?[2J?");
+  CHECK(printable("cut \xe6\x97") == "cut ??");
+}
+
+TEST_CASE("rank facts: a long name is shortened between its characters") {
+  auto page = std::make_unique<StatusPage>();
+  StatusWriter writer(*page);
+  uint64_t calls = 0;
+  for (const char* letter : {"é", "日", "😀"})
+    for (int shift = 0; shift < 4; ++shift) {
+      std::string name(static_cast<size_t>(shift), 'x');
+      while (name.size() < 140) name += letter;
+      Operation operation;  // a barrier
+      operation.name = name;
+      ++calls;
+      writer.begin(Order::kProgram, calls, operation, hash_of(operation, 1));
+      const StatusSnapshot status = read_status(*page);
+      INFO(status.operation);
+      CHECK_THAT(status.operation, !Catch::Contains("?"));
+      CHECK(status.operation.size() > 120);
+    }
+}

@@ -1,0 +1,60 @@
+// Text as UTF-8: cut between its characters, and told from bytes that are none.
+//
+// Names and paths are the user's, so bytes that are no UTF-8 come too: they are cut anywhere.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+#include <string_view>
+
+namespace hvd {
+
+inline bool continues_character(char letter) {
+  return (static_cast<unsigned char>(letter) & 0xc0) == 0x80;
+}
+
+// How many bytes the character has that the text begins with; 0: they are no UTF-8.
+inline size_t character_bytes(std::string_view text) {
+  const auto byte = [&](size_t at) { return static_cast<unsigned char>(text[at]); };
+  if (text.empty()) return 0;
+  const unsigned char first = byte(0);
+  if (first < 0x80) return 1;
+  const size_t bytes = first < 0xc2   ? 0
+                       : first < 0xe0 ? 2
+                       : first < 0xf0 ? 3
+                       : first < 0xf5 ? 4
+                                      : 0;
+  if (bytes == 0 || text.size() < bytes) return 0;
+  // Longer than it need be, half of a pair of UTF-16, or beyond the last character.
+  if ((first == 0xe0 && byte(1) < 0xa0) || (first == 0xed && byte(1) > 0x9f) ||
+      (first == 0xf0 && byte(1) < 0x90) || (first == 0xf4 && byte(1) > 0x8f))
+    return 0;
+  for (size_t at = 1; at < bytes; ++at)
+    if (!continues_character(text[at])) return 0;
+  return bytes;
+}
+
+// What is left of a text of at most so many bytes when it is cut at its end, or at its beginning.
+inline std::string_view head_of(std::string_view text, size_t bytes_max) {
+  if (text.size() <= bytes_max) return text;
+  size_t end = bytes_max;
+  for (size_t back = 0; back < 3 && end > 0 && continues_character(text[end]); ++back) --end;
+  return text.substr(0, continues_character(text[end]) ? bytes_max : end);
+}
+
+inline std::string_view tail_of(std::string_view text, size_t bytes_max) {
+  if (text.size() <= bytes_max) return text;
+  std::string_view tail = text.substr(text.size() - bytes_max);
+  for (size_t skip = 0; skip <= 3; ++skip)
+    if (skip == tail.size() || !continues_character(tail[skip])) return tail.substr(skip);
+  return tail;
+}
+
+// Into a place of so many bytes, its zero included.
+inline void copy_text(char* to, size_t bytes, std::string_view text) {
+  const std::string_view head = head_of(text, bytes - 1);
+  if (!head.empty()) memcpy(to, head.data(), head.size());
+  to[head.size()] = 0;
+}
+
+}  // namespace hvd

@@ -1,0 +1,51 @@
+// Text as UTF-8: characters told from other bytes, and cut between them.
+#include "runtime/base/utf8.h"
+
+#include <string>
+
+#include "tests/support/catch.h"
+
+using namespace hvd;
+
+TEST_CASE("utf-8: a character has so many bytes, and what is none has 0") {
+  CHECK(character_bytes("") == 0);
+  CHECK(character_bytes("ax") == 1);
+  CHECK(character_bytes("éx") == 2);
+  CHECK(character_bytes("日x") == 3);
+  CHECK(character_bytes("😀x") == 4);
+  for (const char* none : {"\x80", "\xe9", "\xc3x", "\xe6\x97", "\xe6x\xa5", "\xf0\x9f\x98", "\xff",
+                           "\xc0\x80", "\xe0\x80\x80", "\xed\xa0\x80", "\xf0\x80\x80\x80",
+                           "\xf4\x90\x80\x80", "\xf5\x80\x80\x80"}) {
+    INFO(none);
+    CHECK(character_bytes(none) == 0);
+  }
+}
+
+TEST_CASE("utf-8: a text is cut between its characters, on both sides") {
+  const std::string text = "aé日😀";  // 1, 2, 3 and 4 bytes
+  const size_t heads[] = {0, 1, 1, 3, 3, 3, 6, 6, 6, 6, 10, 10};
+  const size_t tails[] = {0, 0, 0, 0, 4, 4, 4, 7, 7, 9, 10, 10};
+  for (size_t bytes = 0; bytes < std::size(heads); ++bytes) {
+    INFO(bytes);
+    CHECK(head_of(text, bytes) == text.substr(0, heads[bytes]));
+    CHECK(tail_of(text, bytes) == text.substr(text.size() - tails[bytes]));
+  }
+}
+
+TEST_CASE("utf-8: bytes that are no text are cut anywhere, but never made longer") {
+  const std::string bytes(20, '\x80');
+  for (size_t most = 0; most < bytes.size(); ++most) {
+    CHECK(head_of(bytes, most) == bytes.substr(0, most));
+    CHECK(tail_of(bytes, most) == bytes.substr(0, most > 3 ? most : 0));
+  }
+}
+
+TEST_CASE("utf-8: a copy fits with its zero") {
+  char place[6];
+  copy_text(place, sizeof place, "日日");
+  CHECK(std::string(place) == "日");
+  copy_text(place, sizeof place, "abcde");
+  CHECK(std::string(place) == "abcde");
+  copy_text(place, 1, "é");
+  CHECK(std::string(place).empty());
+}
