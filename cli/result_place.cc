@@ -145,6 +145,14 @@ LinkRule our_link_rule() {
   };
 }
 
+bool is_file_of_output(const std::string& file, const std::string& output, int ranks) {
+  const fs::path wanted = place_of(file), made = place_of(output);
+  for (int rank = 0; rank < ranks; ++rank)
+    for (const char* name : kRankFiles)
+      if (wanted == rank_folder(made, rank, ranks) + name) return true;
+  return false;
+}
+
 ResultPlace find_result_place(const std::string& path, const LinkRule& rule) {
   fs::path here = path;
   for (int links = 0; links < kLinksMax; ++links) {

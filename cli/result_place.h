@@ -32,6 +32,9 @@ ResultPlace find_result_place(const std::string& path, const LinkRule& rule = ou
 // directory itself, one above it, or a rank's in it.
 bool is_folder_of_output(const std::string& folder, const std::string& output, int ranks);
 
+// Whether `file` is where a rank's standard output or error goes.
+bool is_file_of_output(const std::string& file, const std::string& output, int ranks);
+
 // A reader of a file sees the whole of it or what was there before, unless only the file itself may
 // be written. A reader of a pipe that takes nothing for so long is not waited for. Returns what
 // went wrong, "" if nothing did.

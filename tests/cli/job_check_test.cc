@@ -295,6 +295,18 @@ TEST_CASE("job check: a result file may lie in a folder that is made for the out
     CHECK_THAT(with("logs", elsewhere), Catch::Contains("cannot be written: No such file"));
   for (const char* folder_itself : {"logs", "logs/deeper", "logs/deeper/rank.07"})
     CHECK_THAT(with("logs/deeper", folder_itself), Catch::Contains("Is a directory"));
+  CHECK(with("logs", "logs/rank.10/stdout") ==
+        "2 --result-file \"logs/rank.10/stdout\" cannot be written: it is a rank's own "
+        "(--output-filename); name another file");
+  std::filesystem::create_directories("there/earlier/rank.03");
+  std::filesystem::create_directories("there/earlier/rank.04");
+  folder.write("there/earlier/rank.03/stderr", "of an earlier job", 0644);
+  std::filesystem::create_symlink("there/earlier/rank.03/stderr", "theirs");
+  for (const char* of_a_rank :
+       {"there/earlier/rank.03/stderr", "theirs", "link/earlier/../earlier/rank.04/stdout"}) {
+    CHECK_THAT(with("link/earlier", of_a_rank), Catch::Contains("it is a rank's own"));
+    CHECK(with("logs", of_a_rank) == "ok");
+  }
   spec.output_directory.clear();
   spec.result_file = "logs/result.json";
   CHECK_THAT(check(spec), Catch::Contains("No such file"));
