@@ -89,6 +89,16 @@ int code_for(const RankEnd& blamed, const RankEnd& threw) {
   return blamed.sent_signal != 0 && blamed.given_up.empty() ? code_of(threw) : code_of(blamed);
 }
 
+// Who ended well, but before a rank that was told so had had what it needed.
+std::optional<Blame> deserter_before(const RankEnd& end, const std::vector<RankEnd>& sorted) {
+  for (const RankEnd& other : sorted) {
+    if (!end.told || other.rank == end.rank) break;
+    if (!failed(other) && other.stranded_others)
+      return Blame{&other, 1, "it ended while other ranks needed it for a collective"};
+  }
+  return std::nullopt;
+}
+
 // A rank that failed: by itself, because it was left alone, or because it had waited in vain and
 // threw; the exit status then is still its own.
 Blame blame_for(const RankEnd& end, const std::vector<RankEnd>& sorted, const JobFacts& facts) {
@@ -99,11 +109,7 @@ Blame blame_for(const RankEnd& end, const std::vector<RankEnd>& sorted, const Jo
     return std::find(missing.begin(), missing.end(), one.rank) != missing.end();
   };
   const bool threw = end.told && (!end.killed || end.status == SIGABRT);
-  for (const RankEnd& other : sorted) {
-    if (!end.told || other.rank == end.rank) break;  // only those that ended before it
-    if (!failed(other) && other.stranded_others)
-      return {&other, 1, "it ended while other ranks needed it for a collective"};
-  }
+  if (const std::optional<Blame> deserter = deserter_before(end, sorted)) return *deserter;
   if (threw && !is_missing(end))
     for (const RankEnd& other : sorted)
       if (is_missing(other))
@@ -123,7 +129,12 @@ std::optional<Blame> first_failure(const std::vector<RankEnd>& sorted, const Job
     if (!end.told || blame.rank != &end) return blame;
     if (!told) told = blame;
   }
-  return told;
+  if (told) return told;
+  // Nobody failed; but what was told was not to be had, whatever the program made of it.
+  for (const RankEnd& end : sorted)
+    if (std::optional<Blame> deserter = deserter_before(end, sorted); deserter && !failed(end))
+      return deserter;
+  return std::nullopt;
 }
 
 // Whether a failed end follows from another: from a signal of ours, or from what libhvd had told

@@ -174,8 +174,14 @@ TEST_CASE("failure report: a rank that left others alone with exit code 0 is the
   CHECK(own.status.code == 7);
   CHECK(own.why.empty());
   CHECK(own.finished.size() == 1);
-  // Nobody failed: it stranded nobody who minded.
+  // Also when its program made the best of it.
   stranded.status = 0;
+  const Verdict silent = attribute(facts({stranded, deserter}, EndCause::kNone));
+  REQUIRE(silent.first);
+  CHECK(silent.first->rank == 1);
+  CHECK(silent.status.code == 1);
+  // But not when nobody needed it any more.
+  stranded.told = false;
   CHECK(attribute(facts({stranded, deserter}, EndCause::kNone)).status.code == 0);
 }
 
