@@ -1,5 +1,6 @@
 #include "collectives/types.h"
 
+#include <iterator>
 #include <string>
 
 #include "runtime/base/error.h"
@@ -14,10 +15,16 @@ const char* name_of(DataType type) {
 
 const char* name_of(ReduceOp op) {
   constexpr const char* kNames[] = {"Average", "Sum", "Adasum", "Min", "Max", "Product"};
-  return kNames[static_cast<size_t>(op)];
+  const auto index = static_cast<size_t>(op);
+  return index < std::size(kNames) ? kNames[index] : "an operation unknown to hvd";
 }
 
 void check_reduction(const Reduction& reduction, DataType type) {
+  if (reduction.op > ReduceOp::kProduct)
+    throw Error(ErrorCode::kInvalidArgument,
+                "ReduceOp " + std::to_string(static_cast<int>(reduction.op)) +
+                    " does not exist; it is one of Average (0), Sum (1), Min (3), Max (4) and "
+                    "Product (5)");
   if (reduction.op == ReduceOp::kAdasum)
     throw Error(ErrorCode::kUnsupported, "Adasum is not supported yet; use Average or Sum instead");
   if (type != DataType::kBool) return;

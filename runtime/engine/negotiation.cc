@@ -106,6 +106,9 @@ std::shared_ptr<Work> Negotiation::submit(std::unique_ptr<Submission> submission
     throw Error(ErrorCode::kInvalidArgument,
                 "an operation that is asynchronous, or not called by the thread that called "
                 "init(), needs a name, by which ranks find each other's");
+  if (name.find('\0') != std::string::npos)
+    throw Error(ErrorCode::kInvalidArgument, "the name \"" + name.substr(0, name.find('\0')) +
+                                                 "…\" has a byte of value 0 in it");
   if (name.size() >= LogWords::kNameBytes)
     throw Error(ErrorCode::kInvalidArgument,
                 "the name \"" + std::string(head_of(name, 32)) + "…\" is " +

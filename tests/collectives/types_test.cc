@@ -27,4 +27,7 @@ TEST_CASE("types: reductions without a meaning are refused with a way out") {
                     Catch::Contains("leave prescale and postscale at 1"));
   CHECK_THROWS_WITH(check_reduction({.op = ReduceOp::kAdasum}, DataType::kFloat32),
                     Catch::Contains("not supported yet"));
+  CHECK_THROWS_WITH(check_reduction({.op = ReduceOp{17}}, DataType::kFloat32),
+                    Catch::Contains("ReduceOp 17 does not exist; it is one of Average (0)"));
+  CHECK(std::string(name_of(ReduceOp{17})) == "an operation unknown to hvd");
 }

@@ -147,7 +147,7 @@ TEST_CASE("engine: one name for two kinds is refused on every rank, and says who
 }
 
 TEST_CASE("engine: a name that is under way, missing or too long is refused at once") {
-  std::string again, another_kind, none, too_long;
+  std::string again, another_kind, none, too_long, cut;
   run_engines(2, [&](int rank, Engine& engine) {
     std::array<float, 2> data{}, other{};
     if (rank == 1) {
@@ -160,6 +160,7 @@ TEST_CASE("engine: a name that is under way, missing or too long is refused at o
     another_kind = error_of([&] { broadcast_async(engine, other, "x"); });
     none = error_of([&] { sum_async(engine, other, ""); });
     too_long = error_of([&] { sum_async(engine, other, std::string(256, 'y')); });
+    cut = error_of([&] { sum_async(engine, other, std::string("y\0z", 3)); });
     barrier(engine);
     work->wait();
   });
@@ -167,6 +168,7 @@ TEST_CASE("engine: a name that is under way, missing or too long is refused at o
   CHECK(another_kind == again);
   CHECK_THAT(none, Catch::Contains("needs a name"));
   CHECK_THAT(too_long, Catch::Contains("256 bytes long; at most 255"));
+  CHECK_THAT(cut, Catch::Contains("\"y…\" has a byte of value 0"));
 }
 
 TEST_CASE("engine: more names than have a bit, more announcements than the ring holds") {
