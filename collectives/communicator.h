@@ -62,6 +62,7 @@ struct Operation {
   // How it went. `error` is set before an outcome other than kComplete is published.
   std::string error = {};
   ErrorCode code = ErrorCode::kInvalidArgument;  // of a refusal
+  bool disagreed = false;  // refused by all ranks, since they called different operations
   std::atomic<Outcome> outcome{Outcome::kPending};
 
   // The communicator's own.

@@ -86,9 +86,13 @@ Descriptors EpochMemory::doorbells() const { return borrow(doorbells_); }
 Descriptors EpochMemory::segment(uint32_t id, uint64_t bytes) {
   const std::string what =
       "segment " + std::to_string(id) + " of " + std::to_string(bytes) + " bytes per rank";
-  if (id > segments_.size() || id >= kSegmentsMax)
-    throw Error(ErrorCode::kInvalidArgument, what + " was asked for out of order");
-  if (id == segments_.size()) segments_.push_back(make_segment(bytes, what));
+  if (id >= kSegmentsMax)
+    throw Error(ErrorCode::kInvalidArgument,
+                what + " is one too many; an epoch has " + std::to_string(kSegmentsMax));
+  if (id >= segments_.size()) {
+    segments_.resize(id);  // numbers that were used up by operations that all ranks refused
+    segments_.push_back(make_segment(bytes, what));
+  }
   const Segment& segment = segments_[id];
   if (segment.bytes != bytes) {
     throw Error(ErrorCode::kInvalidArgument, what + " was asked for, another rank asked for " +

@@ -128,8 +128,10 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::refuse(Operation& opera
   compose_refusal(operation);
   operation.stage |= kRefusedHere;
   new_segment_.reset();
-  if (operation.kind == OperationKind::kSegment && arena_.has(operation.segment))
+  if (operation.kind == OperationKind::kSegment && arena_.has(operation.segment)) {
+    arena_.segment(operation.segment)->give_back(0);  // a rank that did not ask keeps it there
     arena_.remove(operation.segment);
+  }
   return Step::kDone;
 }
 
@@ -172,6 +174,7 @@ void SharedMemoryCommunicator::compose_refusal(Operation& operation) const {
     text += (text.empty() ? "" : ", ") + rank + " called " + side.second;
     sides.push_back(std::move(side));
   }
+  operation.disagreed = true;
   operation.error = "ranks called different operations: " + text +
                     "; every rank has to call the same operations in the same order";
 }

@@ -150,6 +150,8 @@ void Engine::Parts::run_or_throw(Operation& operation) {
   run(operation, options.collective_timeout);
   if (operation.outcome.load(std::memory_order_acquire) == Outcome::kComplete) [[likely]]
     return;
+  // Some may have asked for a segment, and used its number up.
+  if (operation.disagreed && operation.kind != OperationKind::kSegment) ++segments_made;
   tell(error_of(operation, progress.end()), peers->status_page());
 }
 

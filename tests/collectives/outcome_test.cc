@@ -1,6 +1,7 @@
 // What ranks see when they differ, when one leaves, and what no good operation may cost.
 #include <poll.h>
 #include <sched.h>
+#include <sys/stat.h>
 
 #include <cstring>
 #include <string>
@@ -217,6 +218,27 @@ TEST_CASE(
     std::byte* memory = rank.add_segment(1 << 19);
     expect(rank.arena.find(memory, 1 << 19).has_value(), "this one is");
   });
+}
+
+TEST_CASE("outcome: a segment that not all asked for leaves no memory behind") {
+  RankThreads ranks(2);
+  ranks.run([&](Rank& rank) {
+    Operation operation{.kind = OperationKind::kSegment,
+                        .segment = 1,
+                        .segment_bytes = 1 << 20,
+                        .populate_bytes = 1 << 20};
+    if (rank.rank == 1) operation.kind = OperationKind::kBarrier;
+    expect(rank.run(operation) == Outcome::kRefused, "not refused");
+    expect(operation.disagreed, "and why");
+  });
+  const auto pieces = ranks.rank(0).peers->take_segment(1);
+  REQUIRE(pieces);
+  for (const UniqueFd& piece : *pieces) {
+    struct stat facts{};
+    REQUIRE(fstat(piece.get(), &facts) == 0);
+    CHECK(facts.st_size == 1 << 20);
+    CHECK(facts.st_blocks == 0);
+  }
 }
 
 TEST_CASE("outcome: a rank that left is named by the first operation that needs it") {

@@ -133,6 +133,20 @@ const RankProgram mismatch("mismatch", [] {
                          "rank 0 called arena_buffer of 4096 bytes, "
                          "rank 1 called arena_buffer of 12288 bytes;") != nullptr);
     }
+    for (int round = 0; round < 3; ++round) {  // one rank alone, or none, asks for memory
+      try {
+        if (rank() == 0)
+          barrier();
+        else if (round == 1)
+          allreduce_(x, {.name = "y"});
+        else
+          arena_buffer<float>(25);
+        expect(false);
+      } catch (const Error& error) {
+        expect(error.code() == ErrorCode::kInvalidArgument);
+      }
+    }
+    expect(arena_buffer<float>(25).size() == 25);
     use_everything(2);  // the world lives
     shutdown();
   });
