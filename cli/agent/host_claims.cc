@@ -20,6 +20,11 @@ namespace {
 
 constexpr size_t kStrangersMax = 64;  // programs that connect and say nothing must not fill us
 constexpr int kMessagesPerTurn = 64;  // of one worker, before the others have theirs
+constexpr int kAcceptsPerTurn = 64;
+// Other users may connect as fast as we refuse them, some 10 us each: after so many of them the
+// listener rests, and they cost a few per cent of this loop.
+constexpr int kStrangersPerRest = 16;
+constexpr std::chrono::milliseconds kStrangersRest{5};
 // Descriptors become free when some other process reads its messages or closes files: no event.
 constexpr std::chrono::milliseconds kRetryPause{20};
 
@@ -42,22 +47,16 @@ void HostMemory::Impl::warn(const std::string& text) const {
 }
 
 void HostMemory::Impl::accept_workers() {
-  for (;;) {
+  for (int i = 0; i < kAcceptsPerTurn && accepting; ++i) {
     UniqueFd fd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd && (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED)) return;
     if (!fd) {
-      accepting = false;  // or the listener would wake us for ever
-      loop.rearm(listener.get(), 0);
       retry_later();
+      rest_listener(kRetryPause);
       return;
     }
-    if (const PeerIdentity peer = identity_of(fd.get()); peer.uid != getuid()) {
-      // Not among those who have yet to claim: no other user may crowd workers out.
-      AgentSocket(std::move(fd))
-          .send(refusal(ErrorCode::kUnavailable, "process " + std::to_string(peer.pid) +
-                                                     " runs as user " + std::to_string(peer.uid) +
-                                                     ", the job is user " +
-                                                     std::to_string(getuid()) + "'s"));
+    if (const PeerIdentity peer = identity_of(fd.get()); peer.uid != options.user) {
+      turn_away(AgentSocket(std::move(fd)), peer);
       continue;
     }
     const auto unclaimed = [](const Connection& one) { return one.slot < 0; };
@@ -69,6 +68,24 @@ void HostMemory::Impl::accept_workers() {
     loop.watch(connection.socket.fd(), EPOLLIN,
                [this, &connection](uint32_t what) { read(connection, what); });
   }
+}
+
+// Not among those who have yet to claim: no other user may crowd workers out.
+void HostMemory::Impl::turn_away(AgentSocket socket, const PeerIdentity& peer) {
+  socket.send(refusal(ErrorCode::kUnavailable, "process " + std::to_string(peer.pid) +
+                                                   " runs as user " + std::to_string(peer.uid) +
+                                                   ", the job is user " +
+                                                   std::to_string(options.user) + "'s"));
+  if (++strangers < kStrangersPerRest) return;
+  strangers = 0;
+  rest_listener(kStrangersRest);
+}
+
+// Or the listener would wake us for ever.
+void HostMemory::Impl::rest_listener(std::chrono::milliseconds pause) {
+  accepting = false;
+  loop.rearm(listener.get(), 0);
+  if (!next_try) next_try = Clock::now() + pause;
 }
 
 void HostMemory::Impl::read(Connection& connection, uint32_t what) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdint>
@@ -38,6 +39,7 @@ struct HostMemoryOptions {
   std::chrono::milliseconds stopped_grace{150};  // for an answer of a rank that /proc shows stopped
   std::chrono::milliseconds grace{2'000};        // of any other one
   uint64_t segment_bytes_max = 0;                // per rank; 0: twice the machine's memory
+  uid_t user = getuid();                         // whose processes may be ranks
 };
 
 struct Held {

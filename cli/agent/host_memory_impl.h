@@ -58,6 +58,8 @@ struct HostMemory::Impl {
 
   // host_claims.cc
   void accept_workers();
+  void turn_away(AgentSocket socket, const PeerIdentity& peer);
+  void rest_listener(std::chrono::milliseconds pause);
   void read(Connection& connection, uint32_t events);
   void refuse(Connection& connection, ErrorCode code, const std::string& text);
   void handle(Connection& connection, const AgentMessage& message);
@@ -122,6 +124,7 @@ struct HostMemory::Impl {
   std::vector<Held> held;             // as it was told last
   std::optional<TimePoint> next_try;  // of what the kernel refused for want of descriptors
   bool accepting = true;
+  int strangers = 0;  // turned away since the listener rested
   bool shortage_told = false;
   DeathWatch watch;  // last: its thread looks at what is above
 };

@@ -1,6 +1,7 @@
 // Sockets that are no rank's: refused, cut off, and not kept without limit.
 #include "cli/agent/host_memory.h"
 #include "rendezvous/agent_socket.h"
+#include "runtime/base/wake_fd.h"
 #include "tests/support/catch.h"
 
 using namespace hvd;
@@ -44,4 +45,37 @@ TEST_CASE("host memory: connections that say nothing are not kept without limit"
     open += !one.ended();
   }
   CHECK(open <= 1 + 64);
+}
+
+TEST_CASE("host memory: strangers who come without a pause leave the loop to others") {
+  Loop loop;
+  HostMemory memory(loop, {.slots = 1, .user = getuid() + 1}, {});
+  const std::string name = AgentAddress::parse(memory.address(0)).name;
+  std::vector<AgentSocket> crowd;  // all of them are there before the first is accepted
+  for (int i = 0; i < 100; ++i) crowd.emplace_back(connect_to(name));
+  const auto refused = [&] {
+    long count = 0;
+    for (AgentSocket& one : crowd) {
+      if (!one.ended()) one.receive();
+      count += one.ended();
+    }
+    return count;
+  };
+  WakeFd others;
+  others.wake();
+  int served = 0;
+  loop.watch(others.get(), EPOLLIN, [&](uint32_t) { ++served; });
+  int turns = 0;
+  const Deadline deadline = Deadline::in(30s);
+  for (long before = 0, now = 0; now < 100 && !deadline.passed(); before = now, ++turns) {
+    loop.turn(memory.deadline());
+    now = refused();
+    REQUIRE(now - before <= 16);
+    if (now - before == 16) CHECK(memory.deadline());  // then it rests
+    memory.tick(Clock::now());
+  }
+  CHECK(refused() == 100);
+  CHECK(served == turns);
+  CHECK(turns >= 7);
+  loop.unwatch(others.get());
 }
