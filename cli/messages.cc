@@ -148,6 +148,7 @@ proto::ToAgent to_message(const action::EndJob& end) {
   proto::ToAgent message;
   message.mutable_stop()->set_first_signal(end.first_signal);
   message.mutable_stop()->set_after_ms(int(end.after.count()));
+  message.mutable_stop()->set_rank_failed(end.cause == EndCause::kRankFailed);
   return message;
 }
 

@@ -64,6 +64,7 @@ class Agent {
   void beat(TimePoint now);
   void leave_when_done();
   void note_stuck();
+  milliseconds stop_grace() const { return milliseconds(bootstrap_.stop_grace_ms()); }
   bool ranks_are_over() const;
   std::optional<TimePoint> next_deadline() const;
 
@@ -98,6 +99,8 @@ Agent::Agent(Kept kept)
                   },
                   [this](pid_t pid, int signal) {
                     if (workers_) workers_->note_signal(pid, signal);
+                    if (ended_.why() == proto::Ended::LEFTOVERS && signal == SIGTERM)
+                      ended_.set_leftovers(ended_.leftovers() + 1);
                   }}) {
   set_nonblocking(0);
   set_nonblocking(kept_.keeper_lives.get());
@@ -249,9 +252,10 @@ void Agent::on_order(const proto::ToAgent& order) {
     start_workers(order.start());
   } else if (order.has_stop()) {
     const proto::Stop& stop = order.stop();
+    const milliseconds delay(stop.after_ms());
     begin_end(proto::Ended::ASKED, "asked to",
-              planned_end(stop.first_signal(), milliseconds(bootstrap_.stop_grace_ms()),
-                          milliseconds(stop.after_ms())));
+              stop.rank_failed() ? failure_end(stop_grace(), delay)
+                                 : planned_end(stop.first_signal(), stop_grace(), delay));
   } else if (order.has_suspend()) {
     if (memory_) memory_->suspend();
     processes_.suspend();
@@ -378,10 +382,9 @@ void Agent::leave_when_done() {
   if (finished_ || (!ranks_are_over() && !gave_up)) return;
   if (!processes_.nothing_left()) processes_.reap_orphans();
   if (!processes_.nothing_left() && !gave_up) {
-    if (!processes_.ending()) {
-      ended_.set_leftovers(ended_.leftovers() + processes_.alive());
-      begin_end(proto::Ended::LEFTOVERS, "ranks left processes running", fence());
-    }
+    if (!processes_.ending())
+      begin_end(proto::Ended::LEFTOVERS, "ranks left processes running",
+                leftovers_end(stop_grace()));
     processes_.hurry(
         now);  // the ranks took the interrupt; what they started in the background did not
     return;

@@ -35,13 +35,13 @@ void JobProcesses::begin_end(StopPlan plan, TimePoint now) {
 
 void JobProcesses::hurry(TimePoint now) {
   if (plan_done_ >= plan_.size() || plan_[plan_done_].signal == SIGKILL) return;
-  plan_[plan_done_].after = milliseconds(0);
+  hvd::hurry(plan_, std::chrono::duration_cast<milliseconds>(now - end_began_));
   advance(now);
 }
 
 void JobProcesses::advance(TimePoint now) {
   for (; plan_done_ < plan_.size() && end_began_ + plan_[plan_done_].after <= now; ++plan_done_)
-    if (plan_[plan_done_].signal != SIGKILL && !nothing_left_) signal_all(plan_[plan_done_].signal);
+    if (plan_[plan_done_].signal != SIGKILL && !nothing_left_) send(plan_[plan_done_]);
   if (!ending() || plan_done_ < plan_.size()) return;
   if (!kill_began_) kill_began_ = now;
   if (!nothing_left_) kill_all();
@@ -61,12 +61,6 @@ std::vector<Descendant> JobProcesses::all() {
   return descendants(getpid());
 }
 
-int JobProcesses::alive() {
-  int count = 0;
-  for (const Descendant& one : all()) count += one.alive;
-  return count;
-}
-
 void JobProcesses::kill_all() {
   const SpareDescriptors::Loan loan(spare_);
   for (const Descendant& one : descendants(getpid()))
@@ -77,18 +71,23 @@ void JobProcesses::kill_all() {
 // Children before parents, so that they are still found where the walk saw them; repeated for those
 // that moved or are new, but not for ever: a loop of forks that ignores the signal always has
 // somebody new, and KILL must get its turn.
-void JobProcesses::signal_all(int signal) {
+void JobProcesses::send(const StopStep& step) {
   const SpareDescriptors::Loan loan(spare_);
+  // What an ended rank left hangs on the agent itself, which is a subreaper.
+  const auto spared = [&](pid_t child) {
+    return step.whom != StopFor::kAll &&
+           callbacks_.is_worker(child) != (step.whom == StopFor::kRanks);
+  };
   std::set<pid_t> sent;
   bool more = true;
   for (int walk = 0; more && walk < kWalksMax; ++walk) {
     more = false;
-    std::vector<Descendant> all = descendants(getpid());
+    std::vector<Descendant> all = descendants(getpid(), spared);
     for (auto one = all.rbegin(); one != all.rend(); ++one) {
       if (!one->alive || !sent.insert(one->pid).second) continue;
       more = true;
-      callbacks_.signalled(one->pid, signal);
-      signal_descendant(*one, signal);
+      callbacks_.signalled(one->pid, step.signal);
+      signal_descendant(*one, step.signal);
       signal_descendant(*one, SIGCONT);
     }
   }

@@ -1,7 +1,7 @@
 // All processes below an agent, whoever started them: signalled, suspended, reaped and ended.
 //
-// Lives on the agent's loop. Signals go to every descendant, not to ranks alone: what a wrapper
-// started would not see them.
+// Lives on the agent's loop. A signal for a rank goes to all below it too: what a wrapper started
+// would not see it.
 #pragma once
 
 #include <sys/types.h>
@@ -35,19 +35,18 @@ class JobProcesses {
   // A second plan only ever makes the end come sooner.
   void begin_end(StopPlan plan, TimePoint now);
   bool ending() const { return !plan_.empty(); }
-  void hurry(TimePoint now);    // all ranks are gone: a TERM that is still to come goes out now
-  void advance(TimePoint now);  // sends what is due
+  void hurry(TimePoint now);          // all ranks are gone: see stop_plan.h
+  void advance(TimePoint now);        // sends what is due
   bool gave_up(TimePoint now) const;  // KILL went out long ago: who is there is not waited for
   std::optional<TimePoint> next_deadline(TimePoint now) const;
   std::vector<Descendant> all();  // that are seen now, also dead ones
-  int alive();
 
   void suspend();  // stops all, and returns once /proc shows them stopped or after 500 ms
   void resume();   // continues those that suspend() stopped
   bool suspended() const { return suspended_; }
 
  private:
-  void signal_all(int signal);
+  void send(const StopStep& step);
   void kill_all();
 
   const Callbacks callbacks_;

@@ -29,6 +29,16 @@ def the_first_failure_is_named_with_its_stderr():
     assert "only fallout: rank" in text and "was killed by SIGTERM" in text, text
 
 
+def last_lines_that_come_through_a_filter_are_in_the_report():
+    script = "exec 2> >(sort -n | while read -r line; do echo line $line; done >&2); seq 300 >&2; exit 3"
+    for np, ranks in (1, script), (3, f"[ $HVD_RANK = 1 ] || exec sleep 60; {script}"):
+        seen, result = result_of(ranks, "--no-tag-output", np=np)
+        expect(seen.returncode, 3)
+        expect([line for line in seen.stderr.decode().splitlines() if line.startswith("line ")],
+               [f"line {i}" for i in range(1, 301)])
+        expect(result["first_failure"]["stderr_tail"], [f"line {i}" for i in range(281, 301)])
+
+
 def a_crash_is_named_by_its_signal():
     seen = sh("if [ $HVD_RANK = 1 ]; then kill -SEGV $$; fi; sleep 60", np=3)
     expect(seen.returncode, 139)
@@ -149,7 +159,8 @@ def a_stopped_rank_is_shown_as_stopped():
     assert b"stopped by a signal" in err, err
 
 
-support.main(the_first_failure_is_named_with_its_stderr, a_crash_is_named_by_its_signal, a_job_that_went_well_says_nothing,
+support.main(the_first_failure_is_named_with_its_stderr, last_lines_that_come_through_a_filter_are_in_the_report,
+             a_crash_is_named_by_its_signal, a_job_that_went_well_says_nothing,
              the_result_file_says_it_to_scripts, the_result_file_of_a_good_end, the_result_file_of_a_time_limit,
              two_that_fail_on_their_own_are_not_each_others_fallout,
              the_result_file_takes_any_bytes, the_result_file_of_an_interrupt,

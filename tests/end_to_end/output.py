@@ -195,6 +195,21 @@ def a_grandchild_that_holds_the_pipe_does_not_hold_hvdrun():
     assert b"ended 2 processes that the ranks had left running" in seen.stderr, seen.stderr
 
 
+LATE = "sort -n | while read -r line; do echo got $line; done"  # says nothing before it has read the end
+
+
+def a_filter_of_the_ranks_own_is_not_cut_off():
+    wanted = b"".join(b"got %d\n" % i for i in range(1, 101))
+    seen = sh(f"exec > >({LATE}); seq 100", "--no-tag-output", np=1)
+    expect((seen.returncode, seen.stdout, seen.stderr), (0, wanted, b""))
+    with tempfile.TemporaryDirectory() as folder:  # it does not hold the rank's pipe
+        seen = sh(f"exec > >({LATE} > {folder}/$HVD_RANK); seq 100", "-x", "OMP_NUM_THREADS=1")
+        expect((seen.returncode, seen.stdout, seen.stderr), (0, b"", b""))
+        for rank in "01":
+            with open(os.path.join(folder, rank), "rb") as file:
+                expect(file.read(), wanted)
+
+
 support.main(every_line_has_its_ranks_tag, lines_stay_whole_when_pieces_mix, two_streams_on_one_file_do_not_tear,
              any_byte_comes_through, a_carriage_return_ends_a_line, a_last_line_without_an_end_gets_none, a_prompt_comes_out,
              timestamps_as_horovods, each_rank_has_its_files, only_some_ranks_are_shown, colour_only_where_it_is_wanted,
@@ -204,4 +219,4 @@ support.main(every_line_has_its_ranks_tag, lines_stay_whole_when_pieces_mix, two
              a_full_disk_is_said_once_and_is_no_success, output_files_that_may_not_grow_are_said_once_and_the_job_goes_on,
              standard_output_that_may_not_grow_is_said_once_and_the_job_goes_on,
              output_files_on_a_full_disk_are_said_once_and_the_job_goes_on, closed_descriptors_are_no_trap,
-             a_grandchild_that_holds_the_pipe_does_not_hold_hvdrun)
+             a_grandchild_that_holds_the_pipe_does_not_hold_hvdrun, a_filter_of_the_ranks_own_is_not_cut_off)

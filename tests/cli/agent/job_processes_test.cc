@@ -138,13 +138,34 @@ TEST_CASE("job processes: a signal reaches all that workers started, wherever th
   CHECK(job.alive() == 0);
 }
 
+TEST_CASE("job processes: after a failure TERM goes to ranks first, to what others left later") {
+  Job job;
+  job.own = job.start(kFamily, 3);
+  REQUIRE(job.ever([&] { return job.sleepers() == 3 && job.alive() == 3; }));
+  const TimePoint now = Clock::now();
+  job.processes.begin_end(failure_end(60s, 0ms), now);
+  CHECK(job.signalled.size() == 2);
+  CHECK(job.signalled[job.own] == std::vector<int>{SIGTERM});
+  REQUIRE(job.ever([&] { return job.alive() == 1; }));
+  REQUIRE(waitpid(job.own, nullptr, 0) == job.own);
+  job.own = 0;
+  job.processes.hurry(now);
+  CHECK(*job.processes.next_deadline(now) == now + kLeftoversWhile);
+  job.processes.advance(now + kLeftoversWhile - 1ms);
+  CHECK(job.signalled.size() == 2);
+  job.processes.advance(now + kLeftoversWhile);
+  CHECK(job.signalled.size() == 3);
+  for (const auto& [pid, signals] : job.signalled) CHECK(signals == std::vector<int>{SIGTERM});
+  CHECK(job.run());
+}
+
 TEST_CASE("job processes: all are found, stopped and ended when no descriptor is left") {
   Job job;
   const pid_t shell = job.start(kStubborn, 2);
   {
     const NoDescriptors none;
     REQUIRE(descendants(getpid()).empty());
-    CHECK(job.processes.alive() >= 2);
+    CHECK(job.processes.all().size() >= 2);
     job.processes.suspend();
     job.processes.resume();
     job.processes.begin_end(planned_end(SIGTERM, 100ms), Clock::now());
