@@ -289,11 +289,27 @@ std::optional<Refusal> check_result_file(const JobSpec& spec) {
                                  "; name another file"};
 }
 
+// What bare containers lack: without the one a rank would read what is its agent's, without the
+// other hvdrun does not find its own program.
+std::optional<Refusal> check_container() {
+  const auto refusal = [](const std::string& what, const std::string& where) {
+    return Refusal{kExitOwnFailure,
+                   what + ": " + std::strerror(errno) + "; the container needs " + where};
+  };
+  if (!UniqueFd(open("/dev/null", O_RDWR | O_CLOEXEC)))
+    return refusal("/dev/null cannot be opened", "/dev mounted");
+  struct stat facts;
+  if (lstat("/proc/self/exe", &facts) != 0)
+    return refusal("/proc/self/exe cannot be read", "/proc: mount -t proc proc /proc");
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<Refusal> check_job(const JobSpec& spec, const std::string& path) {
-  auto refusal =
-      spec.directory.empty() ? check_working_directory() : check_directory(spec.directory);
+  auto refusal = check_container();
+  if (!refusal)
+    refusal = spec.directory.empty() ? check_working_directory() : check_directory(spec.directory);
   if (!refusal) refusal = check_command(spec, path);
   if (!refusal && !spec.output_directory.empty()) {
     refusal = check_output_directory(spec);

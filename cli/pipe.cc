@@ -19,6 +19,14 @@ Pipe make_pipe() {
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
+UniqueFd open_null() {
+  UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!null)
+    throw Error(ErrorCode::kUnavailable, "/dev/null cannot be opened: " + error_text(errno) +
+                                             "; the container needs /dev mounted");
+  return null;
+}
+
 std::string error_text(int error) {
   const std::string text = std::strerror(error);
   if (error == EMFILE) return text + "; raise the limit on open files (ulimit -n)";

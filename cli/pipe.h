@@ -14,6 +14,9 @@ struct Pipe {
 // Both ends close-on-exec. Throws kUnavailable when no descriptor is left.
 Pipe make_pipe();
 
+// /dev/null, to read and to write, close-on-exec. Throws kUnavailable where there is none.
+UniqueFd open_null();
+
 // strerror() and, where a limit of the user's was met, which one to raise.
 std::string error_text(int error);
 

@@ -13,6 +13,8 @@
 #include <csignal>
 #include <cstdio>
 
+#include "runtime/base/error.h"
+
 namespace hvd {
 namespace {
 
@@ -54,7 +56,6 @@ void reset_signals(unsigned long long ignored_here, unsigned long long wanted) {
 // dup2 onto itself would keep close-on-exec, and a source below 3 could be overwritten before it is
 // used.
 bool place(int fd, int target) {
-  if (fd < 0) return true;
   if (fd == target) return fcntl(fd, F_SETFD, 0) == 0;
   return dup2(fd, target) == target;
 }
@@ -79,7 +80,7 @@ int child_main(void* argument) {
     setrlimit(__rlimit_resource_t(limit.resource), &limit.value);
   if (options.file_mask >= 0) umask(mode_t(options.file_mask));
   if (!place(options.stdin_fd, 0) || !place(options.stdout_fd, 1) || !place(options.stderr_fd, 2) ||
-      !place(options.extra_fd, 3))
+      (options.extra_fd >= 0 && !place(options.extra_fd, 3)))
     give_up(child, "dup2");
   if (options.directory && chdir(options.directory) != 0) give_up(child, "chdir");
   reset_signals(child.ignored_here, options.ignored_signals);
@@ -118,6 +119,8 @@ struct Stack {
 }  // namespace
 
 SpawnResult spawn(const SpawnOptions& options) {
+  HVD_CHECK(options.stdin_fd >= 0 && options.stdout_fd >= 0 && options.stderr_fd >= 0,
+            "a child is given a descriptor that is not open");
   static thread_local Stack stack;  // kept: one mapping for all children of this thread
   std::vector<std::string> files = candidates(options);
   std::vector<char*> argv;

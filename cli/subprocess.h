@@ -28,7 +28,8 @@ struct SpawnOptions {
   std::string path;                          // a PATH value
   const char* const* environment = nullptr;  // null-terminated, kept by the caller
   const char* directory = nullptr;
-  int stdin_fd = -1, stdout_fd = -1, stderr_fd = -1, extra_fd = -1;  // extra_fd becomes 3
+  int stdin_fd = 0, stdout_fd = 1, stderr_fd = 2;
+  int extra_fd = -1;                 // becomes 3; -1: none
   bool parent_death_signal = false;  // SIGKILL when the calling thread ends
   bool new_session = false;
   int oom_score_adj = 0;  // 0: leave

@@ -468,8 +468,8 @@ void run_agent(int argc, char** argv) {
                  "of that name is started by hvdrun -np 2 ./agent\n");
     _exit(kExitUsage);
   }
-  Kept kept = become_kept(argc, argv);
   try {
+    Kept kept = become_kept(argc, argv);
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);  // an error of the memory that is asked for, see `ulimit -f`
     // It came by number and so without the flag: every worker would hold hvdrun's control stream

@@ -1,6 +1,5 @@
 #include "cli/agent/keeper.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -95,6 +94,7 @@ Kept become_kept(int argc, char** argv) {
   prctl(PR_SET_PDEATHSIG, SIGCONT);  // a stopped keeper has to see hvdrun's end too
   set_process_name(argc, argv, "hvd-keeper");
   Pipe pipe = make_pipe();
+  UniqueFd null = open_null();
   sigset_t set, before;
   sigemptyset(&set);
   for (int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, signal);
@@ -111,13 +111,13 @@ Kept become_kept(int argc, char** argv) {
     set_process_name(argc, argv, "hvd-agent");
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     close(signals);
+    null.reset();
     sigprocmask(SIG_SETMASK, &before, nullptr);
     return {std::move(pipe.write), keeper};
   }
   pipe.write.reset();
   // The agent's channels are its alone: if we held them too, hvdrun would not see its end.
-  const int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
-  dup2(null, 1);
+  dup2(null.get(), STDOUT_FILENO);
   close(kControlFd);
   fault_point("keeper_started");
   keep(agent, signals);

@@ -1,6 +1,5 @@
 #include "cli/agent/workers.h"
 
-#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -45,7 +44,7 @@ Workers::Workers(Loop& loop, proto::StartWorkers start, std::string job,
       master_port_(holds_rank_0(start_) ? hold_port() : HeldPort{}),
       path_(value_in(users_environment_, "PATH", kDefaultPath)),
       threads_each_(threads_for_each(users_environment_, start_.worlds_size())),
-      null_(open("/dev/null", O_RDONLY | O_CLOEXEC)),
+      null_(open_null()),
       workers_(size_t(start_.worlds_size())) {
   for (const proto::ResourceLimit& limit : start_.limits())
     limits_.push_back({limit.resource(), {limit.soft(), limit.hard()}});

@@ -54,7 +54,7 @@ std::string run_shell(const std::string& script, SpawnOptions options = {}) {
 }  // namespace
 
 TEST_CASE("subprocess: runs a program from the path and gives its status and pidfd") {
-  const SpawnResult result = spawn_shell("exit 7", -1);
+  const SpawnResult result = spawn_shell("exit 7", STDOUT_FILENO);
   REQUIRE(result.pid > 0);
   pollfd one{result.pidfd.get(), POLLIN, 0};
   REQUIRE(poll(&one, 1, 20'000) == 1);
@@ -152,7 +152,7 @@ TEST_CASE("descendants: who is spared is left alone, with all below it, and is n
 }
 
 TEST_CASE("descendants: reaping stops at a child that has its own turn") {
-  const SpawnResult mine = spawn_shell("exit 3", -1);
+  const SpawnResult mine = spawn_shell("exit 3", STDOUT_FILENO);
   REQUIRE(mine.pid > 0);
   pollfd one{mine.pidfd.get(), POLLIN, 0};
   REQUIRE(poll(&one, 1, 20'000) == 1);
@@ -165,7 +165,7 @@ TEST_CASE("descendants: reaping stops at a child that has its own turn") {
 }
 
 TEST_CASE("descendants: a signal reaches only the child of the parent it was seen below") {
-  const SpawnResult child = spawn_shell("exec sleep 100", -1);
+  const SpawnResult child = spawn_shell("exec sleep 100", STDOUT_FILENO);
   REQUIRE(child.pid > 0);
   CHECK(signal_descendant({child.pid, 1}, SIGKILL));  // another parent: taken for moved, not hit
   CHECK(waitpid(child.pid, nullptr, WNOHANG) == 0);

@@ -41,6 +41,20 @@ def how_many_ranks():
         refused(folder, TOUCH, 2, "hvdrun -np 2 touch ", environment=no_gpu)
 
 
+def containers_without_dev_or_proc():
+    for place, text in (("/dev", "/dev/null cannot be opened: No such file or directory; the container needs /dev mounted"),
+                        ("/proc", "the container needs /proc: mount -t proc proc /proc")):
+        line = f"mount -t tmpfs none {place} || exit 77; exec '{support.options.hvdrun}' -np 2 cat"
+        seen = subprocess.run(["unshare", "--map-root-user", "--mount", "bash", "-c", line], stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+        if seen.returncode == 77 or seen.stderr.startswith(b"unshare: "):
+            return "left out: no right to mount"
+        expect(seen.returncode, 125, seen.stderr)
+        expect(seen.stdout, b"")
+        lines = seen.stderr.decode().splitlines()
+        assert len(lines) == 1 and lines[0].startswith("hvdrun: ") and lines[0].endswith(text), seen.stderr
+
+
 def options_that_are_not_known_or_not_there_yet():
     with tempfile.TemporaryDirectory() as folder:
         refused(folder, ["-np", "2", "--hostsfile", "x", *TOUCH], 2, "did you mean --hostfile?")
@@ -150,7 +164,7 @@ def a_dry_run_starts_nothing_and_shows_no_value():
         expect(os.listdir(folder), [])
 
 
-support.main(how_many_ranks, options_that_are_not_known_or_not_there_yet, host_lists, host_files, commands,
+support.main(how_many_ranks, containers_without_dev_or_proc, options_that_are_not_known_or_not_there_yet, host_lists, host_files, commands,
              places_that_cannot_be_written, a_link_that_anybody_may_have_put_there,
              what_is_accepted_starts_exactly_the_ranks_asked_for,
              an_output_directory_is_made_with_those_above_it, a_dry_run_starts_nothing_and_shows_no_value)
