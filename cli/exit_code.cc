@@ -16,6 +16,8 @@ ExitStatus exit_status_of(EndCause cause) {
       return {128 + SIGTERM, SIGTERM};
     case EndCause::kHangup:
       return {128 + SIGHUP, SIGHUP};
+    case EndCause::kQuit:
+      return {128 + SIGQUIT, SIGQUIT};
     case EndCause::kReaderGone:
       return {128 + SIGPIPE, SIGPIPE};
     case EndCause::kTimeLimit:

@@ -239,6 +239,9 @@ std::string report(const Verdict& verdict, const JobFacts& facts,
     case EndCause::kHangup:
       line("ended by SIGHUP");
       break;
+    case EndCause::kQuit:
+      line("ended by SIGQUIT");
+      break;
     case EndCause::kReaderGone:
       line("nobody reads the output any more");
       break;

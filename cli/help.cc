@@ -56,8 +56,15 @@ constexpr Status kStatuses[] = {
      "hvdrun itself failed, or could not write all output or read all input of a job that "
      "succeeded"},
     {"126, 127", "the command cannot be run, or is not found; nothing started"},
-    {"129, 130, 141, 143", "hvdrun was ended by HUP, INT or TERM, or its reader left (PIPE)"},
+    {"129-131, 141, 143", "hvdrun was ended by HUP, INT, QUIT or TERM, or its reader left (PIPE)"},
 };
+
+constexpr std::string_view kSignals =
+    "INT (Ctrl-C) reaches the ranks as INT, and TERM follows; TERM, HUP and QUIT reach them as "
+    "TERM; "
+    "who has not ended after --stop-grace is killed. A second INT kills them at once. USR1 and "
+    "USR2 "
+    "go to each rank's own process, and the job goes on.";
 
 // `text` in lines of at most kColumns, each behind `indent` blanks.
 std::string wrapped(std::string_view text, size_t indent) {
@@ -185,7 +192,7 @@ constexpr Field kResultFields[] = {
     {"started_at, seconds", "when it began, in UTC as 2001-02-03T04:05:06Z, and how long it took"},
     {"exit_code, signal", "hvdrun's own: the status, and the signal it ended by, or null"},
     {"cause",
-     "finished, rank_failed, interrupted, terminated, hangup, output_closed, time_limit, "
+     "finished, rank_failed, interrupted, terminated, hangup, quit, output_closed, time_limit, "
      "start_timeout, agent_lost or own_failure"},
     {"cause_text",
      "the cause in words if it needs some, or an empty text; of rank_failed why and how the first "
@@ -236,7 +243,7 @@ std::string full_help() {
   for (const Variable& variable : kVariables) {
     out += wrapped(variable.names, 2) + wrapped(variable.meaning, 6);
   }
-  out += "\nExit status:\n";
+  out += "\nSignals that hvdrun gets:\n" + wrapped(kSignals, 2) + "\nExit status:\n";
   for (const Status& status : kStatuses) {
     out += entry(std::string(status.number), status.meaning);
   }
@@ -270,7 +277,7 @@ std::string man_page() {
   out += ".SH RESULT FILE\nThe JSON object that " + roff("--result-file") +
          " writes has these fields.\n";
   for (const Field& field : kResultFields) out += man_term(field.name, field.meaning);
-  out += ".SH EXIT STATUS\n";
+  out += ".SH SIGNALS\n" + roff(kSignals) + "\n.SH EXIT STATUS\n";
   for (const Status& status : kStatuses) out += man_term(status.number, status.meaning);
   out += ".SH EXAMPLES\n";
   for (const Example& example : kExamples) out += man_term(example.command, example.meaning);

@@ -24,6 +24,8 @@ const char* name_of(EndCause cause) {
       return "terminated";
     case EndCause::kHangup:
       return "hangup";
+    case EndCause::kQuit:
+      return "quit";
     case EndCause::kReaderGone:
       return "output_closed";
     case EndCause::kTimeLimit:

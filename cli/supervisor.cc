@@ -31,7 +31,7 @@ Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, cons
                        Carrier& carrier)
     : spec_(spec),
       start_(start),
-      signals_({SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGCONT},
+      signals_({SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT},
                start.ignored_signals & ~(1ull << (SIGCHLD - 1))),
       output_(OutputOptions::of(spec)),
       log_(spec, [this](std::string_view line) { output_.say(line, Clock::now()); }),
@@ -124,7 +124,7 @@ void Supervisor::limit_end(const action::EndJob& end) {
 void Supervisor::limit_readers(const action::EndJob& end) {
   std::optional<std::chrono::milliseconds> patience;
   if (end.cause == EndCause::kTimeLimit || end.cause == EndCause::kTerminated ||
-      end.cause == EndCause::kHangup)
+      end.cause == EndCause::kHangup || end.cause == EndCause::kQuit)
     patience = std::max(spec_.stop_grace, kImpatience);
   if (end.cause == EndCause::kInterrupted && end.first_signal == SIGKILL) patience = kImpatience;
   if (!patience || (reader_patience_ && *reader_patience_ <= *patience)) return;
@@ -156,6 +156,16 @@ void Supervisor::on_signals() {
       case SIGHUP:
         tell(event::EndAsked{EndCause::kHangup, SIGTERM, "hvdrun's terminal hung up"});
         break;
+      case SIGQUIT:
+        tell(event::EndAsked{EndCause::kQuit, SIGTERM, "hvdrun was told to quit"});
+        break;
+      case SIGUSR1:
+      case SIGUSR2: {
+        proto::ToAgent message;
+        message.mutable_pass()->set_signal(signal);
+        order(message);
+        break;
+      }
       case SIGTSTP: {
         if (membership_.ending()) break;
         proto::ToAgent message;

@@ -25,6 +25,7 @@ enum class EndCause {
   kInterrupted,   // INT to hvdrun
   kTerminated,    // TERM to hvdrun
   kHangup,        // HUP to hvdrun
+  kQuit,          // QUIT to hvdrun
   kReaderGone,    // nobody reads our output any more
   kTimeLimit,     // --timeout
   kStartTimeout,  // agents or workers did not start in time

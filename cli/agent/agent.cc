@@ -256,6 +256,8 @@ void Agent::on_order(const proto::ToAgent& order) {
     begin_end(proto::Ended::ASKED, "asked to",
               stop.rank_failed() ? failure_end(stop_grace(), delay)
                                  : planned_end(stop.first_signal(), stop_grace(), delay));
+  } else if (order.has_pass() && workers_) {
+    workers_->pass(order.pass().signal());
   } else if (order.has_suspend()) {
     if (memory_) memory_->suspend();
     processes_.suspend();

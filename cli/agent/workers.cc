@@ -1,5 +1,6 @@
 #include "cli/agent/workers.h"
 
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -153,6 +154,11 @@ void Workers::note_death(int rank) {
   worker->death_order = ++deaths_;
   worker->death_batch = batch_;
   worker->died = Clock::now();
+}
+
+void Workers::pass(int signal) {
+  for (const Worker& worker : workers_)
+    if (worker.running) syscall(SYS_pidfd_send_signal, worker.pidfd.get(), signal, nullptr, 0);
 }
 
 void Workers::note_signal(pid_t pid, int signal) {

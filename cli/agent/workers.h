@@ -49,6 +49,7 @@ class Workers {
   // call counts.
   void note_death(int rank);
   void note_signal(pid_t pid, int signal);
+  void pass(int signal);  // the user's own word to those that run: a death of it is a rank's own
   void begin_batch() { ++batch_; }
 
   bool is_running(pid_t pid) const { return running_by_pid_.contains(pid); }

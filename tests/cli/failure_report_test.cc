@@ -129,6 +129,7 @@ TEST_CASE("failure report: causes of hvdrun's own decide before ranks do") {
   CHECK(status(EndCause::kInterrupted).raise_signal == SIGINT);
   CHECK(status(EndCause::kTerminated).raise_signal == SIGTERM);
   CHECK(status(EndCause::kHangup).raise_signal == SIGHUP);
+  CHECK(status(EndCause::kQuit).raise_signal == SIGQUIT);
   CHECK(status(EndCause::kReaderGone).raise_signal == SIGPIPE);
   CHECK(status(EndCause::kReaderGone).code == 141);
   CHECK(status(EndCause::kTimeLimit).code == 124);

@@ -4,7 +4,7 @@ import signal
 import time
 
 import support
-from support import Terminal, expect, sh, start, wait_for, wait_for_ranks
+from support import Terminal, expect, ranks_of, read, sh, start, wait_for, wait_for_ranks
 
 STUBBORN = "trap '' TERM INT; echo up; sleep 60; sleep 60"
 
@@ -15,12 +15,13 @@ def up(job, np=2):
 
 
 def hvdrun_ends_by_the_signal_it_got():
-    for sent in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for sent in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         job = start("--", "sleep", "60")
         wait_for_ranks(job, 2)
         job.send_signal(sent)
-        job.communicate(timeout=20)
+        _, words = job.communicate(timeout=20)
         expect(job.returncode, -sent)
+        assert sent.name in words.decode().splitlines()[-1], words
 
 
 def is_taken(job):
@@ -78,6 +79,21 @@ def ranks_get_int_and_may_end_by_themselves():
     expect(out.count(b"saved"), 2)
 
 
+def usr1_and_usr2_go_to_the_ranks():
+    for sent in signal.SIGUSR1, signal.SIGUSR2:
+        job = start("--", "bash", "-c", f"trap 'echo saved; kill $!; exit 0' {sent.name}; sleep 60 & echo up; wait")
+        up(job)
+        job.send_signal(sent)
+        out, _ = job.communicate(timeout=20)
+        expect((job.returncode, out.count(b"saved")), (0, 2))
+    job = start("--", "sleep", "60", np=1)
+    wait_for(lambda: [one for one in ranks_of(job.pid) if read(one, "comm") == "sleep"])
+    job.send_signal(signal.SIGUSR1)
+    _, words = job.communicate(timeout=20)
+    expect(job.returncode, 128 + signal.SIGUSR1)
+    assert b"was killed by SIGUSR1" in words.splitlines()[-1], words
+
+
 def background_children_that_ignore_int_do_not_delay():
     job = start("--stop-grace", "20", "--", "bash", "-c", "sleep 60 & echo up; wait")
     up(job)
@@ -111,4 +127,5 @@ def a_terminals_ctrl_c():
 support.main(hvdrun_ends_by_the_signal_it_got, ranks_that_ignore_term_are_killed_after_the_grace,
              the_second_interrupt_kills_now, the_third_interrupt_leaves_even_an_agent_that_is_stuck,
              ranks_get_int_and_may_end_by_themselves,
-             background_children_that_ignore_int_do_not_delay, a_fork_loop_that_ignores_term_is_ended, a_terminals_ctrl_c)
+             usr1_and_usr2_go_to_the_ranks, background_children_that_ignore_int_do_not_delay,
+             a_fork_loop_that_ignores_term_is_ended, a_terminals_ctrl_c)
