@@ -27,7 +27,8 @@ AgentChannels LocalCarrier::start_agent(const Host& host) {
   UniqueFd ours(ends[0]), theirs(ends[1]);
   SpawnOptions options;
   options.program = "/proc/self/exe";  // the same file, even if it was replaced on disk meanwhile
-  options.argv = {"hvd-keeper", "agent"};
+  // Under a number that is free here: those that are not are the user's, and the ranks' in the end.
+  options.argv = {"hvd-keeper", "agent", std::to_string(theirs.get())};
   options.environment = environ;
   options.stdin_fd = lease.read.get();
   options.stdout_fd = output.write.get();

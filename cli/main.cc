@@ -82,7 +82,7 @@ int run(int argc, char** argv, const StartState& start) {
 int main(int argc, char** argv) {
   mallopt(M_ARENA_MAX, 1);  // gRPC's eight threads would each map and fault in an arena
   const hvd::StartState start = hvd::take_start_state();
-  if (argc == 2 && std::strcmp(argv[1], "agent") == 0) hvd::run_agent(argc, argv);
+  if (hvd::is_agent(argc, argv)) hvd::run_agent(argc, argv);
   int code = hvd::kExitOwnFailure;
   try {
     code = hvd::run(argc, argv, start);

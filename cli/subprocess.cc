@@ -80,7 +80,7 @@ int child_main(void* argument) {
     setrlimit(__rlimit_resource_t(limit.resource), &limit.value);
   if (options.file_mask >= 0) umask(mode_t(options.file_mask));
   if (!place(options.stdin_fd, 0) || !place(options.stdout_fd, 1) || !place(options.stderr_fd, 2) ||
-      (options.extra_fd >= 0 && !place(options.extra_fd, 3)))
+      (options.extra_fd >= 0 && !place(options.extra_fd, options.extra_fd)))
     give_up(child, "dup2");
   if (options.directory && chdir(options.directory) != 0) give_up(child, "chdir");
   reset_signals(child.ignored_here, options.ignored_signals);

@@ -29,7 +29,7 @@ struct SpawnOptions {
   const char* const* environment = nullptr;  // null-terminated, kept by the caller
   const char* directory = nullptr;
   int stdin_fd = 0, stdout_fd = 1, stderr_fd = 2;
-  int extra_fd = -1;                 // becomes 3; -1: none
+  int extra_fd = -1;                 // keeps its number; -1: none
   bool parent_death_signal = false;  // SIGKILL when the calling thread ends
   bool new_session = false;
   int oom_score_adj = 0;  // 0: leave

@@ -7,8 +7,10 @@
 
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "cli/agent/host_memory.h"
 #include "cli/agent/job_processes.h"
@@ -35,12 +37,11 @@ constexpr milliseconds kBeat{1000};
 constexpr milliseconds kGoodbyeLimit{
     2500};                         // hvdrun's patience with the keeper after our last word is 3 s
 constexpr int kSpawnsPerTurn = 8;  // the lease and orders are looked at in between
-constexpr int kControlFd = 3;
 constexpr milliseconds kSignalledGrace{5000};
 
 class Agent {
  public:
-  explicit Agent(Kept kept);
+  Agent(Kept kept, int control_fd);
   int run();
 
  private:
@@ -89,10 +90,10 @@ class Agent {
   TimePoint goodbye_deadline_{};
 };
 
-Agent::Agent(Kept kept)
+Agent::Agent(Kept kept, int control_fd)
     : kept_(std::move(kept)),
       signals_({SIGCHLD, SIGTERM, SIGINT, SIGHUP}, 0),
-      client_(UniqueFd(kControlFd)),
+      client_(UniqueFd(control_fd)),
       processes_({[this](pid_t pid) { return workers_ && workers_->is_running(pid); },
                   [this](pid_t pid, int status) {
                     if (workers_) note_end(workers_->ended(pid, status));
@@ -462,23 +463,30 @@ int Agent::run() {
 
 }  // namespace
 
+bool is_agent(int argc, char** argv) {
+  if (argc < 2 || std::string_view(argv[1]) != "agent") return false;
+  return argc == (std::string_view(argv[0]) == "hvd-keeper" ? 3 : 2);
+}
+
 void run_agent(int argc, char** argv) {
+  const int control_fd = argc == 3 ? std::atoi(argv[2]) : -1;
   struct stat control;
-  if (fstat(kControlFd, &control) != 0 || !S_ISSOCK(control.st_mode)) {
+  if (fstat(control_fd, &control) != 0 || !S_ISSOCK(control.st_mode)) {
     std::fprintf(stderr,
                  "hvdrun: agent is a part of hvdrun's own, which it starts itself; a program "
                  "of that name is started by hvdrun -np 2 ./agent\n");
     _exit(kExitUsage);
   }
   try {
-    Kept kept = become_kept(argc, argv);
+    Kept kept = become_kept(argc, argv, control_fd);
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);  // an error of the memory that is asked for, see `ulimit -f`
     // It came by number and so without the flag: every worker would hold hvdrun's control stream
     // open.
-    fcntl(kControlFd, F_SETFD, FD_CLOEXEC);
+    fcntl(control_fd, F_SETFD, FD_CLOEXEC);
     fault_point("agent_started");
-    auto* agent = new Agent(std::move(kept));  // never destroyed: the process leaves by _exit
+    auto* agent =
+        new Agent(std::move(kept), control_fd);  // never destroyed: the process leaves by _exit
     _exit(agent->run());
   } catch (const std::exception& error) {
     std::fprintf(stderr, "agent: %s\n", text_of(error).c_str());

@@ -1,10 +1,14 @@
 // The agent: starts this host's workers, moves their bytes, reports their ends, and ends them.
 //
 // It ends the job by itself when its stdin closes (the lease) or when its keeper dies. Descriptors:
-// 0 the lease and stdin frames, 1 output frames, 2 words, 3 the control socket.
+// 0 the lease and stdin frames, 1 output frames, 2 words, and by its number in the last word of the
+// command line the control socket.
 #pragma once
 
 namespace hvd {
+
+// `hvdrun agent` alone is one that a user asked for: run_agent() says what that is.
+bool is_agent(int argc, char** argv);
 
 // Forks the keeper first: call it in a single-threaded process. Leaves by _exit.
 [[noreturn]] void run_agent(int argc, char** argv);

@@ -22,7 +22,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kKillLimit{20'000};
 constexpr std::chrono::milliseconds kKillOnce{300};  // who has been tried for long
-constexpr int kControlFd = 3;
 
 struct Ending {
   int status = 0;
@@ -88,7 +87,7 @@ void say(const std::string& words) {
 
 }  // namespace
 
-Kept become_kept(int argc, char** argv) {
+Kept become_kept(int argc, char** argv, int control_fd) {
   setsid();
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   prctl(PR_SET_PDEATHSIG, SIGCONT);  // a stopped keeper has to see hvdrun's end too
@@ -118,7 +117,7 @@ Kept become_kept(int argc, char** argv) {
   pipe.write.reset();
   // The agent's channels are its alone: if we held them too, hvdrun would not see its end.
   dup2(null.get(), STDOUT_FILENO);
-  close(kControlFd);
+  close(control_fd);
   fault_point("keeper_started");
   keep(agent, signals);
 }

@@ -24,6 +24,6 @@ struct Kept {
 inline constexpr int kSomeAreStuck = 124;
 
 // Forks once, single-threaded. Returns in the agent; the keeper's side never returns.
-Kept become_kept(int argc, char** argv);
+Kept become_kept(int argc, char** argv, int control_fd);
 
 }  // namespace hvd

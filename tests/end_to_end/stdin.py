@@ -95,6 +95,17 @@ def what_came_before_the_error_is_read():
     assert hashlib.sha256(data).hexdigest().encode() in seen.stdout, seen.stdout
 
 
-support.main(rank_0_gets_it_exactly, all_ranks_get_it_exactly, one_rank_that_does_not_read_holds_nobody_up_when_it_ends,
+def further_descriptors_are_the_ranks_too():
+    with tempfile.TemporaryDirectory() as folder:
+        for fd in (3, 4, 9):
+            with open(f"{folder}/{fd}", "w") as file:
+                file.write(f"of {fd}")
+        line = f"'{support.options.hvdrun}' -np 1 --no-tag-output bash -c 'cat <&3; cat <&4; cat <&9'"
+        seen = subprocess.run(["bash", "-c", f"exec 3<'{folder}/3' 4<'{folder}/4' 9<'{folder}/9'; {line}"], timeout=30,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        expect((seen.returncode, seen.stdout), (0, b"of 3of 4of 9"), seen.stderr)
+
+
+support.main(further_descriptors_are_the_ranks_too, rank_0_gets_it_exactly, all_ranks_get_it_exactly, one_rank_that_does_not_read_holds_nobody_up_when_it_ends,
              none_gets_nothing, what_nobody_reads_is_no_hang, an_endless_writer_is_no_hang,
              input_that_cannot_be_read_is_no_success, what_came_before_the_error_is_read)
