@@ -64,7 +64,9 @@ void TensorCollective::set_buffer(const at::Tensor& tensor, Place place) {
     target_ = buffer_ = tensor.detach().clone(at::MemoryFormat::Contiguous);
   } else {
     target_ = tensor;
-    buffer_ = tensor.is_contiguous() ? tensor : tensor.contiguous();
+    // The memory of a conjugate or negative view holds other values than the tensor.
+    const bool plain = tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+    buffer_ = plain ? tensor : tensor.clone(at::MemoryFormat::Contiguous);
   }
   count_ = static_cast<size_t>(buffer_.numel());
   set_shape(hvd::describe(tensor));

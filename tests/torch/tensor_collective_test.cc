@@ -75,6 +75,25 @@ TEST_CASE("tensor_collective: in place, also where the tensor is not contiguous"
   });
 }
 
+TEST_CASE("tensor_collective: in place on views that negate or conjugate what their memory holds") {
+  check_as_ranks([](const ThreadRank& rank) {
+    at::Tensor memory = at::full({3}, double(rank.rank + 1));
+    const at::Tensor negative = at::_neg_view(memory);
+    allreduce(rank, negative, {.op = ReduceOp::kMax}, Place::kInPlace);
+    EXPECT(negative.eq(-1).all().item<bool>() && memory.eq(1).all().item<bool>());
+
+    const auto complex = [](double imaginary) {
+      return at::complex(at::ones({3}), at::full({3}, imaginary));
+    };
+    memory = complex(rank.rank + 1);
+    const at::Tensor mine = rank.rank == 0 ? at::conj(memory) : memory;
+    broadcast(rank, mine, 0, Place::kInPlace);
+    EXPECT(mine.equal(complex(-1)) && memory.equal(complex(rank.rank == 0 ? 1 : -1)));
+    broadcast(rank, mine, rank.size - 1, Place::kInPlace);
+    EXPECT(mine.equal(complex(-1)));
+  });
+}
+
 TEST_CASE("tensor_collective: ranks may differ in strides") {
   check_as_ranks([](const ThreadRank& rank) {
     at::Tensor mine = at::arange(24, at::kFloat).reshape({1, 2, 3, 4});
