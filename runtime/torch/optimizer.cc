@@ -75,6 +75,13 @@ Additions additions_of(const NamedTensors& added) {
   return additions;
 }
 
+// Once: the optimizers taken here evaluate their closure once, before they look at gradients.
+torch::Tensor evaluate(const torch::optim::Optimizer::LossClosure& closure) {
+  if (!closure) return {};
+  at::AutoGradMode grad_mode(true);
+  return closure();
+}
+
 }  // namespace
 
 DistributedOptimizer::Impl::Impl(torch::optim::Optimizer& inner,
@@ -146,15 +153,18 @@ void DistributedOptimizer::Impl::synchronize() {
   synchronized_ = true;
 }
 
-torch::Tensor DistributedOptimizer::Impl::step(torch::optim::Optimizer::LossClosure closure) {
-  if (!skip_synchronize_) return step_synchronized(closure);
-  if (in_flight()) {
+torch::Tensor DistributedOptimizer::Impl::step(
+    const torch::optim::Optimizer::LossClosure& closure) {
+  if (skip_guards_ == 0) return step_synchronized(closure);
+  torch::Tensor loss = evaluate(closure);
+  if (in_flight()) {  // the closure's, too
     throw Error(ErrorCode::kInvalidArgument,
                 "step() under skip_synchronize() but gradients came since the last synchronize(); "
                 "call synchronize() first");
   }
   synchronized_ = false;
-  return inner_.step(std::move(closure));
+  inner_.step();
+  return loss;
 }
 
 torch::Tensor DistributedOptimizer::Impl::step_synchronized(
@@ -166,12 +176,7 @@ torch::Tensor DistributedOptimizer::Impl::step_synchronized(
         "optimizer.synchronize(): the gradients are reduced twice. Hold the guard that "
         "skip_synchronize() returns while calling step().");
   }
-  torch::Tensor loss;
-  if (closure) {
-    // Once: the optimizers taken here evaluate their closure once, before they look at gradients.
-    at::AutoGradMode grad_mode(true);
-    loss = closure();
-  }
+  torch::Tensor loss = evaluate(closure);
   synchronize();
   synchronized_ = false;
   inner_.step();
@@ -210,7 +215,7 @@ DistributedOptimizer::DistributedOptimizer(std::unique_ptr<Impl> impl) : impl_(s
 DistributedOptimizer::~DistributedOptimizer() = default;
 
 torch::Tensor DistributedOptimizer::step(torch::optim::Optimizer::LossClosure closure) {
-  return impl_->step(std::move(closure));
+  return impl_->step(closure);
 }
 void DistributedOptimizer::synchronize() { impl_->synchronize(); }
 void DistributedOptimizer::zero_grad(bool set_to_none) { impl_->zero_grad(set_to_none); }
@@ -227,10 +232,8 @@ DistributedOptimizer::SkipSynchronize DistributedOptimizer::skip_synchronize() {
 }
 DistributedOptimizer::SkipSynchronize::SkipSynchronize(DistributedOptimizer& owner)
     : owner_(owner) {
-  owner_.impl_->set_skip_synchronize(true);
+  owner_.impl_->add_skip_guard();
 }
-DistributedOptimizer::SkipSynchronize::~SkipSynchronize() {
-  owner_.impl_->set_skip_synchronize(false);
-}
+DistributedOptimizer::SkipSynchronize::~SkipSynchronize() { owner_.impl_->remove_skip_guard(); }
 
 }  // namespace hvd

@@ -22,11 +22,12 @@ class DistributedOptimizer::Impl {
     return std::unique_ptr<DistributedOptimizer>(new DistributedOptimizer(std::move(impl)));
   }
 
-  torch::Tensor step(torch::optim::Optimizer::LossClosure closure);
+  torch::Tensor step(const torch::optim::Optimizer::LossClosure& closure);
   void synchronize();
   void zero_grad(bool set_to_none);
   void set_backward_passes_per_step(int passes);
-  void set_skip_synchronize(bool skip) { skip_synchronize_ = skip; }
+  void add_skip_guard() { ++skip_guards_; }
+  void remove_skip_guard() { --skip_guards_; }
 
   torch::optim::Optimizer& inner() { return inner_; }
   const Buckets& buckets(size_t set) const { return *sets_[set]; }
@@ -44,8 +45,8 @@ class DistributedOptimizer::Impl {
   DistributedOptimizerOptions options_;
   std::vector<std::unique_ptr<Buckets>> sets_;
   std::unordered_set<const at::TensorImpl*> known_;  // in one of the sets, which hold them
-  bool skip_synchronize_ = false;
-  bool synchronized_ = false;  // by the user, since the last step
+  int skip_guards_ = 0;                              // that live
+  bool synchronized_ = false;                        // by the user, since the last step
   bool warned_ = false;
 };
 

@@ -202,9 +202,33 @@ TEST_CASE("optimizer: synchronize, clip, step under skip_synchronize") {
     t.backward(0);
     {
       const auto guard = t.optimizer->skip_synchronize();
+      static_cast<void>(t.optimizer->skip_synchronize());  // ends at once; the outer one does not
       EXPECT(contains(error_of([&] { t.optimizer->step(); }), "call synchronize() first"));
     }
     t.optimizer->step();
+  });
+}
+
+TEST_CASE("optimizer: under skip_synchronize a closure synchronizes, or is refused") {
+  check_as_ranks([](const ThreadRank& rank) {
+    Training t(rank, nets::mlp(), nets::sgd(), kSmallBuckets);
+    Alone alone;
+    const auto guard = t.optimizer->skip_synchronize();
+    for (const bool forgets : {false, true, false}) {
+      const std::string error = error_of([&] {
+        t.optimizer->step([&] {
+          t.optimizer->zero_grad();
+          t.backward(0);
+          if (!forgets) t.optimizer->synchronize();
+          return at::ones({});
+        });
+      });
+      EXPECT(forgets ? contains(error, "call synchronize() first") : error.empty());
+      if (forgets) t.optimizer->synchronize();
+      if (forgets) EXPECT(t.optimizer->step([] { return at::ones({}); }).defined());
+      alone.step(rank.size, 0);
+    }
+    expect_same(*t.net, *alone.net);
   });
 }
 
