@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <exception>
 
 #include "runtime/base/error.h"
@@ -39,6 +40,8 @@ BucketListSpec make_spec(const std::string& name, std::span<const GradientShape>
 // update: at 10 MB streaming takes twice as long, at 40 MB the same, from 62 to 400 MB a tenth
 // less.
 constexpr size_t kStreamedBytes = size_t{64} << 20;
+
+Home other(Home home) { return home == Home::kHome ? Home::kSpare : Home::kHome; }
 
 size_t bytes_of(const Layout& layout) {
   size_t bytes = 0;
@@ -156,28 +159,36 @@ void Buckets::accept_gradient(size_t index) {
 void Buckets::complete(int index) {
   Bucket& bucket = buckets_[static_cast<size_t>(index)];
   bucket.ready = true;
+  Home home = other(bucket.home);  // a void step does not overwrite the last one's gradients either
   try {
-    bucket.home = gather(bucket);
+    home = gather(bucket);
   } catch (const std::exception& error) {
     if (word_.poison.empty()) word_.poison = error.what();
   }
-  list_->ready(index, bucket.home);
+  bucket.home = home;
+  list_->ready(index, home);
 }
 
 Home Buckets::gather(const Bucket& bucket) {
-  Home home = Home::kHome;
   for (const size_t i : bucket.members) {
     GradientSlot& slot = *parameters_[i].slot;
     if (slot.has_gradient()) {
       slot.check_gradient();  // autograd may have had no part in it: users set .grad, too
       word_.used[i / 64] |= uint64_t{1} << (i % 64);
     }
-    if (!slot.can_use(Home::kHome)) home = Home::kSpare;
   }
-  // The spare may be seen, too, by who kept gradients for longer than one step; then it is theirs
-  // no more.
+  const Home home = choose_home(bucket);
   for (const size_t i : bucket.members) parameters_[i].slot->put(home);
   return home;
+}
+
+Home Buckets::choose_home(const Bucket& bucket) {
+  for (const Home home : {Home::kHome, Home::kSpare})
+    if (std::all_of(bucket.members.begin(), bucket.members.end(),
+                    [&](size_t i) { return parameters_[i].slot->can_use(home); }))
+      return home;
+  // Somebody sees either: the gradients that were kept for longer than one step are theirs no more.
+  return other(bucket.home);
 }
 
 StepVerdict Buckets::finish(const Additions& additions) {
@@ -211,7 +222,6 @@ void Buckets::begin_step() {
   for (Bucket& bucket : buckets_) {
     bucket.missing = static_cast<int>(bucket.members.size());
     bucket.ready = false;
-    bucket.home = Home::kHome;
   }
   word_.poison.clear();
   word_.used.assign((parameters_.size() + 63) / 64, 0);

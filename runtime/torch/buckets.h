@@ -66,9 +66,9 @@ class Buckets {
   };
   struct Bucket {
     std::vector<size_t> members;
-    int missing = 0;     // members whose last pass has not come
-    bool ready = false;  // handed to the list
-    Home home = Home::kHome;
+    int missing = 0;          // members whose last pass has not come
+    bool ready = false;       // handed to the list
+    Home home = Home::kHome;  // of this step once it is ready, of the last one before
   };
 
   void add_parameters(const NamedTensors& parameters, Compression compression,
@@ -77,6 +77,7 @@ class Buckets {
   void accept_gradient(size_t index) REQUIRES(mutex_);
   void complete(int bucket) REQUIRES(mutex_);
   Home gather(const Bucket& bucket) REQUIRES(mutex_);
+  Home choose_home(const Bucket& bucket) REQUIRES(mutex_);
   void take_results(const StepVerdict& verdict) REQUIRES(mutex_);
   void begin_step() REQUIRES(mutex_);
   bool is_used(const std::vector<uint64_t>& bits, size_t index) const {

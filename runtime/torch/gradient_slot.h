@@ -49,7 +49,7 @@ class GradientSlot {
   bool is_cast() const { return type_ != registered_type_; }
   // .grad (or zeros for an undefined one) lies there already, or may be written there.
   bool can_use(Home home);
-  // Makes it so; the caller asked can_use() first, or takes the spare as the last resort.
+  // Makes it so; the caller asked can_use() first, or has found neither home free.
   void put(Home home);
   // The result lies there: makes it .grad. `used`: by any rank, otherwise .grad stays as it is.
   void take_result(Home home, bool used);

@@ -1,5 +1,7 @@
 // Where gradients lie: one copy in, none out, homes and spares, hooks, overlap with backward.
+#include <ATen/ops/_neg_view.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -56,6 +58,50 @@ TEST_CASE("buckets: kept gradients are not written in the next step, and outlive
       keep(*t.net, false);
     }
     expect_kept();
+  });
+}
+
+TEST_CASE("buckets: what is kept for one step is not written, whatever else is kept for good") {
+  check_as_ranks([](const ThreadRank& rank) {
+    Training t(rank, nets::mlp(), nets::sgd(), kSmallBuckets);
+    Alone alone;
+    std::vector<at::Tensor> for_good, kept, copies;
+    const auto expect_kept = [&] {
+      for (size_t i = 0; i < kept.size(); ++i) EXPECT(same_bits(kept[i], copies[i]));
+    };
+    for (int step = 0; step < 8; ++step) {
+      t.train(step, step + 1);
+      alone.step(rank.size, step);
+      expect_kept();
+      kept.clear();
+      copies.clear();
+      for (const at::Tensor& p : t.net->parameters()) {
+        kept.push_back(p.grad());
+        copies.push_back(p.grad().clone());
+      }
+      if (step == rank.rank) for_good = kept;
+      if (step != 5) continue;
+      // Nor in a step that is void before its gradients are in place.
+      t.optimizer->zero_grad();
+      at::Tensor first = t.net->parameters()[0];
+      first.mutable_grad() = at::ones_like(first);
+      if (rank.rank == 0) first.mutable_grad().set_data(at::zeros({3, 3}));
+      EXPECT(contains(error_of([&] { t.optimizer->step(); }), "void on every rank: rank 0"));
+      expect_kept();
+      kept.clear();
+    }
+    expect_same(*t.net, *alone.net);
+  });
+}
+
+TEST_CASE("buckets: a gradient that is a negative view is taken by its values") {
+  check_as_ranks([](const ThreadRank& rank) {
+    Training t(rank, nets::mlp(), nets::sgd());
+    t.optimizer->zero_grad();
+    const at::Tensor values = at::full_like(t.net->parameters()[0], 2);
+    t.net->parameters()[0].mutable_grad() = at::_neg_view(values);
+    t.optimizer->step();
+    EXPECT(t.net->parameters()[0].grad().equal(-values));
   });
 }
 
