@@ -53,9 +53,11 @@ class BucketList {
   virtual std::byte* memory(int bucket, Home home) const = 0;
   virtual const std::shared_ptr<Segment>& segment()
       const = 0;  // keep it while a tensor points into memory()
-  // Throws kUnavailable in a forked child, where nothing of it is mapped. Any thread; takes no
-  // lock.
-  virtual void check_mapped() const = 0;
+  // No step can be made with it any more: after shutdown(), once a broken epoch is over, and in a
+  // forked child, where nothing of it is mapped. Any thread; takes no lock.
+  virtual bool ended() const = 0;
+  // Throws why: CommFailure for the broken epoch, otherwise kUnavailable.
+  virtual void check_not_ended() const = 0;
 
   virtual void ready(int bucket, Home home) = 0;
   // All buckets are ready. Blocks until all results lie in all buckets and all words are read.

@@ -176,8 +176,20 @@ std::byte* EngineBucketList::memory(int bucket, Home home) const {
          offsets_.bucket[static_cast<size_t>(bucket)];
 }
 
-void EngineBucketList::check_mapped() const {
+bool EngineBucketList::ended() const {
+  return getpid() != process_ ||
+         parts_->state.load(std::memory_order_relaxed) != Engine::Parts::State::kRunning ||
+         parts_->progress.over().load(std::memory_order_acquire);
+}
+
+void EngineBucketList::check_not_ended() const {
   if (getpid() != process_) throw_forked();
+  if (parts_->state.load(std::memory_order_relaxed) != Engine::Parts::State::kRunning)
+    throw Error(ErrorCode::kUnavailable,
+                "\"" + spec_.name +
+                    "\" belongs to an epoch that shutdown() has ended; make a new "
+                    "DistributedOptimizer after init()");
+  if (parts_->progress.over().load(std::memory_order_acquire)) throw_over();
 }
 
 void EngineBucketList::ready(int bucket, Home home) {
@@ -234,12 +246,7 @@ class EngineBucketList::StepStatus {
 };
 
 StepVerdict EngineBucketList::finish(const StepWord& word) {
-  check_mapped();
-  if (parts_->state.load(std::memory_order_relaxed) != Engine::Parts::State::kRunning)
-    throw Error(ErrorCode::kUnavailable,
-                "\"" + spec_.name +
-                    "\" belongs to an epoch that shutdown() has ended; make a new "
-                    "DistributedOptimizer after init()");
+  check_not_ended();
   for (size_t i = 0; i < spec_.buckets.size(); ++i)
     HVD_CHECK(buckets_[i].ready.load(), "finish() before all buckets are ready");
   const StepStatus status(*this);
@@ -281,10 +288,15 @@ void EngineBucketList::throw_failure(const Operation& last) {
   if (last.outcome.load(std::memory_order_acquire) == Outcome::kRefused)
     std::rethrow_exception(error_of(last, parts_->progress.end()));
   parts_->progress.wait_until_over();
+  throw_over();
+}
+
+void EngineBucketList::throw_over() const {
   bool untouched = true;
-  for (size_t i = 0; i < spec_.buckets.size(); ++i)
-    untouched &=
-        buckets_[i].operation.outcome.load(std::memory_order_acquire) == Outcome::kFailedUntouched;
+  for (size_t i = 0; i < spec_.buckets.size(); ++i) {
+    const Outcome outcome = buckets_[i].operation.outcome.load(std::memory_order_acquire);
+    untouched &= outcome == Outcome::kFailedUntouched || outcome == Outcome::kPending;
+  }
   tell(std::make_exception_ptr(CommFailure("step " + std::to_string(step() + 1) + " of \"" +
                                                spec_.name +
                                                "\" failed: " + parts_->progress.end().reason(),

@@ -26,7 +26,8 @@ class EngineBucketList final : public BucketList, private Feed {
 
   std::byte* memory(int bucket, Home home) const override;
   const std::shared_ptr<Segment>& segment() const override { return segment_; }
-  void check_mapped() const override;
+  bool ended() const override;
+  void check_not_ended() const override;
   void ready(int bucket, Home home) override;
   StepVerdict finish(const StepWord& word) override;
   uint64_t step() const override { return step_.load(std::memory_order_relaxed); }
@@ -69,6 +70,7 @@ class EngineBucketList final : public BucketList, private Feed {
   void run(Operation& operation);
   void reset_step();
   [[noreturn]] void throw_failure(const Operation& last);
+  [[noreturn]] void throw_over() const;
 
   const std::shared_ptr<Engine::Parts> parts_;
   const BucketListSpec spec_;

@@ -67,7 +67,7 @@ void Buckets::check_parameter(const std::string& name, const at::Tensor& paramet
                                              "; gradients are exchanged in floating types only");
   }
   data_type_of(parameter.scalar_type(), name);  // throws for those that nobody sums
-  if (GradientHook::is_installed(parameter)) {
+  if (GradientHook::is_in_use(parameter)) {
     throw Error(
         ErrorCode::kInvalidArgument,
         "parameter \"" + name +
@@ -108,7 +108,8 @@ void Buckets::add_parameters(const NamedTensors& parameters, Compression compres
     parameters_.push_back({std::move(slot), bucket, 0});
     buckets_[static_cast<size_t>(bucket)].members.push_back(i);
     accumulators_.push_back(torch::autograd::impl::grad_accumulator(tensor));
-    hooks_.push_back(std::make_unique<GradientHook>(tensor, label, [this, i] { on_gradient(i); }));
+    hooks_.push_back(std::make_unique<GradientHook>(
+        tensor, label, [this, i] { on_gradient(i); }, [this] { return !list_->ended(); }));
   }
   begin_step();
 }
@@ -127,7 +128,7 @@ void Buckets::set_passes_per_step(int passes) {
 
 void Buckets::on_gradient(size_t index) {
   // Before the lock, too: it may have been held when this process was forked.
-  list_->check_mapped();
+  list_->check_not_ended();
   MutexLock lock(mutex_);
   try {
     accept_gradient(index);
@@ -192,7 +193,7 @@ Home Buckets::choose_home(const Bucket& bucket) {
 }
 
 StepVerdict Buckets::finish(const Additions& additions) {
-  list_->check_mapped();
+  list_->check_not_ended();
   StepWord word;
   {
     MutexLock lock(mutex_);

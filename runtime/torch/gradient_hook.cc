@@ -18,6 +18,7 @@ using torch::autograd::PostAccumulateGradHook;
 struct GradientHook::Target {
   Mutex mutex;
   std::function<void()> callback GUARDED_BY(mutex);  // empty once the GradientHook is gone
+  std::function<bool()> in_use GUARDED_BY(mutex);
 };
 
 class GradientHook::Installed final : public PostAccumulateGradHook {
@@ -31,25 +32,30 @@ class GradientHook::Installed final : public PostAccumulateGradHook {
     if (target_->callback) target_->callback();
   }
   const std::shared_ptr<Target>& target() const { return target_; }
-  std::unique_ptr<PostAccumulateGradHook> take_earlier() { return std::move(earlier_); }
+  // Calls nothing any more; returns what was there before.
+  std::unique_ptr<PostAccumulateGradHook> retire() {
+    MutexLock lock(target_->mutex);
+    target_->callback = nullptr;
+    return std::move(earlier_);
+  }
 
  private:
   const std::shared_ptr<Target> target_;
   std::unique_ptr<PostAccumulateGradHook> earlier_;
 };
 
-bool GradientHook::is_installed(const at::Tensor& parameter) {
+bool GradientHook::is_in_use(const at::Tensor& parameter) {
   auto* ours =
       dynamic_cast<Installed*>(torch::autograd::impl::post_acc_grad_hooks(parameter).get());
   if (ours == nullptr) return false;
   MutexLock lock(ours->target()->mutex);
-  return static_cast<bool>(ours->target()->callback);
+  return ours->target()->callback && ours->target()->in_use();
 }
 
 GradientHook::GradientHook(const at::Tensor& parameter, const std::string& name,
-                           std::function<void()> callback)
+                           std::function<void()> callback, std::function<bool()> in_use)
     : parameter_(parameter), target_(std::make_shared<Target>()) {
-  if (is_installed(parameter)) {
+  if (is_in_use(parameter)) {
     throw Error(
         ErrorCode::kInvalidArgument,
         "parameter \"" + name +
@@ -58,10 +64,12 @@ GradientHook::GradientHook(const at::Tensor& parameter, const std::string& name,
   {
     MutexLock lock(target_->mutex);
     target_->callback = std::move(callback);
+    target_->in_use = std::move(in_use);
   }
-  auto& slot = torch::autograd::impl::post_acc_grad_hooks(parameter);
+  auto earlier = std::move(torch::autograd::impl::post_acc_grad_hooks(parameter));
+  if (auto* retired = dynamic_cast<Installed*>(earlier.get())) earlier = retired->retire();
   torch::autograd::impl::set_post_acc_grad_hooks(
-      parameter, std::make_unique<Installed>(target_, std::move(slot)));
+      parameter, std::make_unique<Installed>(target_, std::move(earlier)));
 }
 
 GradientHook::~GradientHook() {
@@ -72,7 +80,7 @@ GradientHook::~GradientHook() {
   auto& slot = torch::autograd::impl::post_acc_grad_hooks(parameter_);
   auto* ours = dynamic_cast<Installed*>(slot.get());
   if (ours == nullptr || ours->target() != target_) return;  // replaced, or somebody's behind ours
-  auto earlier = ours->take_earlier();
+  auto earlier = ours->retire();
   slot = std::move(earlier);
 }
 

@@ -13,15 +13,16 @@ namespace hvd {
 
 class GradientHook {
  public:
-  // Throws kInvalidArgument, naming `name`, when the parameter has a GradientHook already.
-  GradientHook(const at::Tensor& parameter, const std::string& name,
-               std::function<void()> callback);
+  // Throws kInvalidArgument, naming `name`, when the parameter has a GradientHook in use already;
+  // one that is in use no more, as `in_use` says from any thread, calls nothing from now on.
+  GradientHook(const at::Tensor& parameter, const std::string& name, std::function<void()> callback,
+               std::function<bool()> in_use);
   // Waits for a callback under way; none comes afterwards.
   ~GradientHook();
   GradientHook(const GradientHook&) = delete;
   GradientHook& operator=(const GradientHook&) = delete;
 
-  static bool is_installed(const at::Tensor& parameter);
+  static bool is_in_use(const at::Tensor& parameter);
 
  private:
   struct Target;

@@ -190,7 +190,7 @@ bool DistributedOptimizer::Impl::in_flight() const {
 }
 
 void DistributedOptimizer::Impl::zero_grad(bool set_to_none) {
-  if (in_flight()) {
+  if (!ended() && in_flight()) {
     throw Error(
         ErrorCode::kInvalidArgument,
         "zero_grad() between backward() and step(): gradients are under way; call step() or "
@@ -203,7 +203,7 @@ void DistributedOptimizer::Impl::set_backward_passes_per_step(int passes) {
   DistributedOptimizerOptions changed = options_;
   changed.backward_passes_per_step = passes;
   check_options(changed);
-  if (in_flight()) {
+  if (!ended() && in_flight()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "set_backward_passes_per_step() between backward() and step(); call step() first");
   }

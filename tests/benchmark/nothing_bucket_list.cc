@@ -35,7 +35,8 @@ class NothingBucketList final : public BucketList {
   }
   const std::shared_ptr<Segment>& segment() const override { return segment_; }
 
-  void check_mapped() const override {}
+  bool ended() const override { return false; }
+  void check_not_ended() const override {}
   void ready(int, Home) override {}
   StepVerdict finish(const StepWord& word) override {
     ++step_;

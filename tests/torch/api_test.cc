@@ -175,14 +175,26 @@ TEST_CASE("api: gradients and optimizer outlive shutdown()") {
     optimizer->step();
   }
   CHECK(net->bias.grad().equal(at::ones({2})));
-  optimizer->zero_grad();
-  net(at::ones({1, 2})).sum().backward();
-  CHECK_FALSE(error_of([&] { optimizer->step(); }).empty());
+  const auto backward = [&] { net(at::ones({1, 2})).sum().backward(); };
+  for (int round = 0; round < 2; ++round) {
+    optimizer->zero_grad();
+    CHECK_FALSE(net->bias.grad().defined());
+    CHECK(contains(error_of(backward), "shutdown() has ended"));
+  }
+  CHECK(contains(error_of([&] { optimizer->step(); }), "shutdown() has ended"));
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    Job job;  // and the next epoch takes the same parameters, with the earlier optimizer still
+              // there
+    optimizer = std::make_unique<hvd::DistributedOptimizer>(sgd, net->named_parameters());
+    CHECK(contains(error_of([&] { hvd::DistributedOptimizer o(sgd, net->named_parameters()); }),
+                   "already belongs to a DistributedOptimizer"));
+    sgd.zero_grad();
+    backward();
+    optimizer->step();
+    CHECK(net->bias.grad().equal(at::ones({2})));
+  }
   optimizer.reset();
-  Job job;  // and the next epoch takes the same parameters
-  hvd::DistributedOptimizer next(sgd, net->named_parameters());
   sgd.zero_grad();
-  net(at::ones({1, 2})).sum().backward();
-  next.step();
-  CHECK(net->bias.grad().equal(at::ones({2})));
+  for (int round = 0; round < 2; ++round) backward();
+  CHECK(net->bias.grad().equal(at::full({2}, 2.0)));
 }

@@ -94,6 +94,34 @@ TEST_CASE("buckets: what is kept for one step is not written, whatever else is k
   });
 }
 
+TEST_CASE("buckets: once the epoch broke zero_grad zeroes and backward says what broke it") {
+  run_as_threads(3, [](const ThreadRank& rank) {
+    Training t(rank, nets::mlp(), nets::sgd(), kSmallBuckets);
+    t.train(0, 2);
+    t.optimizer->zero_grad();
+    const std::string reason = "failed: rank 1 ";
+    const std::string error = error_of([&] {
+      t.backward(2);
+      if (rank.rank != 1) t.optimizer->step();
+    });
+    if (rank.rank == 1) return;  // in the middle of a step
+    EXPECT(contains(error, reason));
+    for (int round = 0; round < 2; ++round) {
+      t.optimizer->zero_grad();
+      for (const at::Tensor& p : t.net->parameters()) EXPECT(!p.grad().defined());
+      bool failed = false;
+      try {
+        t.backward(3);
+      } catch (const CommFailure& failure) {
+        failed = contains(failure.what(), reason);
+      }
+      EXPECT(failed);
+    }
+    t.optimizer->set_backward_passes_per_step(2);
+    EXPECT(contains(error_of([&] { t.optimizer->step(); }), reason));
+  });
+}
+
 TEST_CASE("buckets: a gradient that is a negative view is taken by its values") {
   check_as_ranks([](const ThreadRank& rank) {
     Training t(rank, nets::mlp(), nets::sgd());

@@ -88,8 +88,10 @@ HVD_API void broadcast_parameters(const std::vector<torch::Tensor>& tensors, int
 //
 // It holds a reference to the optimizer, which goes on being the one for schedulers and
 // checkpoints. Make it, and step it, in the thread that called hvd::init(); every rank makes the
-// same ones in the same order; after shutdown() and another init(), new ones. A parameter that no
-// rank used in a step keeps an undefined gradient.
+// same ones in the same order; after shutdown() and another init(), new ones, which take the
+// parameters over from the earlier ones. A parameter that no rank used in a step keeps an undefined
+// gradient. After shutdown(), or once the world broke, backward() throws what step() throws for as
+// long as it lives.
 //
 // A gradient becomes memory that the ranks share, valid as long as the tensor is held; one that is
 // kept while the next two steps are made is overwritten: clone() what you keep for longer. That
@@ -100,8 +102,9 @@ class HVD_API DistributedOptimizer {
   using NamedParameters = torch::OrderedDict<std::string, torch::Tensor>;
 
   // Collective. Throws kInvalidArgument when a parameter of `optimizer` that requires a gradient
-  // has no name, or belongs to another DistributedOptimizer; when the ranks' parameters differ (the
-  // text says in what); kUnsupported for what cannot be exchanged (LBFGS, Adasum, sparse, GPU).
+  // has no name, or belongs to another DistributedOptimizer of this epoch; when the ranks'
+  // parameters differ (the text says in what); kUnsupported for what cannot be exchanged (LBFGS,
+  // Adasum, sparse, GPU).
   DistributedOptimizer(torch::optim::Optimizer& optimizer, const NamedParameters& named_parameters,
                        const DistributedOptimizerOptions& options = {});
   ~DistributedOptimizer();  // gives back the parameters' hooks; gradients stay
@@ -117,7 +120,8 @@ class HVD_API DistributedOptimizer {
   // skip_synchronize(), otherwise step() reduces the results once more (and warns once).
   void synchronize();
 
-  // While it lives, step() does not synchronize:
+  // While one lives, step() does not synchronize, and refuses gradients that came since
+  // synchronize(), a closure's included:
   //   optimizer.synchronize(); clip(…); auto guard = optimizer.skip_synchronize();
   //   optimizer.step();
   class HVD_API SkipSynchronize {
