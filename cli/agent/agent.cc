@@ -477,6 +477,8 @@ void run_agent(int argc, char** argv) {
                  "of that name is started by hvdrun -np 2 ./agent\n");
     _exit(kExitUsage);
   }
+  // Meant for the ranks, by a batch system that signals every process; they come by way of hvdrun.
+  for (int users : {SIGUSR1, SIGUSR2}) signal(users, SIG_IGN);
   try {
     Kept kept = become_kept(argc, argv, control_fd);
     signal(SIGPIPE, SIG_IGN);

@@ -4,7 +4,7 @@ import signal
 import time
 
 import support
-from support import Terminal, expect, ranks_of, read, sh, start, wait_for, wait_for_ranks
+from support import Terminal, agent_of, expect, keeper_of, ranks_of, read, sh, start, wait_for, wait_for_ranks
 
 STUBBORN = "trap '' TERM INT; echo up; sleep 60; sleep 60"
 
@@ -83,6 +83,8 @@ def usr1_and_usr2_go_to_the_ranks():
     for sent in signal.SIGUSR1, signal.SIGUSR2:
         job = start("--", "bash", "-c", f"trap 'echo saved; kill $!; exit 0' {sent.name}; sleep 60 & echo up; wait")
         up(job)
+        for ours in keeper_of(job.pid), agent_of(job.pid):
+            os.kill(ours, sent)  # as from a batch system that signals every process
         job.send_signal(sent)
         out, _ = job.communicate(timeout=20)
         expect((job.returncode, out.count(b"saved")), (0, 2))
