@@ -93,7 +93,7 @@ int code_for(const RankEnd& blamed, const RankEnd& threw) {
 std::optional<Blame> deserter_before(const RankEnd& end, const std::vector<RankEnd>& sorted) {
   for (const RankEnd& other : sorted) {
     if (!end.told || other.rank == end.rank) break;
-    if (!failed(other) && other.stranded_others)
+    if (!failed(other) && !other.told && other.stranded_others)  // the world had not broken before
       return Blame{&other, 1, "it ended while other ranks needed it for a collective"};
   }
   return std::nullopt;

@@ -204,7 +204,8 @@ constexpr Field kResultFields[] = {
      "a list, one entry for each rank: rank and outcome always. The outcome is finished (exit "
      "code 0), failed (the first; without one, by itself), fallout (a failure that followed from "
      "it), also_failed (one "
-     "that did not, as far as can be told), ended (by hvdrun, no rank having failed) or unknown. "
+     "that did not, as far as can be told), ended (by hvdrun, no rank having failed), stuck (it "
+     "could not be ended: host, pid and why) or unknown. "
      "A rank that was started has host, pid, exit_code or signal (the other is null), seconds, "
      "doing (by libhvd, or null) and, if hvdrun sent it a signal, sent_by_hvdrun; one that could "
      "not be started has host, spawn_error and spawn_step"},

@@ -293,8 +293,10 @@ std::optional<Refusal> check_result_file(const JobSpec& spec) {
 // other hvdrun does not find its own program.
 std::optional<Refusal> check_container() {
   const auto refusal = [](const std::string& what, const std::string& where) {
-    return Refusal{kExitOwnFailure,
-                   what + ": " + std::strerror(errno) + "; the container needs " + where};
+    const bool descriptors = errno == EMFILE || errno == ENFILE;
+    return Refusal{kExitOwnFailure, what + ": " + std::strerror(errno) +
+                                        (descriptors ? "; raise the limit on open files (ulimit -n)"
+                                                     : "; the container needs " + where)};
   };
   if (!UniqueFd(open("/dev/null", O_RDWR | O_CLOEXEC)))
     return refusal("/dev/null cannot be opened", "/dev mounted");

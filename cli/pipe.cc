@@ -22,8 +22,7 @@ Pipe make_pipe() {
 UniqueFd open_null() {
   UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!null)
-    throw Error(ErrorCode::kUnavailable, "/dev/null cannot be opened: " + error_text(errno) +
-                                             "; the container needs /dev mounted");
+    throw Error(ErrorCode::kUnavailable, "/dev/null cannot be opened: " + error_text(errno));
   return null;
 }
 

@@ -68,7 +68,11 @@ Json to_json(const RankEnd& end, const char* part) {
 Json missing_to_json(int rank, const JobFacts& facts) {
   for (const StuckProcess& one : facts.stuck)
     if (one.rank == rank)
-      return {{"rank", rank}, {"outcome", "stuck"}, {"pid", one.pid}, {"why", one.why}};
+      return {{"rank", rank},
+              {"outcome", "stuck"},
+              {"host", one.host},
+              {"pid", one.pid},
+              {"why", one.why}};
   return {{"rank", rank}, {"outcome", "unknown"}};
 }
 

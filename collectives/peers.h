@@ -28,9 +28,9 @@ class Peers {
   virtual StatusPage& status_page() = 0;
   virtual Store& store() = 0;
 
-  // Asks for segment `id` (numbered from 0 in program order; all ranks ask for the same): one
-  // sealed memory of `bytes` per local rank. Never blocks. All memories are made at the first
-  // request, so a dead rank owes nobody a descriptor.
+  // Asks for segment `id` (numbered from 0 in program order, with gaps; all ranks ask for the
+  // same): one sealed memory of `bytes` per local rank. Never blocks. All memories are made at the
+  // first request, so a dead rank owes nobody a descriptor.
   virtual void request_segment(uint32_t id, uint64_t bytes) = 0;
   // The descriptors by local rank once they are there, given out once. Never blocks; throws
   // kUnavailable when it was refused (out of memory, too large), with the reason.

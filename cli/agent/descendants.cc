@@ -104,7 +104,7 @@ bool signal_descendant(const Descendant& one, int signal) {
 bool OnlyDead::see(const std::vector<Descendant>& all) {
   std::set<pid_t> dead;
   for (const Descendant& one : all)
-    if (!one.alive) dead.insert(one.pid);
+    if (!one.alive && one.state != 0) dead.insert(one.pid);
   const bool proven = !all.empty() && dead.size() == all.size() &&
                       std::includes(before_.begin(), before_.end(), dead.begin(), dead.end());
   before_ = std::move(dead);

@@ -46,7 +46,7 @@ class EpochMemory {
   Descriptors doorbells() const;  // by local rank and sleeper
 
   // The descriptors of a segment by local rank; the first request makes them. Throws
-  // kInvalidArgument when this request differs from the first one or comes out of order,
+  // kInvalidArgument when this request differs from the first one or is beyond kSegmentsMax,
   // kUnavailable when it is too large or the kernel refuses, and then for every rank alike; the
   // text names bytes and limit.
   Descriptors segment(uint32_t id, uint64_t bytes);

@@ -120,6 +120,7 @@ void JobProcesses::resume() {
 
 std::string why_not_ended(const Descendant& one) {
   const std::string folder = "/proc/" + std::to_string(one.pid);
+  if (one.state == 0) return "it does not die of SIGKILL, and " + folder + " cannot be read";
   if (!one.alive)
     return "it has ended, but the process that traces it holds it; end that one (TracerPid in " +
            folder + "/status)";

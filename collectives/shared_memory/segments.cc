@@ -38,6 +38,7 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::prepare_segment(Operati
     }
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kInternal) throw;  // our own fault is nobody's refusal
+    if (new_segment_) new_segment_->give_back(0);     // a rank that did not ask would keep it there
     new_segment_.reset();
     unable_ = error.what();
     return Step::kDone;

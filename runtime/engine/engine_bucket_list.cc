@@ -182,14 +182,14 @@ bool EngineBucketList::ended() const {
          parts_->progress.over().load(std::memory_order_acquire);
 }
 
-void EngineBucketList::check_not_ended() const {
+void EngineBucketList::check_open() const {
   if (getpid() != process_) throw_forked();
   if (parts_->state.load(std::memory_order_relaxed) != Engine::Parts::State::kRunning)
     throw Error(ErrorCode::kUnavailable,
                 "\"" + spec_.name +
                     "\" belongs to an epoch that shutdown() has ended; make a new "
                     "DistributedOptimizer after init()");
-  if (parts_->progress.over().load(std::memory_order_acquire)) throw_over();
+  if (told_.load(std::memory_order_acquire)) throw_over();
 }
 
 void EngineBucketList::ready(int bucket, Home home) {
@@ -246,7 +246,7 @@ class EngineBucketList::StepStatus {
 };
 
 StepVerdict EngineBucketList::finish(const StepWord& word) {
-  check_not_ended();
+  check_open();
   for (size_t i = 0; i < spec_.buckets.size(); ++i)
     HVD_CHECK(buckets_[i].ready.load(), "finish() before all buckets are ready");
   const StepStatus status(*this);
@@ -288,6 +288,7 @@ void EngineBucketList::throw_failure(const Operation& last) {
   if (last.outcome.load(std::memory_order_acquire) == Outcome::kRefused)
     std::rethrow_exception(error_of(last, parts_->progress.end()));
   parts_->progress.wait_until_over();
+  told_.store(true, std::memory_order_release);
   throw_over();
 }
 

@@ -27,7 +27,7 @@ class EngineBucketList final : public BucketList, private Feed {
   std::byte* memory(int bucket, Home home) const override;
   const std::shared_ptr<Segment>& segment() const override { return segment_; }
   bool ended() const override;
-  void check_not_ended() const override;
+  void check_open() const override;
   void ready(int bucket, Home home) override;
   StepVerdict finish(const StepWord& word) override;
   uint64_t step() const override { return step_.load(std::memory_order_relaxed); }
@@ -70,7 +70,7 @@ class EngineBucketList final : public BucketList, private Feed {
   void run(Operation& operation);
   void reset_step();
   [[noreturn]] void throw_failure(const Operation& last);
-  [[noreturn]] void throw_over() const;
+  [[noreturn]] void throw_over() const;  // what finish() said
 
   const std::shared_ptr<Engine::Parts> parts_;
   const BucketListSpec spec_;
@@ -81,6 +81,7 @@ class EngineBucketList final : public BucketList, private Feed {
   std::unique_ptr<Bucket[]> buckets_;
   std::atomic<uint64_t> step_{0};
   const pid_t process_ = getpid();
+  std::atomic<bool> told_{false};  // that the epoch broke
 
   // Guarded by the progress token.
   int issued_ = 0;          // buckets of this step

@@ -128,7 +128,7 @@ void Buckets::set_passes_per_step(int passes) {
 
 void Buckets::on_gradient(size_t index) {
   // Before the lock, too: it may have been held when this process was forked.
-  list_->check_not_ended();
+  list_->check_open();
   MutexLock lock(mutex_);
   try {
     accept_gradient(index);
@@ -160,17 +160,16 @@ void Buckets::accept_gradient(size_t index) {
 void Buckets::complete(int index) {
   Bucket& bucket = buckets_[static_cast<size_t>(index)];
   bucket.ready = true;
-  Home home = other(bucket.home);  // a void step does not overwrite the last one's gradients either
+  bucket.home = choose_home(bucket);  // a void step overwrites no kept gradients either
   try {
-    home = gather(bucket);
+    gather(bucket);
   } catch (const std::exception& error) {
     if (word_.poison.empty()) word_.poison = error.what();
   }
-  bucket.home = home;
-  list_->ready(index, home);
+  list_->ready(index, bucket.home);
 }
 
-Home Buckets::gather(const Bucket& bucket) {
+void Buckets::gather(const Bucket& bucket) {
   for (const size_t i : bucket.members) {
     GradientSlot& slot = *parameters_[i].slot;
     if (slot.has_gradient()) {
@@ -178,9 +177,7 @@ Home Buckets::gather(const Bucket& bucket) {
       word_.used[i / 64] |= uint64_t{1} << (i % 64);
     }
   }
-  const Home home = choose_home(bucket);
-  for (const size_t i : bucket.members) parameters_[i].slot->put(home);
-  return home;
+  for (const size_t i : bucket.members) parameters_[i].slot->put(bucket.home);
 }
 
 Home Buckets::choose_home(const Bucket& bucket) {
@@ -193,7 +190,7 @@ Home Buckets::choose_home(const Bucket& bucket) {
 }
 
 StepVerdict Buckets::finish(const Additions& additions) {
-  list_->check_not_ended();
+  list_->check_open();
   StepWord word;
   {
     MutexLock lock(mutex_);

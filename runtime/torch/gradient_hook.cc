@@ -17,7 +17,8 @@ using torch::autograd::PostAccumulateGradHook;
 // tensor's slot when somebody put another one there.
 struct GradientHook::Target {
   Mutex mutex;
-  std::function<void()> callback GUARDED_BY(mutex);  // empty once the GradientHook is gone
+  // Empty once the GradientHook is gone, or retired; only before that may `in_use` be asked.
+  std::function<void()> callback GUARDED_BY(mutex);
   std::function<bool()> in_use GUARDED_BY(mutex);
 };
 

@@ -81,8 +81,8 @@ const at::Tensor& GradientSlot::view(Home home) {
 
 bool GradientSlot::lies_at(Home home) const {
   const at::Tensor& gradient = parameter_.grad();
-  return gradient.defined() && gradient.data_ptr() == address(home) &&
-         same_strides(gradient, strides_);
+  return gradient.defined() && gradient.has_storage() && gradient.sizes() == sizes_ &&
+         gradient.data_ptr() == address(home) && same_strides(gradient, strides_);
 }
 
 bool GradientSlot::can_use(Home home) {

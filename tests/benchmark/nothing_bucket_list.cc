@@ -36,7 +36,7 @@ class NothingBucketList final : public BucketList {
   const std::shared_ptr<Segment>& segment() const override { return segment_; }
 
   bool ended() const override { return false; }
-  void check_not_ended() const override {}
+  void check_open() const override {}
   void ready(int, Home) override {}
   StepVerdict finish(const StepWord& word) override {
     ++step_;

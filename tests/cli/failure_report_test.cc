@@ -181,7 +181,11 @@ TEST_CASE("failure report: a rank that left others alone with exit code 0 is the
   REQUIRE(silent.first);
   CHECK(silent.first->rank == 1);
   CHECK(silent.status.code == 1);
-  // But not when nobody needed it any more.
+  // Who had been told of another's end before it ended deserted nobody.
+  deserter.told = true;
+  CHECK(attribute(facts({stranded, deserter}, EndCause::kNone)).status.code == 0);
+  // Nor who ended when nobody needed it any more.
+  deserter.told = false;
   stranded.told = false;
   CHECK(attribute(facts({stranded, deserter}, EndCause::kNone)).status.code == 0);
 }

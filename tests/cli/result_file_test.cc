@@ -62,6 +62,7 @@ TEST_CASE("result file: a rank that cannot be ended is stuck, and why") {
   job.facts.stuck = {{.rank = 2, .host = "localhost", .pid = 72, .why = "it hangs"}};
   const auto rank = nlohmann::json::parse(result_json(job))["ranks"][2];
   CHECK(rank["outcome"] == "stuck");
+  CHECK(rank["host"] == "localhost");
   CHECK(rank["pid"] == 72);
   CHECK(rank["why"] == "it hangs");
 }

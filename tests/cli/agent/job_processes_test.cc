@@ -204,6 +204,7 @@ TEST_CASE("job processes: only dead ones are left once all were dead before the 
     Descendant process;
     process.pid = pid;
     process.alive = alive;
+    process.state = alive ? 'S' : 'Z';
     return process;
   };
   OnlyDead only_dead;
@@ -213,6 +214,11 @@ TEST_CASE("job processes: only dead ones are left once all were dead before the 
   CHECK_FALSE(only_dead.see({one(1, false), one(2, false), one(3, false)}));
   CHECK(only_dead.see({one(1, false), one(3, false)}));
   CHECK_FALSE(only_dead.see({one(1, false), one(4, true)}));
+  Descendant hidden;  // by hidepid: nothing can be said of it
+  hidden.pid = 5;
+  hidden.alive = false;
+  CHECK_FALSE(only_dead.see({hidden}));
+  CHECK_FALSE(only_dead.see({hidden}));
   CHECK_FALSE(only_dead.see({}));
 }
 
@@ -226,6 +232,7 @@ TEST_CASE("job processes: why one is not ended is said by what /proc shows") {
   };
   CHECK(why(true, 'D').find("uninterruptible wait (state D)") != std::string::npos);
   CHECK(why(true, 'D').find("/proc/71/task") != std::string::npos);
+  CHECK(why(false, 0).find("/proc/71 cannot be read") != std::string::npos);
   CHECK(why(false, 'Z').find("traces it") != std::string::npos);
   CHECK(why(true, 'Z').find("does not die of SIGKILL (state Z)") != std::string::npos);
 }
