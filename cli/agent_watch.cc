@@ -1,6 +1,7 @@
 #include "cli/agent_watch.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace hvd {
 
@@ -14,6 +15,12 @@ void AgentWatch::hurry(TimePoint from, int silent_ticks) {
 
 void AgentWatch::expect_end(TimePoint now) {
   if (!end_by_) end_by_ = now + kKeeperPatience;
+}
+
+bool AgentWatch::excuse(bool held) {
+  const bool excused = std::exchange(was_held_, held) || held;
+  if (excused) silent_ticks_ = 0;
+  return excused;
 }
 
 AgentWatch::Due AgentWatch::tick(TimePoint now) {

@@ -27,7 +27,10 @@ class AgentWatch {
 
   AgentWatch(std::chrono::milliseconds agent_timeout, TimePoint now);
 
-  void heard() { silent_ticks_ = 0; }
+  void heard() { silent_ticks_ = 0, was_held_ = false; }
+  // At kCloseLease, with whether a debugger holds the agent: true while one does, and once more
+  // after it let go, since the agent has to come to a word first.
+  bool excuse(bool held);
   // The job is ending: from then on, so many silent ticks end the lease. A second call only ever
   // makes it come sooner.
   void hurry(TimePoint from, int silent_ticks);
@@ -43,6 +46,7 @@ class AgentWatch {
   int hurried_ticks_max_ = 0;
   std::optional<TimePoint> hurry_from_;
   int silent_ticks_ = 0;
+  bool was_held_ = false;
   TimePoint next_tick_;
   std::optional<TimePoint> end_by_;
   bool keeper_gone_ = false;

@@ -88,7 +88,7 @@ void Supervisor::on_watch(AgentWatch::Due due) {
       say(who + " has not answered for " + silence);
       break;
     case AgentWatch::Due::kCloseLease:
-      if (held_by_debugger(agent_process_)) return watch_.heard();
+      if (watch_.excuse(held_by_debugger(agent_process_))) return;
       if (membership_.ending()) say(who + " does not answer; its keeper ends the job");
       tell(event::AgentLost{0, who + " did not answer for " + silence + " (--agent-timeout)"});
       agent_.close_lease();

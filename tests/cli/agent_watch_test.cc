@@ -31,6 +31,22 @@ TEST_CASE("agent watch: an agent that speaks is never silent") {
   }
 }
 
+TEST_CASE("agent watch: who was held by a debugger has its time again after that let go") {
+  AgentWatch watch(2s, kStart);
+  CHECK(watch.tick(kStart + 1s) == Due::kNothing);
+  CHECK(watch.tick(kStart + 2s) == Due::kCloseLease);
+  CHECK(watch.excuse(true));
+  CHECK(watch.tick(kStart + 3s) == Due::kNothing);
+  CHECK(watch.tick(kStart + 4s) == Due::kCloseLease);
+  CHECK(watch.excuse(false));
+  CHECK(watch.tick(kStart + 5s) == Due::kNothing);
+  CHECK(watch.tick(kStart + 6s) == Due::kCloseLease);
+  CHECK_FALSE(watch.excuse(false));
+  CHECK(watch.excuse(true));
+  watch.heard();
+  CHECK_FALSE(watch.excuse(false));
+}
+
 TEST_CASE("agent watch: time that hvdrun slept through is one tick") {
   AgentWatch watch(5s, kStart);
   CHECK(watch.tick(kStart + 1h) == Due::kNothing);

@@ -164,7 +164,9 @@ def a_dry_run_starts_nothing_and_shows_no_value():
         expect(os.listdir(folder), [])
 
 
-support.main(how_many_ranks, containers_without_dev_or_proc, options_that_are_not_known_or_not_there_yet, host_lists, host_files, commands,
+# AddressSanitizer itself needs /proc.
+of_the_product = [] if support.options.sanitizers else [containers_without_dev_or_proc]
+support.main(how_many_ranks, *of_the_product, options_that_are_not_known_or_not_there_yet, host_lists, host_files, commands,
              places_that_cannot_be_written, a_link_that_anybody_may_have_put_there,
              what_is_accepted_starts_exactly_the_ranks_asked_for,
              an_output_directory_is_made_with_those_above_it, a_dry_run_starts_nothing_and_shows_no_value)
