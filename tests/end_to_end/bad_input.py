@@ -164,6 +164,7 @@ def a_dry_run_starts_nothing_and_shows_no_value():
         expect(os.listdir(folder), [])
 
 
+support.parse_options()
 # AddressSanitizer itself needs /proc.
 of_the_product = [] if support.options.sanitizers else [containers_without_dev_or_proc]
 support.main(how_many_ranks, *of_the_product, options_that_are_not_known_or_not_there_yet, host_lists, host_files, commands,
