@@ -4,17 +4,17 @@ A dead process that a tracer holds stands for all of them: like one in an uninte
 """
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
 import time
 
 import support
-from support import Tracer, agent_of, expect, read, start, state, wait_for, wait_for_ranks
+from support import NO_TRACING, agent_of, expect, read, start, state, take_hold, wait_for, wait_for_ranks
 
 LIMIT_S = 60
 SOON_S = 10  # half of what the agent waits for those that cannot be ended
-NO_TRACING = "left out: no right to trace"
 SLEEP = ["--", "sleep", "300"]
 
 
@@ -29,12 +29,7 @@ class Stuck:
     def __init__(self, *flags):
         self.job = start("--stop-grace", "0.2", *flags, *SLEEP)
         self.ranks = ranks_in_order(self.job, 2)
-        try:
-            self.tracer = Tracer(self.ranks[1])
-        except PermissionError:
-            self.tracer = None
-            self.job.kill()
-            self.job.communicate(timeout=LIMIT_S)
+        self.tracer = take_hold(self.job, self.ranks[1])
 
     def end(self):
         _, err = self.job.communicate(timeout=LIMIT_S)
@@ -71,10 +66,11 @@ def a_dead_rank_that_a_tracer_holds_costs_nothing_until_it_is_let_go():
         return NO_TRACING
     agent, rank = agent_of(stuck.job.pid), stuck.ranks[1]
     used = lambda: sum(int(ticks) for ticks in read(agent, "stat").split(") ")[1].split()[11:13]) / os.sysconf("SC_CLK_TCK")
+    slept = lambda: int(re.search(r"^voluntary_ctxt_switches:\s*(\d+)", read(agent, "status"), re.MULTILINE)[1])
     os.kill(rank, signal.SIGKILL)
     wait_for(lambda: state(rank) == "Z")
-    begin, before = time.monotonic(), used()
-    time.sleep(2)
+    begin, before, until = time.monotonic(), used(), slept() + 3  # it beats once a second
+    wait_for(lambda: slept() >= until)
     share = (used() - before) / (time.monotonic() - begin)
     expect(stuck.job.poll(), None)
     stuck.tracer.bury()
@@ -88,11 +84,8 @@ def a_dead_process_that_a_tracer_holds_is_not_waited_for():
     job = start("--", "bash", "-c", "sleep 300 & read; exit 4", np=1, stdin=-1)
     rank, = wait_for_ranks(job, 1)
     left, = wait_for(lambda: support.children(rank))
-    try:
-        tracer = Tracer(left)
-    except PermissionError:
-        job.kill()
-        job.communicate(timeout=LIMIT_S)
+    tracer = take_hold(job, left)
+    if not tracer:
         return NO_TRACING
     begin = time.monotonic()
     _, err = job.communicate(input=b"\n", timeout=LIMIT_S)

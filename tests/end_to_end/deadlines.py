@@ -6,7 +6,7 @@ import subprocess
 import time
 
 import support
-from support import Terminal, Tracer, agent_of, expect, run, start, state, wait_for, wait_for_ranks
+from support import NO_TRACING, Debugger, Terminal, agent_of, expect, run, start, state, take_hold, wait_for, wait_for_ranks
 
 LATE_S = 6  # by the clock on the wall: until then the test has stepped in, also on a busy machine
 AWAY_S = 9  # how long it holds the job up then: longer than that, and than the time-outs
@@ -98,19 +98,6 @@ def a_rank_in_a_collective_is_not_timed_out_while_the_job_is_suspended():
     assert "Missing ranks" not in said, said
 
 
-class Debugger(Tracer):
-    """Holds a process, as gdb would."""
-
-    def __init__(self, pid):
-        super().__init__(pid)
-        self.request(self.INTERRUPT)
-        os.waitpid(pid, self.WALL)
-        expect(state(pid), "t")
-
-    def let_go(self):
-        self.request(self.DETACH)
-
-
 def hold(where, *flags):
     """A job whose late rank is held for longer than its time-outs, before and while the others wait for it.
 
@@ -119,11 +106,8 @@ def hold(where, *flags):
     job = start(*flags, *late(where, 1, LATE_S), np=3)
     lines = [job.stdout.readline() for _ in range(3)]
     held = next(pid for pid in wait_for_ranks(job, 3) if b"HVD_RANK=1\0" in open(f"/proc/{pid}/environ", "rb").read())
-    try:
-        debugger = Debugger(held)
-    except PermissionError:
-        job.kill()
-        job.communicate(timeout=LIMIT_S)
+    debugger = take_hold(job, held, Debugger)
+    if not debugger:
         return None
     time.sleep(AWAY_S)
     expect(job.poll(), None, lines)
@@ -133,9 +117,6 @@ def hold(where, *flags):
     expect(job.returncode, 0, err)
     expect(err.count(f"rank 1 (process {held}) is held by a debugger".encode()), 1, err)
     return err
-
-
-NO_TRACING = "left out: no right to trace"
 
 
 def a_rank_that_a_debugger_holds_before_init_is_waited_for():

@@ -1,11 +1,10 @@
 """Processes of hvdrun's own that are stopped: who notices, who ends what, and that a freeze of all is no failure."""
-import ctypes
 import os
 import signal
 import time
 
 import support
-from support import agent_of, expect, keeper_of, start, state, wait_for, wait_for_ranks
+from support import NO_TRACING, Debugger, agent_of, expect, keeper_of, start, state, take_hold, wait_for, wait_for_ranks
 
 LONG_LIVED = ["--", "bash", "-c", "setsid sleep 60 & sleep 60"]
 
@@ -46,22 +45,15 @@ def a_stopped_agent_and_keeper_are_ended_by_hvdrun():
 
 
 def an_agent_that_a_debugger_holds_is_waited_for():
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.ptrace.argtypes = [ctypes.c_ulong, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
-    interrupt, detach, seize = 0x4207, 17, 0x4206
     job = start("--agent-timeout", "2", "--", "sh", "-c", "sleep 7; exit 3", np=1)
     wait_for_ranks(job, 1)
     agent = agent_of(job.pid)
-    if libc.ptrace(seize, agent, None, None) != 0:
-        job.kill()
-        job.communicate(timeout=30)
-        return f"left out: no right to trace ({os.strerror(ctypes.get_errno())})"
-    expect(libc.ptrace(interrupt, agent, None, None), 0)
-    wait_for(lambda: state(agent) == "t")
-    os.waitpid(agent, 0x40000000)  # __WALL: also a process that is not our child reports its stop here
+    debugger = take_hold(job, agent, Debugger)
+    if not debugger:
+        return NO_TRACING
     time.sleep(5)  # more than twice as long as an agent may be silent
     expect(state(agent), "t")
-    expect(libc.ptrace(detach, agent, None, None), 0)
+    debugger.let_go()
     job.communicate(timeout=30)
     expect(job.returncode, 3)
 

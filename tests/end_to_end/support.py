@@ -159,6 +159,32 @@ class Tracer:
             pass
 
 
+class Debugger(Tracer):
+    """Holds a process, as gdb would."""
+
+    def __init__(self, pid):
+        super().__init__(pid)
+        self.request(self.INTERRUPT)
+        os.waitpid(pid, self.WALL)  # also a process that is not our child reports its stop here
+        expect(state(pid), "t")
+
+    def let_go(self):
+        self.request(self.DETACH)
+
+
+NO_TRACING = "left out: no right to trace"
+
+
+def take_hold(job, pid, kind=Tracer):
+    """A tracer of a process of the job; None, and the job killed, without the right to."""
+    try:
+        return kind(pid)
+    except PermissionError:
+        job.kill()
+        job.communicate(timeout=60)
+        return None
+
+
 class Terminal:
     """A pseudo-terminal with an interactive, job-controlling bash on it."""
 
