@@ -29,35 +29,46 @@ struct Large : nets::Net {
   }
 };
 
+// Gradients that a user holds on to, and what they were then.
+class Kept {
+ public:
+  void keep(const nets::Net& net, bool alias = false) {
+    for (const at::Tensor& p : net.parameters()) {
+      gradients_.push_back(alias ? p.grad().view({-1}) : p.grad());
+      copies_.push_back(gradients_.back().clone());
+    }
+  }
+  void expect_whole() const {
+    for (size_t i = 0; i < gradients_.size(); ++i) EXPECT(same_bits(gradients_[i], copies_[i]));
+  }
+  void let_go() {
+    gradients_.clear();
+    copies_.clear();
+  }
+
+ private:
+  std::vector<at::Tensor> gradients_, copies_;
+};
+
 }  // namespace
 
 TEST_CASE("buckets: kept gradients are not written in the next step, and outlive everything") {
   check_as_ranks([](const ThreadRank& rank) {
-    std::vector<at::Tensor> kept, copies;
-    const auto keep = [&](const nets::Net& net, bool alias) {
-      for (const at::Tensor& p : net.parameters()) {
-        kept.push_back(alias ? p.grad().view({-1}) : p.grad());
-        copies.push_back(kept.back().clone());
-      }
-    };
-    const auto expect_kept = [&] {
-      for (size_t i = 0; i < kept.size(); ++i) EXPECT(same_bits(kept[i], copies[i]));
-    };
+    Kept kept;
     {
       Training t(rank, nets::mlp(), nets::sgd(), kSmallBuckets);
       Alone alone;
       for (int step = 0; step < 12; ++step) {
         t.train(step, step + 1);
         alone.step(rank.size, step);
-        expect_kept();
-        kept.clear();
-        copies.clear();
-        if (step % 3 == 1) keep(*t.net, step % 2 == 0);  // for one step
+        kept.expect_whole();
+        kept.let_go();
+        if (step % 3 == 1) kept.keep(*t.net, step % 2 == 0);  // for one step
       }
       expect_same(*t.net, *alone.net);
-      keep(*t.net, false);
+      kept.keep(*t.net);
     }
-    expect_kept();
+    kept.expect_whole();
   });
 }
 
@@ -65,21 +76,16 @@ TEST_CASE("buckets: what is kept for one step is not written, whatever else is k
   check_as_ranks([](const ThreadRank& rank) {
     Training t(rank, nets::mlp(), nets::sgd(), kSmallBuckets);
     Alone alone;
-    std::vector<at::Tensor> for_good, kept, copies;
-    const auto expect_kept = [&] {
-      for (size_t i = 0; i < kept.size(); ++i) EXPECT(same_bits(kept[i], copies[i]));
-    };
+    Kept kept;
+    std::vector<at::Tensor> for_good;
     for (int step = 0; step < 8; ++step) {
       t.train(step, step + 1);
       alone.step(rank.size, step);
-      expect_kept();
-      kept.clear();
-      copies.clear();
-      for (const at::Tensor& p : t.net->parameters()) {
-        kept.push_back(p.grad());
-        copies.push_back(p.grad().clone());
-      }
-      if (step == rank.rank) for_good = kept;
+      kept.expect_whole();
+      kept.let_go();
+      kept.keep(*t.net);
+      if (step == rank.rank)
+        for (const at::Tensor& p : t.net->parameters()) for_good.push_back(p.grad());
       if (step != 5) continue;
       // Nor in a step that is void before its gradients are in place.
       t.optimizer->zero_grad();
@@ -87,8 +93,8 @@ TEST_CASE("buckets: what is kept for one step is not written, whatever else is k
       first.mutable_grad() = at::ones_like(first);
       if (rank.rank == 0) first.mutable_grad().set_data(at::zeros({3, 3}));
       EXPECT(contains(error_of([&] { t.optimizer->step(); }), "void on every rank: rank 0"));
-      expect_kept();
-      kept.clear();
+      kept.expect_whole();
+      kept.let_go();
     }
     expect_same(*t.net, *alone.net);
   });
