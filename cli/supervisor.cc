@@ -35,11 +35,11 @@ Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, cons
                start.ignored_signals & ~(1ull << (SIGCHLD - 1))),
       output_(OutputOptions::of(spec)),
       log_(spec, [this](std::string_view line) { output_.say(line, Clock::now()); }),
-      agent_(loop_, carrier.start_agent(spec.hosts.front()),
+      host_(slots.front().host),
+      agent_(loop_, carrier.start_agent(host()),
              {[this](std::string_view bytes) { on_output(bytes); },
               [this](std::string_view words) {
-                output_.say("hvdrun: " + spec_.hosts.front().name + ": " + std::string(words),
-                            Clock::now());
+                output_.say("hvdrun: " + host().name + ": " + std::string(words), Clock::now());
               }}),
       server_(agent_.take_control()),
       membership_(spec.hosts, slots, {.size_min = 0, .start_timeout = spec.start_timeout},
@@ -52,7 +52,7 @@ Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, cons
   for (const auto& sink : output_.sinks())
     loop_.watch(sink->wake_fd(), EPOLLIN, [this](uint32_t) { on_sink(); });
   log_.began(record_.job(), spec);
-  bootstrap_.set_host(0);
+  bootstrap_.set_host(host_);
   bootstrap_.set_job(record_.job());
   bootstrap_.set_stop_grace_ms(int(spec.stop_grace.count()));
   perform(membership_.begin(Clock::now()));

@@ -90,7 +90,7 @@ void Supervisor::on_watch(AgentWatch::Due due) {
     case AgentWatch::Due::kCloseLease:
       if (watch_.excuse(held_by_debugger(agent_process_))) return;
       if (membership_.ending()) say(who + " does not answer; its keeper ends the job");
-      tell(event::AgentLost{0, who + " did not answer for " + silence + " (--agent-timeout)"});
+      tell(event::AgentLost{host_, who + " did not answer for " + silence + " (--agent-timeout)"});
       agent_.close_lease();
       watch_.expect_end(Clock::now());
       break;

@@ -75,7 +75,8 @@ class Supervisor {
   void sweep();
   void write_out();
   ExitStatus finish();
-  std::string agent_name() const { return "the agent on " + spec_.hosts.front().name; }
+  std::string agent_name() const { return "the agent on " + host().name; }
+  const Host& host() const { return spec_.hosts.at(size_t(host_)); }
   void say(const std::string& words) { output_.say("hvdrun: " + words + "\n", Clock::now()); }
   std::optional<TimePoint> job_deadline() const;
   std::optional<TimePoint> next_deadline() const;
@@ -90,6 +91,7 @@ class Supervisor {
   Output output_;
   JobLog log_;
   const std::map<pid_t, unsigned long long> earlier_ = processes_below();  // and when each began
+  const int host_;  // the agent's, an index into the hosts: the one that has the slots
   AgentPipes agent_;
   RendezvousServer server_;
   JobClock clock_;  // its time is what the Membership and the time limit know

@@ -144,6 +144,22 @@ def what_is_accepted_starts_exactly_the_ranks_asked_for():
             expect(seen.stdout.split(), [str(count).encode()] * count, words)
 
 
+def a_host_without_slots_has_no_part_in_the_job():
+    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, "hosts"), "w") as file:
+            file.write("head slots=0\nlocalhost slots=2\n")
+        longer = ["--start-timeout", "4", "--", "sleep", "5"]  # than its agent may take to report
+        jobs = [subprocess.Popen([support.options.hvdrun, *words, *longer], cwd=folder, stdin=subprocess.DEVNULL,
+                                 stderr=subprocess.PIPE) for words in (["-H", "node7:0,localhost:2"], ["--hostfile", "hosts"])]
+        for job in jobs:
+            said = job.communicate(timeout=60)[1]
+            expect(job.returncode, 0, said)
+        seen = subprocess.run([support.options.hvdrun, "-H", "node7:0,localhost:1", "sh", "-c", "kill -9 $PPID; sleep 60"],
+                              timeout=60, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        expect(seen.returncode, 125, seen.stderr)
+        assert b"the agent on localhost" in seen.stderr, seen.stderr
+
+
 def an_output_directory_is_made_with_those_above_it():
     with tempfile.TemporaryDirectory() as folder:
         seen = subprocess.run([support.options.hvdrun, "-np", "2", "--output-filename", "deep/er/logs/", "--no-tag-output",
@@ -169,5 +185,5 @@ support.parse_options()
 of_the_product = [] if support.options.sanitizers else [containers_without_dev_or_proc]
 support.main(how_many_ranks, *of_the_product, options_that_are_not_known_or_not_there_yet, host_lists, host_files, commands,
              places_that_cannot_be_written, a_link_that_anybody_may_have_put_there,
-             what_is_accepted_starts_exactly_the_ranks_asked_for,
+             what_is_accepted_starts_exactly_the_ranks_asked_for, a_host_without_slots_has_no_part_in_the_job,
              an_output_directory_is_made_with_those_above_it, a_dry_run_starts_nothing_and_shows_no_value)
