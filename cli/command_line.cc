@@ -183,12 +183,6 @@ void check_together(const Arguments& arguments, const CommandLine& line) {
     refuse(ErrorCode::kInvalidArgument,
            "the command is an empty word; put one behind the options, as in hvdrun -np 2 ./train");
   }
-  const JobSpec& spec = line.spec;
-  if (spec.size > 0 && !spec.output_ranks.empty() && spec.output_ranks.back() >= spec.size) {
-    refuse(ErrorCode::kInvalidArgument,
-           "--output-ranks names rank " + std::to_string(spec.output_ranks.back()) + ", but -np " +
-               std::to_string(spec.size) + " starts ranks 0 to " + std::to_string(spec.size - 1));
-  }
 }
 
 }  // namespace

@@ -289,6 +289,15 @@ std::optional<Refusal> check_result_file(const JobSpec& spec) {
                                  "; name another file"};
 }
 
+// Whether what --output-ranks names is there; how many ranks there are is not said by -np alone.
+std::optional<Refusal> check_output_ranks(const JobSpec& spec) {
+  if (spec.output_ranks.empty() || spec.output_ranks.back() < spec.size) return std::nullopt;
+  return Refusal{kExitUsage,
+                 "--output-ranks names rank " + std::to_string(spec.output_ranks.back()) +
+                     ", but the last of " + std::to_string(spec.size) + " ranks is " +
+                     std::to_string(spec.size - 1) + "; leave it out or start more ranks"};
+}
+
 // What bare containers lack: without the one a rank would read what is its agent's, without the
 // other hvdrun does not find its own program.
 std::optional<Refusal> check_container() {
@@ -309,7 +318,8 @@ std::optional<Refusal> check_container() {
 }  // namespace
 
 std::optional<Refusal> check_job(const JobSpec& spec, const std::string& path) {
-  auto refusal = check_container();
+  auto refusal = check_output_ranks(spec);
+  if (!refusal) refusal = check_container();
   if (!refusal)
     refusal = spec.directory.empty() ? check_working_directory() : check_directory(spec.directory);
   if (!refusal) refusal = check_command(spec, path);

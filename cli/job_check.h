@@ -14,9 +14,9 @@ struct Refusal {
   std::string message;  // one line
 };
 
-// Looks at what a container may lack, the working directory, the command (in `path`, a PATH, unless
-// -x sets another), and at where output and result are to be written. Changes nothing. `spec.size`
-// must be known.
+// Looks at which ranks' output is wanted, what a container may lack, the working directory, the
+// command (in `path`, a PATH, unless -x sets another), and at where output and result are to be
+// written. Changes nothing. `spec.size` must be known.
 std::optional<Refusal> check_job(const JobSpec& spec, const std::string& path);
 
 }  // namespace hvd

@@ -344,8 +344,6 @@ TEST_CASE("command line: what is wrong and what to do is said in one line") {
        "--output-ranks takes a list of ranks such as 0,2-5, not \"3-1\""},
       {{"--output-ranks", "0,,1", "ls"},
        "--output-ranks takes a list of ranks such as 0,2-5, not \"0,,1\""},
-      {{"-np", "2", "--output-ranks", "0,2", "ls"},
-       "--output-ranks names rank 2, but -np 2 starts ranks 0 to 1"},
       {{"-x", "=1", "ls"}, "-x takes NAME or NAME=VALUE, not \"=1\""},
       {{"-x", "A\tB=1", "ls"}, "-x takes NAME or NAME=VALUE, not \"A\\x09B=1\""},
       {{"-H", "a", "--hostfile", "f", "ls"},

@@ -179,6 +179,16 @@ TEST_CASE("job check: a working directory that is not one is 2") {
         "2 --wdir \"" + folder.in("file") + "\" cannot be used: Not a directory");
 }
 
+TEST_CASE("job check: ranks whose output is wanted have to be there") {
+  JobSpec spec = job({"true"});
+  spec.output_ranks = {0, 1};
+  CHECK(check(spec) == "ok");
+  spec.output_ranks = {0, 5};
+  CHECK(check(spec) ==
+        "2 --output-ranks names rank 5, but the last of 2 ranks is 1; leave it out or start more "
+        "ranks");
+}
+
 TEST_CASE("job check: a working directory that is gone is 2, unless --wdir names another") {
   const Folder folder, gone;
   const Inside inside(folder);

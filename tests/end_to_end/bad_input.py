@@ -62,6 +62,8 @@ def options_that_are_not_known_or_not_there_yet():
         refused(folder, ["-np", "2", "--timeout", "soon", *TOUCH], 2, "--timeout takes")
         refused(folder, ["-np", "2", *TOUCH], 2, "HOROVOD_START_TIMEOUT",
                 environment={**os.environ, "HOROVOD_START_TIMEOUT": "soon"})
+        for hosts in (["-np", "2"], ["-H", "localhost:2"]):
+            refused(folder, [*hosts, "--output-ranks", "0,5", *TOUCH], 2, "--output-ranks names rank 5")
 
 
 def host_lists():
