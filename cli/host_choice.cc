@@ -115,11 +115,13 @@ void find_hosts(CommandLine& line) {
     const std::string shown = shell_word(path);
     const FileText text = read_file(path, kHostTextBytesMax);
     if (text.error == EFBIG) {
-      throw Error(ErrorCode::kInvalidArgument, shown + ": a host file has at most 1 MiB");
+      throw Error(ErrorCode::kInvalidArgument,
+                  shown + ": a host file has at most 1 MiB; name another by --hostfile");
     }
     if (text.error != 0) {
       throw Error(ErrorCode::kInvalidArgument, "the host file " + quoted(path) +
-                                                   " cannot be read: " + std::strerror(text.error));
+                                                   " cannot be read: " + std::strerror(text.error) +
+                                                   "; check the path behind --hostfile");
     }
     given = parse_host_file(text.bytes, shown);
   }

@@ -61,12 +61,12 @@ std::optional<int> read_number(std::string_view digits, int most) {
   return number;
 }
 
-// `more` lists the characters allowed beside letters and digits.
-void check_letters(const Piece& piece, const char* what, std::string_view more) {
+void check_letters(const Piece& piece, const char* what) {
   for (size_t i = 0; i < piece.text.size(); ++i) {
     const char c = piece.text[i];
-    if (is_letter_or_digit(c) || more.find(c) != more.npos) continue;
-    refuse(piece.sub(i), quoted(piece.text) + " is not " + what + ": it holds " + quoted({&c, 1}));
+    if (is_letter_or_digit(c) || c == '.' || c == '_' || c == '-') continue;
+    refuse(piece.sub(i), quoted(piece.text) + " is not " + what + ": it holds " + quoted({&c, 1}) +
+                             "; use letters, digits, dots, dashes and underscores");
   }
 }
 
@@ -77,7 +77,7 @@ void check_name(const Piece& piece, const std::string& name) {
   }
   if (name.front() == '-' || name.front() == '.') {
     refuse(piece, quoted(name) + " is not a host name: it begins with " +
-                      quoted(std::string_view(name).substr(0, 1)));
+                      quoted(std::string_view(name).substr(0, 1)) + "; leave that out");
   }
 }
 
@@ -91,8 +91,8 @@ int read_slots(const Piece& piece) {
 
 void read_user(const Piece& piece, std::string& user) {
   if (piece.text.empty()) refuse(piece, "there is no user before \"@\"; write user@host");
-  check_letters(piece, "a user", "._-");
-  if (piece.text[0] == '-') refuse(piece, "a user name cannot begin with \"-\"");
+  check_letters(piece, "a user");
+  if (piece.text[0] == '-') refuse(piece, "a user name cannot begin with \"-\"; leave that out");
   if (piece.text.size() > kUserBytesMax) {
     refuse(piece, "the user name " + quoted(piece.text) + " is longer than 64 bytes");
   }
@@ -134,7 +134,7 @@ std::vector<std::string> expand_names(const Piece& pattern) {
   for (Piece rest = pattern; !rest.text.empty();) {
     const size_t open = std::min(rest.text.find('['), rest.text.size());
     const Piece plain = rest.sub(0, open);
-    check_letters(plain, "a host name", "._-");
+    check_letters(plain, "a host name");
     // Looked at before it is copied for every name.
     if (plain.text.size() > kNameBytesMax) check_name(pattern, std::string(plain.text));
     for (std::string& name : names) name += plain.text;
@@ -165,7 +165,7 @@ void check_address(const Piece& piece) {
   const std::string_view zone = piece.text.substr(percent);
   in6_addr parsed;
   const bool zone_fits = zone.size() != 1 && zone.size() <= 16;  // "%" and an interface's name
-  if (zone.size() > 1) check_letters(piece.sub(percent + 1), "an interface", "._-");
+  if (zone.size() > 1) check_letters(piece.sub(percent + 1), "an interface");
   // An address with a zero byte in it would end there for inet_pton.
   const bool whole = address.find('\0') == address.npos;
   if (!zone_fits || !whole || inet_pton(AF_INET6, address.c_str(), &parsed) != 1) {
@@ -301,7 +301,8 @@ std::vector<GivenHost> parse_host_list(std::string_view text) {
 
 std::vector<GivenHost> parse_host_file(std::string_view text, std::string_view file_name) {
   const std::string name(file_name);
-  if (text.size() > kHostTextBytesMax) refuse_at(name, "a host file has at most 1 MiB");
+  if (text.size() > kHostTextBytesMax)
+    refuse_at(name, "a host file has at most 1 MiB; name another by --hostfile");
   std::vector<GivenHost> hosts;
   size_t line_number = 1;
   try {

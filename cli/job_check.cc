@@ -23,6 +23,8 @@ namespace hvd {
 namespace {
 
 constexpr size_t kExampleBytesMax = 200;  // of a command in a message
+constexpr int kOwnDescriptors = 24;       // what hvdrun opens for itself and its agent, and a few
+constexpr const char* kRaiseLimit = "raise the limit on open files (ulimit -n)";
 
 // What stat() and access() say of a path, as exec would see it.
 struct Look {
@@ -87,9 +89,9 @@ std::string example(const JobSpec& spec, std::vector<std::string> start) {
   return "hvdrun -np " + std::to_string(spec.size) + " " + shell_words(start, kExampleBytesMax);
 }
 
-// The advice for a file that is there but has no permission to be executed.
-std::string how_to_run(const JobSpec& spec, const std::vector<std::string>& entries) {
-  const std::string& name = spec.command[0];
+// The advice for a file that is there, as the command `name`, but that the kernel cannot run.
+std::string how_to_run(const JobSpec& spec, const std::vector<std::string>& entries,
+                       const std::string& name) {
   std::string unused;
   if (name.ends_with(".py")) {
     const bool only_python3 = find_program(entries, "python", unused).empty() &&
@@ -113,7 +115,7 @@ std::optional<Refusal> check_first_bytes(const JobSpec& spec, const std::string&
     if (start.find('\0') != start.npos) return std::nullopt;  // some kind of program
     return Refusal{kExitNotExecutable,
                    quoted(name) + " is neither a program nor a script with a #! line; " +
-                       (name.ends_with(".py") ? how_to_run(spec, entries)
+                       (name.ends_with(".py") ? how_to_run(spec, entries, name)
                                               : "try: " + example(spec, {"sh", name}))};
   }
   std::string_view line = start.substr(2, start.find('\n') - 2);
@@ -126,6 +128,12 @@ std::optional<Refusal> check_first_bytes(const JobSpec& spec, const std::string&
                      "it"};
 }
 
+Refusal not_executable(const JobSpec& spec, const std::vector<std::string>& entries,
+                       const std::string& name) {
+  return {kExitNotExecutable,
+          quoted(name) + " has no permission to be executed; " + how_to_run(spec, entries, name)};
+}
+
 std::optional<Refusal> check_path_command(const JobSpec& spec,
                                           const std::vector<std::string>& entries) {
   const std::string& name = spec.command[0];
@@ -135,16 +143,15 @@ std::optional<Refusal> check_path_command(const JobSpec& spec,
     const int code = look.error == EACCES ? kExitNotExecutable : kExitNotFound;
     return Refusal{code, "command " + quoted(name) +
                              (spec.directory.empty() ? "" : " in " + quoted(spec.directory)) +
-                             " cannot be started: " + std::strerror(look.error)};
+                             " cannot be started: " + std::strerror(look.error) +
+                             "; check its path" +
+                             (look.error == EACCES ? " and who may enter its folders" : "")};
   }
   if (look.is_directory) {
     return Refusal{kExitNotExecutable,
                    quoted(name) + " is a directory; name the program in it to run"};
   }
-  if (!look.may_execute) {
-    return Refusal{kExitNotExecutable, quoted(name) + " has no permission to be executed; " +
-                                           how_to_run(spec, entries)};
-  }
+  if (!look.may_execute) return not_executable(spec, entries, name);
   return check_first_bytes(spec, path, entries);
 }
 
@@ -152,22 +159,16 @@ std::optional<Refusal> check_command(const JobSpec& spec, const std::string& pat
   const std::string& name = spec.command[0];
   const std::vector<std::string> entries = path_entries(spec, path);
   if (name.find('/') != name.npos) return check_path_command(spec, entries);
-  std::string not_executable;
-  const std::string program = find_program(entries, name, not_executable);
+  std::string without_permission;
+  const std::string program = find_program(entries, name, without_permission);
   if (!program.empty()) return check_first_bytes(spec, program, entries);
-  if (!not_executable.empty()) {
-    return Refusal{kExitNotExecutable,
-                   quoted(not_executable) + " has no permission to be executed"};
-  }
+  if (!without_permission.empty()) return not_executable(spec, entries, without_permission);
   const std::string missing = "command " + quoted(name) + " is not found on the PATH; ";
   const Look here = look_at(seen_from(spec.directory, name));
   if (here.is_program()) {
     return Refusal{kExitNotFound, missing + "try: " + example(spec, {"./" + name})};
   }
-  if (here.error == 0 && !here.is_directory) {
-    return Refusal{kExitNotExecutable, quoted(name) + " has no permission to be executed; " +
-                                           how_to_run(spec, entries)};
-  }
+  if (here.error == 0 && !here.is_directory) return not_executable(spec, entries, name);
   return Refusal{kExitNotFound, missing + "check its spelling or give its path"};
 }
 
@@ -180,11 +181,12 @@ std::optional<Refusal> check_working_directory() {
 
 std::optional<Refusal> check_directory(const std::string& path) {
   const Look look = look_at(path);
-  const std::string start = "--wdir " + quoted(path) + " cannot be used: ";
-  if (look.error != 0) return Refusal{kExitUsage, start + std::strerror(look.error)};
-  if (!look.is_directory) return Refusal{kExitUsage, start + std::strerror(ENOTDIR)};
-  if (!look.may_execute) return Refusal{kExitUsage, start + std::strerror(EACCES)};
-  return std::nullopt;
+  int error = look.error;
+  if (error == 0 && !look.is_directory) error = ENOTDIR;
+  if (error == 0 && !look.may_execute) error = EACCES;
+  if (error == 0) return std::nullopt;
+  return Refusal{kExitUsage, "--wdir " + quoted(path) + " cannot be used: " + std::strerror(error) +
+                                 "; name another directory"};
 }
 
 std::string parent_of(const std::string& path) {
@@ -289,6 +291,21 @@ std::optional<Refusal> check_result_file(const JobSpec& spec) {
                                  "; name another file"};
 }
 
+// Whether each rank can have its files: found out before an earlier job's files are emptied.
+std::optional<Refusal> check_descriptors(const JobSpec& spec) {
+  const int files = spec.size * int(std::size(kRankFiles));
+  std::vector<UniqueFd> held(size_t(files + kOwnDescriptors));
+  for (UniqueFd& one : held) {
+    one.reset(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (one) continue;
+    const std::string reason = std::strerror(errno);
+    return Refusal{kExitOwnFailure, "the " + std::to_string(files) +
+                                        " files of --output-filename cannot all be open: " +
+                                        reason + "; " + kRaiseLimit};
+  }
+  return std::nullopt;
+}
+
 // Whether what --output-ranks names is there; how many ranks there are is not said by -np alone.
 std::optional<Refusal> check_output_ranks(const JobSpec& spec) {
   if (spec.output_ranks.empty() || spec.output_ranks.back() < spec.size) return std::nullopt;
@@ -302,10 +319,10 @@ std::optional<Refusal> check_output_ranks(const JobSpec& spec) {
 // other hvdrun does not find its own program.
 std::optional<Refusal> check_container() {
   const auto refusal = [](const std::string& what, const std::string& where) {
-    const bool descriptors = errno == EMFILE || errno == ENFILE;
-    return Refusal{kExitOwnFailure, what + ": " + std::strerror(errno) +
-                                        (descriptors ? "; raise the limit on open files (ulimit -n)"
-                                                     : "; the container needs " + where)};
+    const int error = errno;
+    const bool descriptors = error == EMFILE || error == ENFILE;
+    const std::string advice = descriptors ? kRaiseLimit : "the container needs " + where;
+    return Refusal{kExitOwnFailure, what + ": " + std::strerror(error) + "; " + advice};
   };
   if (!UniqueFd(open("/dev/null", O_RDWR | O_CLOEXEC)))
     return refusal("/dev/null cannot be opened", "/dev mounted");
@@ -325,6 +342,7 @@ std::optional<Refusal> check_job(const JobSpec& spec, const std::string& path) {
   if (!refusal) refusal = check_command(spec, path);
   if (!refusal && !spec.output_directory.empty()) {
     refusal = check_output_directory(spec);
+    if (!refusal) refusal = check_descriptors(spec);
   }
   if (!refusal && !spec.result_file.empty()) refusal = check_result_file(spec);
   return refusal;

@@ -29,8 +29,8 @@ void say(const std::string& words) { std::fprintf(stderr, "hvdrun: %s\n", words.
 
 void print(const std::string& text) {
   if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) {
-    throw Error(ErrorCode::kUnavailable,
-                std::string("cannot write to standard output: ") + std::strerror(errno));
+    throw Error(ErrorCode::kUnavailable, std::string("cannot write to standard output: ") +
+                                             std::strerror(errno) + "; send it somewhere else");
   }
 }
 

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "cli/pipe.h"
 #include "cli/rank_folder.h"
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
@@ -47,14 +48,20 @@ std::vector<LineTagger::Tag> console_tags(const OutputOptions& options, int fd) 
   return all;
 }
 
+[[noreturn]] void refuse(const std::string& what, int error) {
+  if (error == EMFILE || error == ENFILE)  // says nothing about the directory
+    throw Error(ErrorCode::kUnavailable, "cannot " + what + ": " + error_text(error));
+  throw Error(ErrorCode::kInvalidArgument,
+              "cannot " + what + ": " + error_text(error) +
+                  "; give --output-filename a directory that can be written");
+}
+
 // And those above it.
 void make_folder(const std::string& path) {
   for (size_t slash = path.find('/', 1); slash != path.npos; slash = path.find('/', slash + 1))
     mkdir(path.substr(0, slash).c_str(), 0777);  // the last one tells whether this worked
   if (mkdir(path.c_str(), 0777) == 0 || errno == EEXIST) return;
-  throw Error(ErrorCode::kInvalidArgument,
-              "cannot make the output directory " + path + ": " + std::strerror(errno) +
-                  "; give --output-filename a directory that can be written");
+  refuse("make the output directory " + path, errno);
 }
 
 }  // namespace
@@ -101,8 +108,7 @@ void Output::open_files() {
       UniqueFd file(open(name.c_str(),
                          O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666));
       if (!file || fcntl(file.get(), F_SETFL, O_WRONLY) != 0) {
-        throw Error(ErrorCode::kInvalidArgument,
-                    "cannot write the output file " + name + ": " + std::strerror(errno));
+        refuse("write the output file " + name, errno);
       }
       fds.push_back(file.get());
       names.push_back(name);

@@ -36,7 +36,7 @@ struct OutputOptions {
 
 class Output {
  public:
-  // Throws kInvalidArgument when the files cannot be made.
+  // Throws kInvalidArgument when the files cannot be made, kUnavailable when no descriptor is left.
   explicit Output(OutputOptions options);
 
   void feed(std::string_view bytes,

@@ -130,10 +130,16 @@ TEST_CASE("host choice: a host file is read, and one that cannot be is named") {
   std::ofstream(path) << "localhost slots=three\n";
   CHECK_THROWS_WITH(find_hosts(line), Catch::StartsWith(std::string(path) + ":1: "));
   std::ofstream(path) << std::string(2 << 20, '\n');
-  CHECK_THROWS_WITH(find_hosts(line), std::string(path) + ": a host file has at most 1 MiB");
+  CHECK_THROWS_WITH(
+      find_hosts(line),
+      std::string(path) + ": a host file has at most 1 MiB; name another by --hostfile");
   unlink(path);
-  CHECK_THROWS_WITH(find_hosts(line), "the host file \"" + std::string(path) +
-                                          "\" cannot be read: No such file or directory");
+  CHECK_THROWS_WITH(find_hosts(line),
+                    "the host file \"" + std::string(path) +
+                        "\" cannot be read: No such file or directory; check the path "
+                        "behind --hostfile");
   line.host_file = "/";
-  CHECK_THROWS_WITH(find_hosts(line), "the host file \"/\" cannot be read: Is a directory");
+  CHECK_THROWS_WITH(
+      find_hosts(line),
+      "the host file \"/\" cannot be read: Is a directory; check the path behind --hostfile");
 }

@@ -37,6 +37,8 @@ std::string file(std::string_view input) {
 
 using namespace std::string_literals;
 
+const std::string kLetters = "; use letters, digits, dots, dashes and underscores";
+
 }  // namespace
 
 TEST_CASE("hosts: a list is read in order, counts and users are optional") {
@@ -79,7 +81,7 @@ TEST_CASE("hosts: ranges stand for many names") {
 }
 
 TEST_CASE("hosts: a bad list is refused with the column") {
-  const std::pair<std::string, const char*> table[] = {
+  const std::pair<std::string, std::string> table[] = {
       {"", "-H, column 1: the list is empty; write localhost:2"},
       {" \t", "-H, column 1: the list is empty; write localhost:2"},
       {"a:",
@@ -99,20 +101,21 @@ TEST_CASE("hosts: a bad list is refused with the column") {
        "-H, column 1: \"::1:2\" has more than one colon; an IPv6 address goes in brackets, as in "
        "[::1]:2"},
       {"-oProxyCommand=x",
-       "-H, column 15: \"-oProxyCommand=x\" is not a host name: it holds \"=\""},
+       "-H, column 15: \"-oProxyCommand=x\" is not a host name: it holds \"=\"" + kLetters},
       {"-oProxyCommand",
-       "-H, column 1: \"-oProxyCommand\" is not a host name: it begins with \"-\""},
-      {".a", "-H, column 1: \".a\" is not a host name: it begins with \".\""},
-      {"a$(reboot)", "-H, column 2: \"a$(reboot)\" is not a host name: it holds \"$\""},
-      {"a b", "-H, column 2: \"a b\" is not a host name: it holds \" \""},
-      {"a\0b"s, "-H, column 2: \"a\\x00b\" is not a host name: it holds \"\\x00\""},
-      {"\xc3\xa9", "-H, column 1: \"\\xc3\\xa9\" is not a host name: it holds \"\\xc3\""},
+       "-H, column 1: \"-oProxyCommand\" is not a host name: it begins with \"-\"; leave that out"},
+      {".a", "-H, column 1: \".a\" is not a host name: it begins with \".\"; leave that out"},
+      {"a$(reboot)", "-H, column 2: \"a$(reboot)\" is not a host name: it holds \"$\"" + kLetters},
+      {"a b", "-H, column 2: \"a b\" is not a host name: it holds \" \"" + kLetters},
+      {"a\0b"s, "-H, column 2: \"a\\x00b\" is not a host name: it holds \"\\x00\"" + kLetters},
+      {"\xc3\xa9",
+       "-H, column 1: \"\\xc3\\xa9\" is not a host name: it holds \"\\xc3\"" + kLetters},
       {"@a", "-H, column 1: there is no user before \"@\"; write user@host"},
       {"u@", "-H, column 3: there is no host name behind \"@\"; write user@host"},
-      {"-l@a", "-H, column 1: a user name cannot begin with \"-\""},
-      {"u v@a", "-H, column 2: \"u v\" is not a user: it holds \" \""},
+      {"-l@a", "-H, column 1: a user name cannot begin with \"-\"; leave that out"},
+      {"u v@a", "-H, column 2: \"u v\" is not a user: it holds \" \"" + kLetters},
       {"n[1-4", "-H, column 2: \"[\" is not closed by \"]\""},
-      {"n1-4]", "-H, column 5: \"n1-4]\" is not a host name: it holds \"]\""},
+      {"n1-4]", "-H, column 5: \"n1-4]\" is not a host name: it holds \"]\"" + kLetters},
       {"n[4-1]", "-H, column 3: a range is one like 1-4 or 01-03,7, not \"4-1\""},
       {"n[]", "-H, column 3: a range is one like 1-4 or 01-03,7, not \"\""},
       {"n[1,]", "-H, column 5: a range is one like 1-4 or 01-03,7, not \"\""},
@@ -161,7 +164,7 @@ TEST_CASE("hosts: a file has a host a line, in any of the known forms") {
 }
 
 TEST_CASE("hosts: a bad file is refused with its line") {
-  const std::pair<std::string, const char*> table[] = {
+  const std::pair<std::string, std::string> table[] = {
       {"", "hosts.txt: no host is in this file; write lines like localhost slots=2"},
       {"# a\n\n", "hosts.txt: no host is in this file; write lines like localhost slots=2"},
       {"a\nb slots=x\n", "hosts.txt:2: a number of slots is one from 0 to 65535, not \"x\""},
@@ -178,17 +181,20 @@ TEST_CASE("hosts: a bad file is refused with its line") {
        "hosts.txt:2: a number of slots is one from 0 to 65535, not \"x\""},
       {"a\n\xef\xbb\xbf"
        "b\n",
-       "hosts.txt:2: \"\\xef\\xbb\\xbfb\" is not a host name: it holds \"\\xef\""},
+       "hosts.txt:2: \"\\xef\\xbb\\xbfb\" is not a host name: it holds \"\\xef\"" + kLetters},
       {"a =2\n", "hosts.txt:1: behind the host stand words like slots=2, not \"=2\""},
       {"a:2 slots=2\n", "hosts.txt:1: the number of slots is given twice; leave \"slots=2\" out"},
       {"a slots=1 slots=2\n",
        "hosts.txt:1: the number of slots is given twice; leave \"slots=2\" out"},
       {"a,b\n", "hosts.txt:1: a line holds one host, but \"a,b\" has a comma"},
       {"a\n:2\n", "hosts.txt:2: there is no host name before the colon; write name:2"},
-      {"a\n-x slots=2\n", "hosts.txt:2: \"-x\" is not a host name: it begins with \"-\""},
-      {"a\0\n"s, "hosts.txt:1: \"a\\x00\" is not a host name: it holds \"\\x00\""},
-      {"\177ELF\x02\n", "hosts.txt:1: \"\\x7fELF\\x02\" is not a host name: it holds \"\\x7f\""},
+      {"a\n-x slots=2\n",
+       "hosts.txt:2: \"-x\" is not a host name: it begins with \"-\"; leave that out"},
+      {"a\0\n"s, "hosts.txt:1: \"a\\x00\" is not a host name: it holds \"\\x00\"" + kLetters},
+      {"\177ELF\x02\n",
+       "hosts.txt:1: \"\\x7fELF\\x02\" is not a host name: it holds \"\\x7f\"" + kLetters},
   };
   for (const auto& [input, expected] : table) CHECK(file(input) == expected);
-  CHECK(file(std::string(2 << 20, '\n')) == "hosts.txt: a host file has at most 1 MiB");
+  CHECK(file(std::string(2 << 20, '\n')) ==
+        "hosts.txt: a host file has at most 1 MiB; name another by --hostfile");
 }

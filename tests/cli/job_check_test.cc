@@ -12,6 +12,7 @@
 
 #include "runtime/base/unique_fd.h"
 #include "tests/support/catch.h"
+#include "tests/support/few_descriptors.h"
 
 using namespace hvd;
 
@@ -107,9 +108,9 @@ TEST_CASE("job check: a command that is not there is 127") {
   CHECK(check(job({"./no-such"}, folder.path())) == "127 command \"./no-such\" in \"" +
                                                         folder.path() +
                                                         "\" cannot be started: No such file or "
-                                                        "directory");
+                                                        "directory; check its path");
   CHECK(check(job({"/dev/null/x"})) ==
-        "127 command \"/dev/null/x\" cannot be started: Not a directory");
+        "127 command \"/dev/null/x\" cannot be started: Not a directory; check its path");
   CHECK(check(job({"run", "a b"}, folder.path())) ==
         "127 command \"run\" is not found on the PATH; try: hvdrun -np 2 ./run 'a b'");
 }
@@ -125,7 +126,9 @@ TEST_CASE("job check: a command that cannot be run is 126, with the way to run i
         "126 \"./train.py\" has no permission to be executed; try: hvdrun -np 2 python ./train.py "
         "--lr 1");
   CHECK(check(job({"train.py"}, folder.path()), "/bin:.") ==
-        "126 \"" + folder.path() + "/./train.py\" has no permission to be executed");
+        "126 \"" + folder.path() +
+            "/./train.py\" has no permission to be executed; try: hvdrun -np 2 python " +
+            folder.path() + "/./train.py");
   CHECK(check(job({"./go.sh"}, folder.path())) ==
         "126 \"./go.sh\" has no permission to be executed; try: hvdrun -np 2 sh ./go.sh");
   CHECK(check(job({"./data"}, folder.path())) ==
@@ -174,9 +177,11 @@ TEST_CASE("job check: a working directory that is not one is 2") {
   const Folder folder;
   folder.write("file", "x", 0644);
   CHECK(check(job({"true"}, folder.in("gone"))) ==
-        "2 --wdir \"" + folder.in("gone") + "\" cannot be used: No such file or directory");
+        "2 --wdir \"" + folder.in("gone") +
+            "\" cannot be used: No such file or directory; name another directory");
   CHECK(check(job({"true"}, folder.in("file"))) ==
-        "2 --wdir \"" + folder.in("file") + "\" cannot be used: Not a directory");
+        "2 --wdir \"" + folder.in("file") +
+            "\" cannot be used: Not a directory; name another directory");
 }
 
 TEST_CASE("job check: ranks whose output is wanted have to be there") {
@@ -187,6 +192,18 @@ TEST_CASE("job check: ranks whose output is wanted have to be there") {
   CHECK(check(spec) ==
         "2 --output-ranks names rank 5, but the last of 2 ranks is 1; leave it out or start more "
         "ranks");
+}
+
+TEST_CASE("job check: a limit that the files of --output-filename exceed is 125") {
+  const Folder folder;
+  JobSpec spec = job({"true"});
+  spec.size = 11;
+  const FewDescriptors few(22);
+  CHECK(check(spec) == "ok");
+  spec.output_directory = folder.path();
+  CHECK(check(spec) ==
+        "125 the 22 files of --output-filename cannot all be open: Too many open files; raise the "
+        "limit on open files (ulimit -n)");
 }
 
 TEST_CASE("job check: a working directory that is gone is 2, unless --wdir names another") {

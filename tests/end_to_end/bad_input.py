@@ -1,5 +1,7 @@
 """Bad input: one line that says what is wrong and what to do, the right exit status, and nothing started."""
 import os
+import re
+import resource
 import subprocess
 import tempfile
 
@@ -9,16 +11,22 @@ from support import expect
 UNCHANGED = dict(os.environ)
 
 
-def refused(folder, words, status, *parts, environment=None, output=subprocess.PIPE):
+def says_what_to_do(text):
+    """Behind a semicolon, or by what would be right in place of the user's own words, which are quoted."""
+    return re.search(r"; \w|: try|, not | takes ", re.sub('"[^"]*"', '""', text))
+
+
+def refused(folder, words, status, *parts, environment=None, output=subprocess.PIPE, before=None):
     """hvdrun with these words and a command that would leave a trace; it must not."""
     trace = os.path.join(folder, "trace")
     words = [trace if word == "TRACE" else word for word in words]
     seen = subprocess.run([support.options.hvdrun, *words], cwd=folder, env=environment or UNCHANGED, timeout=30,
-                          stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE)
+                          stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE, preexec_fn=before)
     text = seen.stderr.decode()
     expect(seen.returncode, status, (words, text))
     expect(seen.stdout or b"", b"", words)
     assert text.startswith("hvdrun: ") and text.endswith("\n") and text.count("\n") == 1 and len(text) < 1000, text
+    assert says_what_to_do(text), text
     for part in parts:
         assert part in text, f"no {part!r} in {text!r}"
     assert not os.path.exists(trace), f"{words} started something"
@@ -109,6 +117,19 @@ def places_that_cannot_be_written():
             refused(folder, ["--help"], 125, "No space left", output=full)
 
 
+def a_limit_that_the_output_files_exceed():
+    with tempfile.TemporaryDirectory() as folder:
+        os.makedirs(os.path.join(folder, "logs/rank.00"))
+        earlier = os.path.join(folder, "logs/rank.00/stdout")
+        with open(earlier, "w") as file:
+            file.write("of an earlier job")
+        refused(folder, ["-np", "32", "--output-filename", "logs", *TOUCH], 125, "64 files", "ulimit -n",
+                before=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60)))
+        expect(os.listdir(os.path.join(folder, "logs")), ["rank.00"])
+        with open(earlier) as file:
+            expect(file.read(), "of an earlier job")
+
+
 def a_link_that_anybody_may_have_put_there():
     if os.geteuid() != 0:
         return "left out: only root can make another user's link"
@@ -186,6 +207,6 @@ support.parse_options()
 # AddressSanitizer itself needs /proc.
 of_the_product = [] if support.options.sanitizers else [containers_without_dev_or_proc]
 support.main(how_many_ranks, *of_the_product, options_that_are_not_known_or_not_there_yet, host_lists, host_files, commands,
-             places_that_cannot_be_written, a_link_that_anybody_may_have_put_there,
+             places_that_cannot_be_written, a_limit_that_the_output_files_exceed, a_link_that_anybody_may_have_put_there,
              what_is_accepted_starts_exactly_the_ranks_asked_for, a_host_without_slots_has_no_part_in_the_job,
              an_output_directory_is_made_with_those_above_it, a_dry_run_starts_nothing_and_shows_no_value)

@@ -2,10 +2,8 @@
 // nobody is left. The test is the agent: a subreaper with real children.
 #include "cli/agent/job_processes.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +17,7 @@
 #include "cli/pipe.h"
 #include "cli/subprocess.h"
 #include "tests/support/catch.h"
+#include "tests/support/few_descriptors.h"
 
 namespace hvd {
 namespace {
@@ -98,24 +97,6 @@ struct Job {
   JobProcesses processes;
 };
 
-// This process may open no descriptor but in place of one that it closes.
-class NoDescriptors {
- public:
-  NoDescriptors() {
-    getrlimit(RLIMIT_NOFILE, &before_);
-    const rlimit few{64, before_.rlim_max};
-    setrlimit(RLIMIT_NOFILE, &few);
-    for (int fd; (fd = fcntl(0, F_DUPFD_CLOEXEC, 3)) >= 0;) taken_.emplace_back(fd);
-  }
-  ~NoDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
-  NoDescriptors(const NoDescriptors&) = delete;
-  NoDescriptors& operator=(const NoDescriptors&) = delete;
-
- private:
-  rlimit before_{};
-  std::vector<UniqueFd> taken_;
-};
-
 // A worker, a child of a session of its own, and an orphan.
 const char* const kFamily =
     "setsid sh -c 'echo up; exec sleep 300' & (sh -c 'echo up; exec sleep 300' &); echo up; "
@@ -163,7 +144,7 @@ TEST_CASE("job processes: all are found, stopped and ended when no descriptor is
   Job job;
   const pid_t shell = job.start(kStubborn, 2);
   {
-    const NoDescriptors none;
+    const FewDescriptors none(0);
     REQUIRE(descendants(getpid()).empty());
     CHECK(job.processes.all().size() >= 2);
     job.processes.suspend();
