@@ -70,8 +70,8 @@ constexpr Option kOptions[] = {
     {"--verbose", "", "", kOutput, kWorks,
      "log each step of the job on stderr: --log-level debug, but for hvdrun alone", ""},
     {"--log-level", "", "LEVEL", kOutput, kWorks,
-     "what hvdrun and the ranks' libhvd log: trace, debug, info, warning (the default), error or "
-     "fatal",
+     "what hvdrun logs: trace, debug, info, warning (the default), error or fatal; with the last "
+     "two the ranks' libhvd leaves out its stall warning",
      "HOROVOD_LOG_LEVEL"},
 
     {"-h", "", "", kInformation, kWorks, "the most used options and three examples", ""},

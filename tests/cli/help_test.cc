@@ -29,6 +29,12 @@ TEST_CASE("help: every spelling of every option is in the full help and in the m
   }
 }
 
+TEST_CASE("help: the level is hvdrun's, and decides on libhvd's stall warning alone") {
+  const std::string text(find_option("--log-level")->text);
+  CHECK(has(text, "what hvdrun logs: "));
+  CHECK(has(text, "with the last two the ranks' libhvd leaves out its stall warning"));
+}
+
 TEST_CASE("help: no line is longer than 80 columns") {
   for (const std::string& text : {short_help(), full_help()}) {
     std::istringstream lines(text);
