@@ -251,6 +251,15 @@ def readmes(tree):
     for folder in sorted({name.rpartition("/")[0] for name in tree.code if not name.startswith("tests/")}):
         if folder != "runtime/include/hvd" and f"{folder}/README.md".lstrip("/") not in tree.text:
             yield folder or ".", 1, "no README.md that says what the folder does"
+    for name in tree.code:
+        folder, _, file = name.rpartition("/")
+        readme, stem = f"{folder}/README.md", re.sub(r"(_impl)?\.h$", "", file)
+        if name.startswith("tests/"):
+            readme, stem = "tests/README.md", name.split("/")[1]
+        elif not file.endswith(".h") or file.endswith("-inl.h"):
+            continue
+        if readme in tree.text and not re.search(rf"\b{re.escape(stem)}\b", tree.text[readme]):
+            yield readme, 1, f"does not tell of {stem}"
 
 
 RULES = (include_table, first_lines, sizes, bans, file_names, unused, headers_guarded, own_header_first, readmes)

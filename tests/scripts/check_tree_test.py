@@ -11,12 +11,12 @@ import cxx_text
 
 CLEAN = {
     "CMakeLists.txt": "add_subdirectory(cli)\n",
-    "cli/README.md": "# cli\n",
+    "cli/README.md": "# cli: `hosts`, `slots`\n",
     "cli/CMakeLists.txt": "hvd_library(cli SOURCES slots.cc hosts.cc)\n",
     "cli/hosts.h": '// Says which hosts there are.\n#pragma once\n\n#include "runtime/base/env.h"\n',
     "cli/hosts.cc": '#include "cli/hosts.h"\n\nint hosts() { return 1; }\n',
     "cli/slots.cc": '// Counts the slots of a host.\n#include "cli/hosts.h"\n',
-    "runtime/base/README.md": "# base\n",
+    "runtime/base/README.md": "# base: `env.h`\n",
     "runtime/base/env.h": "// The only reader of the environment.\n#pragma once\n",
     "scripts/run": "#!/usr/bin/env bash\n# Runs what there is.\nstart() {\n  true\n}\n",
 }
@@ -64,7 +64,7 @@ class CheckTree(unittest.TestCase):
         self.assert_found(source("#include <grpcpp/grpcpp.h>\n"), "gRPC stays in rendezvous/client and server")
         header = "// The agent's end of the stream.\n#pragma once\n#include <grpcpp/grpcpp.h>\n"
         self.assert_found(
-            {"rendezvous/client.h": header, "rendezvous/README.md": "", **source('#include "rendezvous/client.h"\n')},
+            {"rendezvous/client.h": header, "rendezvous/README.md": "client", **source('#include "rendezvous/client.h"\n')},
             "rendezvous/client.h:3: a header includes grpcpp/grpcpp.h",
         )
 
@@ -78,7 +78,7 @@ class CheckTree(unittest.TestCase):
         short = "int f(int a) {\n" + "  ++a;\n" * 68 + "}\n"
         self.assert_found(source(short))
         self.assert_found(source("\n" * 500), "cli/hosts.cc:500: 501 lines")
-        self.assert_found({"cli/README.md": "\n" * 61}, "cli/README.md:60: 61 lines")
+        self.assert_found({"cli/README.md": CLEAN["cli/README.md"] + "\n" * 60}, "cli/README.md:60: 61 lines")
         script = "#!/usr/bin/env bash\n# Runs what there is.\nstart() {\n" + "  true\n" * 69 + "}\n"
         self.assert_found({"scripts/run": script}, "scripts/run:3: a function of 71 lines")
 
@@ -103,7 +103,7 @@ class CheckTree(unittest.TestCase):
 
     def test_files_that_nothing_uses_are_found(self):
         self.assert_found({"cli/left.cc": "// Says nothing to anybody.\n"}, "cli/left.cc:1: no target uses it")
-        self.assert_found({"cli/left.h": "// Says nothing to anybody.\n#pragma once\n"}, "cli/left.h:1: nobody includes it")
+        self.assert_found({"cli/left.h": "// Says nothing to anybody.\n#pragma once\n"}, "cli/README.md:1: does not tell of left", "cli/left.h:1: nobody includes it")
         self.assert_found({"scripts/left.py": '"""Says nothing to anybody."""\n'}, "scripts/left.py:1: no test, script")
         isa = {"cli/CMakeLists.txt": "hvd_library(cli SOURCES slots.cc hosts.cc reduce_${isa}.cc)\n"}
         self.assert_found({**isa, "cli/reduce_avx2.cc": "// Reduces with AVX2.\n"})
@@ -113,6 +113,15 @@ class CheckTree(unittest.TestCase):
         self.assert_found({**header, "cli/CMakeLists.txt": CLEAN["cli/CMakeLists.txt"], "tests/a.cc": '// Tests a type.\n#include "collectives/types.h"\n',
                            "tests/CMakeLists.txt": "hvd_test(a SOURCES a.cc)\n"}, "collectives:1: no README.md")
         self.assert_found({"runtime/base/env.h": "// The only reader.\n"}, "runtime/base/env.h:1: no #pragma once")
+
+    def test_a_readme_tells_of_each_header_beside_it_and_that_of_tests_of_each_folder(self):
+        self.assert_found({"cli/README.md": "# cli: `slots`\n"}, "cli/README.md:1: does not tell of hosts")
+        used = {"cli/slots.cc": '// Counts the slots of a host.\n#include "cli/hosts_impl.h"\n#include "cli/sum-inl.h"\n',
+                "cli/hosts_impl.h": CLEAN["cli/hosts.h"], "cli/sum-inl.h": CLEAN["cli/hosts.h"]}
+        self.assert_found(used)
+        tests = {"tests/cli/slots_test.cc": "// Tests the slots.\n", "tests/cli/CMakeLists.txt": "hvd_test(a SOURCES slots_test.cc)\n"}
+        self.assert_found({**tests, "tests/README.md": "| `cli/` |\n"})
+        self.assert_found({**tests, "tests/README.md": "| `client/` |\n"}, "tests/README.md:1: does not tell of cli")
 
     def test_a_header_stands_first_in_its_source_file(self):
         files = {"cli/slots.h": "// Places of ranks.\n#pragma once\n"}
