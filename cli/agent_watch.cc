@@ -14,7 +14,9 @@ void AgentWatch::hurry(TimePoint from, int silent_ticks) {
 }
 
 void AgentWatch::expect_end(TimePoint now) {
-  if (!end_by_) end_by_ = now + kKeeperPatience;
+  if (ticks_to_end_ > 0) return;
+  ticks_to_end_ = kKeeperTicks;
+  next_tick_ = now + kTick;
 }
 
 bool AgentWatch::excuse(bool held) {
@@ -24,10 +26,6 @@ bool AgentWatch::excuse(bool held) {
 }
 
 AgentWatch::Due AgentWatch::tick(TimePoint now) {
-  if (end_by_ && now >= *end_by_ && !keeper_gone_) {
-    end_by_ = now + kKeeperPatience;
-    return Due::kKillKeeper;
-  }
   const bool hurry = hurry_from_ && now >= *hurry_from_;
   if (hurry) {
     ticks_max_ = std::min(ticks_max_, hurried_ticks_max_);
@@ -35,16 +33,20 @@ AgentWatch::Due AgentWatch::tick(TimePoint now) {
   }
   const bool ticks = now >= next_tick_;
   if (ticks) next_tick_ = now + kTick;
-  if (keeper_gone_ || end_by_ || (!ticks && !hurry)) return Due::kNothing;
+  if (keeper_gone_ || (!ticks && !hurry)) return Due::kNothing;
+  if (ticks_to_end_ > 0) {
+    ticks_to_end_ -= ticks;
+    if (ticks_to_end_ > 0) return Due::kNothing;
+    ticks_to_end_ = kKeeperTicks;
+    return Due::kKillKeeper;
+  }
   silent_ticks_ += ticks;
   if (silent_ticks_ >= ticks_max_) return Due::kCloseLease;
   return ticks && silent_ticks_ == kSilentTicks ? Due::kSaySilent : Due::kNothing;
 }
 
 TimePoint AgentWatch::deadline() const {
-  TimePoint soonest = hurry_from_ ? std::min(next_tick_, *hurry_from_) : next_tick_;
-  if (end_by_ && !keeper_gone_) soonest = std::min(soonest, *end_by_);
-  return soonest;
+  return hurry_from_ ? std::min(next_tick_, *hurry_from_) : next_tick_;
 }
 
 }  // namespace hvd

@@ -1,7 +1,7 @@
 // Whether an agent and its keeper still answer, and what is due when they do not.
 //
-// Pure. An agent says something at least once a second. Its silence is counted in ticks that hvdrun
-// was awake for, not by the clock: a debugger that holds hvdrun must not cost the job its agent.
+// Pure. An agent says something at least once a second. Time is counted in ticks that hvdrun was
+// awake for, not by the clock: who holds or stops hvdrun must not cost the job its agent.
 // Who waits for the keeper has a deadline too, though it is a watchdog itself.
 #pragma once
 
@@ -23,7 +23,7 @@ class AgentWatch {
   static constexpr std::chrono::milliseconds kTick{1000};
   static constexpr int kSilentTicks = 3;
   // From the agent's last word, or the end of its lease, to the keeper's end.
-  static constexpr std::chrono::milliseconds kKeeperPatience{3000};
+  static constexpr int kKeeperTicks = 3;
 
   AgentWatch(std::chrono::milliseconds agent_timeout, TimePoint now);
 
@@ -48,7 +48,7 @@ class AgentWatch {
   int silent_ticks_ = 0;
   bool was_held_ = false;
   TimePoint next_tick_;
-  std::optional<TimePoint> end_by_;
+  int ticks_to_end_ = 0;  // 0: it is not expected
   bool keeper_gone_ = false;
 };
 

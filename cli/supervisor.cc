@@ -115,7 +115,7 @@ void Supervisor::limit_end(const action::EndJob& end) {
   else if (end.first_signal == SIGKILL)
     watch_.hurry(now, kImpatientTicks);
   else
-    watch_.hurry(now + end.after + spec_.stop_grace + AgentWatch::kKeeperPatience,
+    watch_.hurry(now + end.after + spec_.stop_grace + AgentWatch::kKeeperTicks * AgentWatch::kTick,
                  AgentWatch::kSilentTicks);
 }
 
@@ -262,6 +262,7 @@ void Supervisor::say_threads(int threads_each) {
 void Supervisor::on_ended(const proto::Ended& ended) {
   fault_point("hvdrun_agent_ended");
   agent_ended_ = true;
+  time_limit_.reset();  // a hvdrun that was stopped reads of the end when the limit is over
   watch_.expect_end(Clock::now());
   const bool by_itself =
       ended.why() == proto::Ended::KEEPER_LOST || ended.why() == proto::Ended::LEASE_LOST ||

@@ -33,10 +33,11 @@ std::optional<TimePoint> Supervisor::job_deadline() const {
   return soonest ? clock_.when(*soonest) : std::nullopt;
 }
 
-// The agent is asked first: a debugger may have taken hold of a rank since it last looked, and of a
-// time limit the user reads what each rank was doing.
+// The agent is asked first: a debugger may have taken hold of a rank since it last looked, of a
+// time limit the user reads what each rank was doing, and if hvdrun itself was stopped all may have
+// come in time and wait to be read.
 void Supervisor::begin_time_out(TimePoint now) {
-  if (!session_ || !control_open_) return time_out(now);
+  if (!control_open_) return time_out(now);
   proto::ToAgent message;
   message.mutable_describe();
   order(message);

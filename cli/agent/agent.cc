@@ -34,8 +34,6 @@ namespace {
 
 using std::chrono::milliseconds;
 constexpr milliseconds kBeat{1000};
-constexpr milliseconds kGoodbyeLimit{
-    2500};                         // hvdrun's patience with the keeper after our last word is 3 s
 constexpr int kSpawnsPerTurn = 8;  // the lease and orders are looked at in between
 constexpr milliseconds kSignalledGrace{5000};
 
@@ -87,7 +85,6 @@ class Agent {
   TimePoint next_beat_ = Clock::now() + kBeat;
   proto::Ended ended_;     // the first reason
   bool finished_ = false;  // the last word is out
-  TimePoint goodbye_deadline_{};
 };
 
 Agent::Agent(Kept kept, int control_fd)
@@ -404,7 +401,6 @@ void Agent::leave_when_done() {
   *message.mutable_ended() = ended_;
   client_.send(message);
   client_.finish();
-  goodbye_deadline_ = now + kGoodbyeLimit;
 }
 
 // Who is still there now; a rank that is dead too, as long as its end cannot be had.
@@ -430,7 +426,7 @@ void Agent::note_stuck() {
 std::optional<TimePoint> Agent::next_deadline() const {
   const TimePoint now = Clock::now();
   if ((workers_ && !workers_->all_tried()) || processes_.orphans_due()) return now;
-  TimePoint soonest = finished_ ? std::min(next_beat_, goodbye_deadline_) : next_beat_;
+  TimePoint soonest = next_beat_;
   if (output_)
     if (const auto at = output_->next_deadline()) soonest = std::min(soonest, *at);
   if (const auto at = processes_.next_deadline(now)) soonest = std::min(soonest, *at);
@@ -454,10 +450,9 @@ int Agent::run() {
     }
     if (workers_) workers_->begin_batch();
     leave_when_done();
-    if (!finished_) continue;
-    const bool unanswered = !orphaned_ && Clock::now() >= goodbye_deadline_;
-    if (unanswered) std::fprintf(stderr, "agent: hvdrun did not take the last word\n");
-    if (orphaned_ || unanswered) return ended_.stuck_size() > 0 ? kSomeAreStuck : 0;
+    // What hvdrun has not read yet would be lost with us, the verdict with it. It may be stopped for
+    // as long as its user likes; its end is the lease's.
+    if (finished_ && orphaned_) return ended_.stuck_size() > 0 ? kSomeAreStuck : 0;
   }
 }
 

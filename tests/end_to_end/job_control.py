@@ -7,6 +7,8 @@ import time
 import support
 from support import Terminal, expect, ranks_of, start, state, wait_for
 
+LONG_STOP_S = 6  # longer than any patience between hvdrun, keeper and agent: there must be none
+
 
 def ctrl_z_stops_ranks_and_fg_goes_on():
     terminal = Terminal()
@@ -92,16 +94,75 @@ def nohup_keeps_the_job_when_its_terminal_closes():
         expect((said.count(">:up"), said.count(">:over")), (2, 2), said)
 
 
-def stopping_hvdrun_by_hand_leaves_the_job_running():
-    job = start("--", "bash", "-c", "sleep 2; exit 6", np=1)
+def start_and_stop(folder, script, *flags):
+    """A job of one rank that does `script` once hvdrun is stopped and `folder`/go is there."""
+    job = start(*flags, "--", "bash", "-c", f"while [ ! -e {folder}/go ]; do sleep 0.05; done; {script}", np=1)
     wait_for(lambda: ranks_of(job.pid))
     job.send_signal(signal.SIGSTOP)
-    time.sleep(4)
+    wait_for(lambda: state(job.pid) == "T")
+    return job
+
+
+def go(folder):
+    open(os.path.join(folder, "go"), "w").close()
+
+
+LOUD = "yes 0123456789abcde | head -c 8000000; exit 7"
+
+
+def a_hvdrun_that_is_stopped_while_its_job_ends_knows_how_it_ended():
+    with tempfile.TemporaryDirectory() as folder:
+        ended = {6: start_and_stop(folder, "exit 6"), 0: start_and_stop(folder, "exit 0", "--timeout", "4")}
+        loud = start_and_stop(folder, LOUD)
+        go(folder)
+        for job in ended.values():
+            wait_for(lambda: not ranks_of(job.pid))
+        time.sleep(LONG_STOP_S)
+        for job in loud, *ended.values():
+            job.send_signal(signal.SIGCONT)
+        out, err = loud.communicate(timeout=60)
+        expect((loud.returncode, out.count(b"0123456789abcde\n")), (7, 500000), err)
+        for code, job in ended.items():
+            _, err = job.communicate(timeout=30)
+            expect(job.returncode, code, err)
+
+
+def a_hvdrun_that_is_stopped_while_its_job_starts_has_not_timed_out():
+    job = start("--start-timeout", "1", "--", "bash", "-c", "exit 6", np=1,
+                env={**os.environ, "HVD_FAULT_POINT": "hvdrun_bootstrap_sent:1:stop"})
+    wait_for(lambda: state(job.pid) == "T")
+    time.sleep(LONG_STOP_S)
     job.send_signal(signal.SIGCONT)
-    job.communicate(timeout=20)
-    expect(job.returncode, 6)
+    _, err = job.communicate(timeout=30)
+    expect(job.returncode, 6, err)
+
+
+def a_hvdrun_that_is_killed_while_it_is_stopped_leaves_nobody():
+    with tempfile.TemporaryDirectory() as folder:
+        ended, loud, running = [start_and_stop(folder, script) for script in ("exit 6", LOUD, "sleep 60")]
+        go(folder)
+        wait_for(lambda: not ranks_of(ended.pid))
+        for job in ended, loud, running:
+            job.kill()
+            job.communicate(timeout=30)
+        _, left = support.wait_for_nobody(support.GONE_LIMIT_S)
+        expect(left, [])
+
+
+def a_terminal_that_stops_who_writes_in_the_background_costs_no_verdict():
+    terminal = Terminal()
+    terminal.type(f"stty tostop; {support.options.hvdrun} -np 1 --color never -- bash -c 'echo hi; sleep 0.5; exit 6' & \n")
+    launcher = terminal.launcher()
+    wait_for(lambda: state(launcher) == "T" and not ranks_of(launcher))
+    time.sleep(LONG_STOP_S)
+    terminal.type("fg; echo rc=$?\n")
+    terminal.wait("rc=6")
+    terminal.close()
 
 
 support.main(ctrl_z_stops_ranks_and_fg_goes_on, a_background_job_neither_reads_nor_stops, a_terminal_that_closes_ends_the_job,
              what_was_ignored_at_the_start_stays_ignored, an_ignored_sigchld_hides_no_end,
-             nohup_keeps_the_job_when_its_terminal_closes, stopping_hvdrun_by_hand_leaves_the_job_running)
+             nohup_keeps_the_job_when_its_terminal_closes, a_hvdrun_that_is_stopped_while_its_job_ends_knows_how_it_ended,
+             a_hvdrun_that_is_stopped_while_its_job_starts_has_not_timed_out,
+             a_hvdrun_that_is_killed_while_it_is_stopped_leaves_nobody,
+             a_terminal_that_stops_who_writes_in_the_background_costs_no_verdict)
