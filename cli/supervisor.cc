@@ -265,8 +265,7 @@ void Supervisor::on_ended(const proto::Ended& ended) {
   time_limit_.reset();  // a hvdrun that was stopped reads of the end when the limit is over
   watch_.expect_end(Clock::now());
   const bool by_itself =
-      ended.why() == proto::Ended::KEEPER_LOST || ended.why() == proto::Ended::LEASE_LOST ||
-      ended.why() == proto::Ended::SIGNALLED || ended.why() == proto::Ended::FAILED;
+      ended.why() == proto::Ended::KEEPER_LOST || ended.why() == proto::Ended::LEASE_LOST;
   if (by_itself)
     record_.note_cause(EndCause::kOwnFailure, agent_name() + " ended the job: " + ended.reason());
   record_.note_stuck(ended);

@@ -35,7 +35,6 @@ namespace {
 using std::chrono::milliseconds;
 constexpr milliseconds kBeat{1000};
 constexpr int kSpawnsPerTurn = 8;  // the lease and orders are looked at in between
-constexpr milliseconds kSignalledGrace{5000};
 
 class Agent {
  public:
@@ -47,7 +46,6 @@ class Agent {
   void on_frame(const FrameReader::Piece& piece);
   void on_bootstrap();
   void start_workers(const proto::StartWorkers& start);
-  void on_signals();
   void on_control();
   void on_order(const proto::ToAgent& order);
   void on_worker_ended(int rank);
@@ -69,7 +67,7 @@ class Agent {
 
   Loop loop_;
   Kept kept_;
-  SignalReader signals_;
+  SignalReader child_ends_;
   RendezvousClient client_;
   JobProcesses processes_;
   FrameReader frames_{false};
@@ -89,7 +87,7 @@ class Agent {
 
 Agent::Agent(Kept kept, int control_fd)
     : kept_(std::move(kept)),
-      signals_({SIGCHLD, SIGTERM, SIGINT, SIGHUP}, 0),
+      child_ends_({SIGCHLD}, 0),
       client_(UniqueFd(control_fd)),
       processes_({[this](pid_t pid) { return workers_ && workers_->is_running(pid); },
                   [this](pid_t pid, int status) {
@@ -103,7 +101,10 @@ Agent::Agent(Kept kept, int control_fd)
   set_nonblocking(0);
   set_nonblocking(kept_.keeper_lives.get());
   loop_.watch(0, EPOLLIN, [this](uint32_t) { on_lease(); });
-  loop_.watch(signals_.fd(), EPOLLIN, [this](uint32_t) { on_signals(); });
+  loop_.watch(child_ends_.fd(), EPOLLIN, [this](uint32_t) {
+    child_ends_.take();
+    processes_.reap_orphans();
+  });
   loop_.watch(client_.wake_fd(), EPOLLIN, [this](uint32_t) { on_control(); });
   loop_.watch(kept_.keeper_lives.get(), 0, [this](uint32_t) {  // only EPOLLERR: its reader is gone
     loop_.unwatch(kept_.keeper_lives.get());
@@ -224,16 +225,6 @@ void Agent::fill_status(const Worker& worker, proto::RankStatus& status) const {
   status.set_waited_in_vain(facts.waited_in_vain);
   status.mutable_waited_for()->Add(facts.waited_for.begin(), facts.waited_for.end());
   if (facts.claimed) status.set_doing(facts.doing);
-}
-
-void Agent::on_signals() {
-  for (int signal : signals_.take()) {
-    if (signal == SIGCHLD)
-      processes_.reap_orphans();
-    else
-      begin_end(proto::Ended::SIGNALLED, "it got " + signal_name(signal),
-                planned_end(SIGTERM, kSignalledGrace));
-  }
 }
 
 void Agent::on_control() {
@@ -450,8 +441,8 @@ int Agent::run() {
     }
     if (workers_) workers_->begin_batch();
     leave_when_done();
-    // What hvdrun has not read yet would be lost with us, the verdict with it. It may be stopped for
-    // as long as its user likes; its end is the lease's.
+    // What hvdrun has not read yet would be lost with us, the verdict with it. It may be stopped
+    // for as long as its user likes; its end is the lease's.
     if (finished_ && orphaned_) return ended_.stuck_size() > 0 ? kSomeAreStuck : 0;
   }
 }
@@ -472,8 +463,9 @@ void run_agent(int argc, char** argv) {
                  "of that name is started by hvdrun -np 2 ./agent\n");
     _exit(kExitUsage);
   }
-  // Meant for the ranks, by a batch system that signals every process; they come by way of hvdrun.
-  for (int users : {SIGUSR1, SIGUSR2}) signal(users, SIG_IGN);
+  // Who signals every process, as batch systems do, means the job: hvdrun decides what becomes of
+  // it and its ranks.
+  for (int one : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) signal(one, SIG_IGN);
   try {
     Kept kept = become_kept(argc, argv, control_fd);
     signal(SIGPIPE, SIG_IGN);

@@ -62,16 +62,15 @@ void say(const std::string& words) {
   _exit(125);
 }
 
-[[noreturn]] void keep(pid_t agent, int signals) {
+[[noreturn]] void keep(pid_t agent, int child_ends) {
   bool leased = true;
   Deadline fence = Deadline::never();
   Ending ending;
   while (true) {
-    pollfd fds[2] = {{leased ? 0 : -1, POLLRDHUP, 0}, {signals, POLLIN, 0}};
+    pollfd fds[2] = {{leased ? 0 : -1, POLLRDHUP, 0}, {child_ends, POLLIN, 0}};
     poll(fds, 2, fence.poll_timeout_ms());
     signalfd_siginfo info;
-    while (read(signals, &info, sizeof info) == ssize_t(sizeof info))
-      if (info.ssi_signo != SIGCHLD) kill(agent, int(info.ssi_signo));
+    [[maybe_unused]] const ssize_t cleared = read(child_ends, &info, sizeof info);
     reap_all([&](pid_t pid, int status) {
       if (pid == agent) ending = {status, true};
     });
@@ -96,20 +95,20 @@ Kept become_kept(int argc, char** argv, int control_fd) {
   UniqueFd null = open_null();
   sigset_t set, before;
   sigemptyset(&set);
-  for (int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, signal);
+  sigaddset(&set, SIGCHLD);
   sigprocmask(SIG_BLOCK, &set, &before);
-  const int signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  const int child_ends = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
   fault_point("keeper_before_fork");
   const pid_t keeper = getpid();
   const pid_t agent = fork();
-  if (agent < 0 || signals < 0) {
+  if (agent < 0 || child_ends < 0) {
     say("cannot start the agent: " + error_text(errno));
     _exit(125);
   }
   if (agent == 0) {
     set_process_name(argc, argv, "hvd-agent");
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    close(signals);
+    close(child_ends);
     null.reset();
     sigprocmask(SIG_SETMASK, &before, nullptr);
     return {std::move(pipe.write), keeper};
@@ -119,7 +118,7 @@ Kept become_kept(int argc, char** argv, int control_fd) {
   dup2(null.get(), STDOUT_FILENO);
   close(control_fd);
   fault_point("keeper_started");
-  keep(agent, signals);
+  keep(agent, child_ends);
 }
 
 }  // namespace hvd

@@ -7,6 +7,7 @@ import support
 from support import Terminal, agent_of, expect, keeper_of, ranks_of, read, sh, start, wait_for, wait_for_ranks
 
 STUBBORN = "trap '' TERM INT; echo up; sleep 60; sleep 60"
+ENDING = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT
 
 
 def up(job, np=2):
@@ -15,7 +16,7 @@ def up(job, np=2):
 
 
 def hvdrun_ends_by_the_signal_it_got():
-    for sent in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+    for sent in ENDING:
         job = start("--", "sleep", "60")
         wait_for_ranks(job, 2)
         job.send_signal(sent)
@@ -79,6 +80,36 @@ def ranks_get_int_and_may_end_by_themselves():
     expect(out.count(b"saved"), 2)
 
 
+def what_keeper_or_agent_get_alone_changes_nothing():
+    notes = " ".join(f"trap 'echo {one.name}' {one.name};" for one in ENDING)
+    for sent in ENDING:
+        job = start("--", "bash", "-c", notes + "trap 'echo here' USR1; trap 'exit 6' USR2; echo up; while :; do sleep 0.05; done", np=1)
+        up(job, 1)
+        for ours in keeper_of(job.pid), agent_of(job.pid):
+            os.kill(ours, sent)
+        job.send_signal(signal.SIGUSR1)  # by way of the agent
+        job.stdout.readline()
+        job.send_signal(signal.SIGUSR2)
+        out, err = job.communicate(timeout=20)
+        expect((job.returncode, out.count(b"SIG")), (6, 0), (sent, out, err))
+
+
+def what_every_process_gets_is_judged_by_hvdrun_alone():
+    # As batch systems and systemd send it. Whoever saves takes longer than any grace but the one that was asked for.
+    saves = " ".join(f"trap 'echo {one.name}; sleep 7; echo saved; exit 0' {one.name};" for one in ENDING)
+    jobs = {}
+    for sent in ENDING:
+        job = jobs[sent] = start("--stop-grace", "60", "--", "bash", "-c", saves + "echo up; while :; do sleep 0.05; done", np=1)
+        up(job, 1)
+        for pid in keeper_of(job.pid), agent_of(job.pid), job.pid:
+            os.kill(pid, sent)
+    for sent, job in jobs.items():
+        out, err = job.communicate(timeout=60)
+        expect(job.returncode, -sent, err)
+        got = signal.SIGINT if sent == signal.SIGINT else signal.SIGTERM
+        expect([line.split(b":")[-1].decode() for line in out.splitlines()], [got.name, "saved"], err)
+
+
 def usr1_and_usr2_go_to_the_ranks():
     for sent in signal.SIGUSR1, signal.SIGUSR2:
         job = start("--", "bash", "-c", f"trap 'echo saved; kill $!; exit 0' {sent.name}; sleep 60 & echo up; wait")
@@ -128,6 +159,7 @@ def a_terminals_ctrl_c():
 
 support.main(hvdrun_ends_by_the_signal_it_got, ranks_that_ignore_term_are_killed_after_the_grace,
              the_second_interrupt_kills_now, the_third_interrupt_leaves_even_an_agent_that_is_stuck,
-             ranks_get_int_and_may_end_by_themselves,
+             ranks_get_int_and_may_end_by_themselves, what_keeper_or_agent_get_alone_changes_nothing,
+             what_every_process_gets_is_judged_by_hvdrun_alone,
              usr1_and_usr2_go_to_the_ranks, background_children_that_ignore_int_do_not_delay,
              a_fork_loop_that_ignores_term_is_ended, a_terminals_ctrl_c)

@@ -5,7 +5,7 @@ import tempfile
 import time
 
 import support
-from support import Terminal, expect, ranks_of, start, state, wait_for
+from support import Terminal, agent_of, expect, keeper_of, ranks_of, start, state, wait_for
 
 LONG_STOP_S = 6  # longer than any patience between hvdrun, keeper and agent: there must be none
 
@@ -84,7 +84,8 @@ def nohup_keeps_the_job_when_its_terminal_closes():
         os.kill(terminal.pid, signal.SIGHUP)  # as a closing terminal does, before its shell is gone
         os.close(terminal.fd)
         wait_for(lambda: state(terminal.pid) in ("", "Z"))
-        os.kill(launcher, signal.SIGHUP)
+        for pid in keeper_of(launcher), agent_of(launcher), launcher:
+            os.kill(pid, signal.SIGHUP)
         expect(all(state(rank) in "SR" for rank in ranks), True)
         with open(os.path.join(folder, "end"), "w"):
             pass
