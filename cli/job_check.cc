@@ -23,7 +23,7 @@ namespace hvd {
 namespace {
 
 constexpr size_t kExampleBytesMax = 200;  // of a command in a message
-constexpr int kOwnDescriptors = 24;       // what hvdrun opens for itself and its agent, and a few
+constexpr int kOwnDescriptors = 18;       // what hvdrun opens beside those of ranks, at least
 constexpr const char* kRaiseLimit = "raise the limit on open files (ulimit -n)";
 
 // What stat() and access() say of a path, as exec would see it.

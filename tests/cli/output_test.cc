@@ -28,25 +28,24 @@ std::pair<ErrorCode, std::string> refusal_of(int ranks, const std::string& direc
 
 }  // namespace
 
-TEST_CASE("output: a lack of descriptors is not the fault of --output-filename") {
+TEST_CASE("output: files that cannot be had are --output-filename's fault, but not for a limit") {
   const TemporaryDirectory folder;
-  const FewDescriptors few(12);
-  const auto [code, message] = refusal_of(8, folder.path());
-  CHECK(code == ErrorCode::kUnavailable);
-  CHECK_THAT(message, Catch::StartsWith("cannot write the output file " + folder.path().string()) &&
-                          Catch::EndsWith("; raise the limit on open files (ulimit -n)"));
-}
-
-TEST_CASE("output: files that cannot be made are the fault of --output-filename") {
-  const TemporaryDirectory folder;
-  std::ofstream(folder.path() / "rank.0") << "in the way";
+  const std::string path = folder.path();
   const std::string advice = "; give --output-filename a directory that can be written";
-  auto [code, message] = refusal_of(1, folder.path());
+  std::ofstream(path + "/rank.0") << "in the way";
+  auto [code, message] = refusal_of(1, path);
   CHECK(code == ErrorCode::kInvalidArgument);
-  CHECK(message == "cannot write the output file " + folder.path().string() +
-                       "/rank.0/stdout: Not a directory" + advice);
-  std::tie(code, message) = refusal_of(1, folder.path() / "rank.0/deeper");
+  CHECK(message ==
+        "cannot write the output file " + path + "/rank.0/stdout: Not a directory" + advice);
+  std::tie(code, message) = refusal_of(1, path + "/rank.0/deeper");
   CHECK(code == ErrorCode::kInvalidArgument);
-  CHECK(message == "cannot make the output directory " + folder.path().string() +
-                       "/rank.0/deeper: Not a directory" + advice);
+  CHECK(message ==
+        "cannot make the output directory " + path + "/rank.0/deeper: Not a directory" + advice);
+
+  // Last: a sanitizer needs a pipe to look at an object of a type that is new to it.
+  const FewDescriptors few(12);
+  std::tie(code, message) = refusal_of(8, path + "/few");
+  CHECK(code == ErrorCode::kUnavailable);
+  CHECK_THAT(message, Catch::StartsWith("cannot write the output file " + path + "/few/rank.") &&
+                          Catch::EndsWith("; raise the limit on open files (ulimit -n)"));
 }
