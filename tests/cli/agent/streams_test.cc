@@ -11,6 +11,7 @@
 
 #include "cli/pipe.h"
 #include "tests/support/catch.h"
+#include "tests/support/seed.h"
 
 namespace hvd {
 namespace {
@@ -108,8 +109,8 @@ TEST_CASE("output forwarder: each stream's bytes come out under its rank, the ma
 }
 
 TEST_CASE("output forwarder: no byte is lost, doubled or moved, whoever writes how much when") {
-  const auto seed = std::random_device()();
-  CAPTURE(seed);
+  const unsigned seed = random_seed();
+  INFO("HVD_TEST_SEED=" << seed);
   std::mt19937 random(seed);
   Forwarding job;
   std::map<Key, std::string> wanted;
@@ -270,8 +271,8 @@ TEST_CASE("stdin feeder: whom nobody will ever read for gives the credit back at
 }
 
 TEST_CASE("stdin feeder: readers of any speed get every byte, and the credit is what all have") {
-  const auto seed = std::random_device()();
-  CAPTURE(seed);
+  const unsigned seed = random_seed();
+  INFO("HVD_TEST_SEED=" << seed);
   std::mt19937 random(seed);
   Feeding job(3);
   for (int i = 0; i < 3; ++i) job.attach();

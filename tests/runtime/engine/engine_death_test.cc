@@ -19,6 +19,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/host_job.h"
 #include "tests/support/rank_program.h"
+#include "tests/support/seed.h"
 #include "tests/support/temporary_directory.h"
 
 using namespace hvd;
@@ -303,8 +304,7 @@ TEST_CASE("engine death: a rank killed at its k-th step; survivors agree and kee
 }
 
 TEST_CASE("engine death: two ranks die at about the same time; the other two agree") {
-  const auto seed = static_cast<unsigned>(
-      env::get_integer("HVD_TEST_SEED").value_or(std::random_device{}() % 1000000));
+  const unsigned seed = random_seed();
   std::mt19937 random(seed);
   const long steps = count_steps(4);
   int both = 0;
@@ -314,7 +314,8 @@ TEST_CASE("engine death: two ranks die at about the same time; the other two agr
     const long later = k + static_cast<long>(random() % 8);
     const int one = static_cast<int>(random() % 4);
     const int other = (one + 1 + static_cast<int>(random() % 3)) % 4;
-    CAPTURE(seed, round, k, later, one, other);
+    INFO("HVD_TEST_SEED=" << seed);
+    CAPTURE(round, k, later, one, other);
     HostJobOptions options = options_for(4);
     options.rank_environment[one] = at_step(k, "kill");
     options.rank_environment[other] = at_step(later, "kill");

@@ -12,9 +12,9 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/base/env.h"
 #include "tests/runtime/engine/engine_ranks.h"
 #include "tests/support/catch.h"
+#include "tests/support/seed.h"
 
 using namespace hvd;
 
@@ -233,8 +233,7 @@ class Caller {
 }  // namespace
 
 TEST_CASE("engine: 10,000 calls a rank, synchronous and asynchronous, from two threads each") {
-  const auto seed = static_cast<uint64_t>(
-      env::get_integer("HVD_TEST_SEED").value_or(std::random_device{}() % 1'000'000));
+  const uint64_t seed = random_seed();
   WARN("HVD_TEST_SEED=" << seed);  // also when what follows does not end
   const std::vector<Round> first = Draw(seed).rounds("first ", true);
   const std::vector<Round> second = Draw(seed + 1).rounds("second ", false);
