@@ -13,6 +13,7 @@ namespace hvd {
 // What each number of a board means.
 enum BoardNumber { kReached, kWrong, kOutcome, kLateWrites, kStep, kPhase, kAtRest, kMayEnd };
 enum RankOutcome : int64_t { kNothing, kFinished, kFailed, kOtherError };
+inline constexpr int kFailedStatus = 3;  // exit code of a rank that was told of a CommFailure
 
 inline void expect(bool right) {
   if (!right) ++rank_board().numbers[kWrong];
@@ -27,7 +28,7 @@ inline int guarded(const std::function<void()>& body) {
   } catch (const CommFailure& failure) {
     board.numbers[kOutcome] = kFailed;
     board.write(failure.what());
-    return 3;
+    return kFailedStatus;
   } catch (const Error& error) {
     board.numbers[kOutcome] = kOtherError;
     board.write(error.what());

@@ -201,13 +201,14 @@ const RankProgram program("engine_steps", run_steps);
 
 struct Judgement {
   bool in_time = false, alike = true;
-  int64_t wrong = 0, late = 0, survivors = 0, failed = 0;
+  int64_t wrong = 0, late = 0, survivors = 0, failed = 0, crashed = 0;
   int64_t unknown = 0;  // of which the agent does not know whether they were told
 };
 
-// Lets the job go on until every rank is judged or dead, then compares the survivors. The rank
-// `stopped` may have stopped where nobody needs it any more: then it goes on when the others ended.
-Judgement judge(HostJob& job, int ranks, int stopped = -1) {
+// Lets the job go on until every rank is judged or dead, then compares the survivors: whoever is no
+// victim has to be one. The rank `stopped` may have stopped where nobody needs it any more: then it
+// goes on when the others ended.
+Judgement judge(HostJob& job, int ranks, const std::vector<int>& victims, int stopped = -1) {
   Judgement result;
   const auto others = [&](auto ready) {
     for (int k = 0; k < ranks; ++k)
@@ -223,7 +224,11 @@ Judgement judge(HostJob& job, int ranks, int stopped = -1) {
   result.in_time &= job.run(60s);
   const RankBoard* first = nullptr;
   for (int k = 0; k < ranks; ++k) {
-    if (job.rank(k).status != 0) continue;
+    if (job.rank(k).status != 0) {
+      const bool victim = std::ranges::find(victims, k) != victims.end();
+      result.crashed += !victim || job.rank(k).status != 128 + SIGKILL;
+      continue;
+    }
     const RankBoard& board = job.board(k);
     if (first == nullptr) first = &board;
     ++result.survivors;
@@ -257,6 +262,7 @@ std::vector<std::string> at_step(long k, const char* action) {
 void check(HostJob& job, const Judgement& judged) {
   INFO(job.describe());
   CHECK(judged.in_time);
+  CHECK(judged.crashed == 0);
   CHECK(judged.alike);
   CHECK(judged.wrong == 0);
   CHECK(judged.late == 0);
@@ -270,7 +276,7 @@ long count_steps(int ranks) {
   HostJobOptions options = options_for(ranks);
   options.rank_environment[1] = {"HVD_FAULT_POINT=count:" + file};
   HostJob job(std::move(options));
-  const Judgement judged = judge(job, ranks);
+  const Judgement judged = judge(job, ranks, {});
   check(job, judged);
   CHECK(judged.survivors == ranks);
   CHECK(judged.failed == 0);
@@ -296,7 +302,7 @@ TEST_CASE("engine death: a rank killed at its k-th step; survivors agree and kee
       HostJobOptions options = options_for(ranks);
       options.rank_environment[who] = at_step(k, "kill");
       HostJob job(std::move(options));
-      check(job, judge(job, ranks));
+      check(job, judge(job, ranks, {who}));
       died += job.rank(who).status == 128 + SIGKILL;
     }
   }
@@ -320,7 +326,7 @@ TEST_CASE("engine death: two ranks die at about the same time; the other two agr
     options.rank_environment[one] = at_step(k, "kill");
     options.rank_environment[other] = at_step(later, "kill");
     HostJob job(std::move(options));
-    check(job, judge(job, 4));
+    check(job, judge(job, 4, {one, other}));
     both += job.rank(one).status == 128 + SIGKILL && job.rank(other).status == 128 + SIGKILL;
   }
   CHECK(both > 5);
@@ -337,7 +343,7 @@ TEST_CASE("engine death: a stopped rank is given up on after a timeout, and writ
     options.environment = {"HVD_TEST_TIMEOUT_MS=100"};
     options.rank_environment[who] = at_step(k, "stop");
     HostJob job(std::move(options));
-    const Judgement judged = judge(job, 3, who);
+    const Judgement judged = judge(job, 3, {who}, who);
     check(job, judged);
     if (job.rank(who).given_up.empty()) continue;  // it took fewer steps than rank 1
     CHECK(judged.survivors == 2);
