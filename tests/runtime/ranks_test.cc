@@ -47,6 +47,12 @@ void use_everything(int round) {
   const auto words = allgather_bytes(std::as_bytes(std::span(text)));
   expect(words.size() == static_cast<size_t>(all));
   expect(std::memcmp(words[0].data(), "from rank 0", 11) == 0);
+  const auto letters = [&](int from) {  // of another length on every rank
+    return std::string(static_cast<size_t>(100 * from + round), static_cast<char>('a' + from));
+  };
+  const std::string own = letters(me), last = letters(all - 1);
+  const auto sent_bytes = broadcast_bytes(std::as_bytes(std::span(own)), all - 1);
+  expect(std::ranges::equal(sent_bytes, std::as_bytes(std::span(last))));
 }
 
 const RankProgram everything("everything", [] {

@@ -84,20 +84,43 @@ TEST_CASE("api: collectives, synchronous, in place and asynchronous") {
   CHECK(hvd::local_device().is_cpu());
 }
 
+TEST_CASE("api: every form of broadcast_parameters() brings root's, buffers too") {
+  Job job;
+  torch::nn::BatchNorm1d norm(3);
+  const int root = hvd::size() - 1;
+  const auto differ = [&](const std::vector<at::Tensor>& tensors) {
+    at::NoGradGuard no_grad;
+    for (const at::Tensor& one : tensors) one.fill_(hvd::rank() + 1);
+  };
+  const auto are_roots = [&](const std::vector<at::Tensor>& tensors) {
+    for (const at::Tensor& one : tensors) CHECK(one.eq(root + 1).all().item<bool>());
+  };
+  differ(norm->parameters());
+  differ(norm->buffers());
+  hvd::broadcast_parameters(*norm, root);
+  are_roots(norm->parameters());
+  CHECK(norm->buffers().size() == 3);
+  are_roots(norm->buffers());
+  differ(norm->parameters());
+  hvd::broadcast_parameters(norm->named_parameters(), root);
+  are_roots(norm->parameters());
+  differ(norm->parameters());
+  hvd::broadcast_parameters(norm->parameters(), root);
+  are_roots(norm->parameters());
+}
+
 TEST_CASE("api: a model is broadcast, trained, and the same everywhere") {
   Job job;
   torch::nn::Linear net(8, 3);
-  torch::nn::BatchNorm1d norm(3);
-  torch::optim::Adam adam(net->parameters(), torch::optim::AdamOptions(0.01 * (hvd::rank() + 1)));
   hvd::broadcast_parameters(*net, 0);
-  hvd::broadcast_parameters(*norm, 0);
-  hvd::broadcast_parameters(net->named_parameters(), 0);
-  hvd::broadcast_parameters(net->parameters(), 0);
+  torch::optim::Adam adam(net->parameters(), torch::optim::AdamOptions(0.01 * (hvd::rank() + 1)));
   hvd::broadcast_optimizer_state(adam, 0);
   CHECK(adam.param_groups()[0].options().get_lr() == 0.01);
   hvd::DistributedOptimizer optimizer(adam, net->named_parameters(),
                                       {.compression = hvd::Compression::kFp16});
+  adam.param_groups()[0].options().set_lr(0.02 * (hvd::rank() + 1));
   hvd::broadcast_optimizer_state(optimizer, 0);
+  CHECK(adam.param_groups()[0].options().get_lr() == 0.02);
   for (int step = 0; step < 5; ++step) {
     optimizer.zero_grad();
     net(at::full({4, 8}, double(hvd::rank() + step))).pow(2).mean().backward();
