@@ -21,6 +21,7 @@ namespace {
 
 constexpr int kWarmSteps = 20;  // every slot of every kind is used by then
 constexpr int kSteps = 40;
+constexpr int kFirstSteps = 3;
 constexpr int kFaulted = 40;  // exit code of a rank that stored into read-only memory
 
 // --- In the ranks.
@@ -42,10 +43,11 @@ void protect(const WatchedRank& rank, int how) {
   }
 }
 
-// What a step must not do: two ways of it.
+// What a step must not do: three ways of it.
 void stray(const WatchedRank& rank) {
   const std::string what = env::get("HVD_TEST_STRAY").value_or("");
   if (what == "barrier") barrier();
+  if (what == "negotiation") allreduce_async(std::vector<int>{1}, {.name = "negotiated"}).wait();
   if (what == "store") {  // into the last bucket's spare
     const SharedPiece own = rank.own_piece();
     *reinterpret_cast<uint64_t*>(own.begin + own.bytes - 8) += 1;
@@ -70,6 +72,17 @@ const RankProgram steps("steps", [] {
     rank.train(kWarmSteps + kSteps / 2, kWarmSteps + kSteps);
     meet(kStepped);
     protect(rank, PROT_READ | PROT_WRITE);
+  });
+});
+
+const RankProgram first_steps("first steps", [] {
+  return run_watched([] {
+    WatchedRank rank;
+    meet(kWarm);
+    stray(rank);
+    rank.train(0, kFirstSteps);
+    rank.tell_gradients();
+    meet(kStepped);
   });
 });
 
@@ -134,22 +147,28 @@ Seen judge(const ChangeWatch& watch, const std::vector<Gradients>& places, HostJ
   return seen;
 }
 
-// Runs the steps under the watch.
-Seen watch_steps(int ranks, const std::vector<std::string>& environment) {
-  HostJob job(watched_job("steps", ranks, environment));
+// Runs the program's steps under a watch of the memory that is named so.
+Seen watch_steps(int ranks, const std::vector<std::string>& environment,
+                 const std::string& program = "steps", const std::string& memory = "hvd-") {
+  HostJob job(watched_job(program, ranks, environment));
   REQUIRE(await_stage(job, ranks, kWarm));
-  const std::vector<Gradients> places = gradients_of(job, ranks);
-  ChangeWatch watch(job.rank(0).pid, "hvd-");
+  ChangeWatch watch(job.rank(0).pid, memory);
   release(job, ranks, kWarm);
   const bool stepped = await_stage(job, ranks, kStepped, [&] { watch.look(); });
   INFO(job.describe());
   REQUIRE(stepped);
   watch.look();
-  const Seen seen = judge(watch, places, job);
+  const Seen seen = judge(watch, gradients_of(job, ranks), job);
   release(job, ranks, kOver);
   REQUIRE(job.run());
   for (int k = 0; k < ranks; ++k) REQUIRE(job.rank(k).status == 0);
   return seen;
+}
+
+// All but the control block, where a rank's engine thread may only now take the mutex that says it
+// lives.
+Seen watch_first_steps(int ranks, const std::vector<std::string>& environment) {
+  return watch_steps(ranks, environment, "first steps", "hvd-segment");
 }
 
 // How many words of gradients and spares move in the steps.
@@ -186,6 +205,22 @@ TEST_CASE("steady state: the watch sees a store and an operation too many") {
   for (const char* what : {"HVD_TEST_STRAY=barrier", "HVD_TEST_STRAY=store"}) {
     CAPTURE(what);
     CHECK(watch_steps(2, {what}).strays > 0);
+  }
+}
+
+TEST_CASE("steady state: from the first step on nothing is negotiated and nothing else moves") {
+  for (const int ranks : {2, 4}) {
+    for (const char* buckets : {"HVD_TEST_BUCKET_BYTES=2097152", "HVD_TEST_BUCKET_BYTES=12288"}) {
+      const Seen seen = watch_first_steps(ranks, {buckets});
+      CAPTURE(ranks, buckets, seen.first_stray);
+      CHECK(seen.strays == 0);
+      CHECK(seen.done == static_cast<size_t>(ranks));
+      CHECK(seen.gradient > 6000 * static_cast<size_t>(ranks));
+    }
+  }
+  for (const char* what : {"HVD_TEST_STRAY=barrier", "HVD_TEST_STRAY=negotiation"}) {
+    CAPTURE(what);
+    CHECK(watch_first_steps(2, {what}).strays > 0);
   }
 }
 
