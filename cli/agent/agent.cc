@@ -406,11 +406,11 @@ void Agent::note_stuck() {
     for (const Worker& one : workers_->all()) on_worker_ended(one.world.rank);
   for (const Descendant& one : processes_.all()) {
     const int rank = rank_of(one.pid);
-    if (!one.alive && one.state != 0 && rank < 0) continue;
+    if (!one.alive && rank < 0) continue;
     proto::Stuck& stuck = *ended_.add_stuck();
     stuck.set_rank(rank);
     stuck.set_pid(one.pid);
-    stuck.set_why(why_not_ended(one));
+    stuck.set_why(why_not_ended(one, kill(one.pid, 0) == 0));
   }
 }
 

@@ -29,15 +29,19 @@ std::string read_small(const char* path) {
   return text;
 }
 
+constexpr char kHidden = '?';
+
 struct Status {
-  pid_t parent = 0;  // 0: gone
-  char state = 0;
+  pid_t parent = 0;
+  char state = 0;  // 0: gone
   int threads = 0;
   unsigned long long began = 0;
   // A process whose first thread has left alone shows as a zombie too, and runs on in the others.
   bool alive() const { return state != 0 && state != 'X' && (state != 'Z' || threads > 1); }
 };
 
+// Where /proc shows processes to those alone who may trace them (hidepid), one that nobody may, as
+// many that keep secrets make themselves, is only known to be there.
 Status status_of(pid_t pid) {
   char path[64];
   std::snprintf(path, sizeof path, "/proc/%d/stat", pid);
@@ -48,13 +52,16 @@ Status status_of(pid_t pid) {
     std::sscanf(text.c_str() + close + 1,
                 " %c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %d %*d %llu",
                 &status.state, &status.parent, &status.threads, &status.began);
+  else if (kill(pid, 0) == 0 || errno == EPERM)
+    status.state = kHidden;
   return status;
 }
 
-void add_children(pid_t parent, std::vector<Descendant>& found, std::set<pid_t>& known) {
+std::vector<pid_t> children_of(pid_t parent) {
+  std::vector<pid_t> children;
   std::string folder = "/proc/" + std::to_string(parent) + "/task";
   DIR* tasks = opendir(folder.c_str());
-  if (!tasks) return;
+  if (!tasks) return children;
   while (dirent* entry = readdir(tasks)) {
     if (entry->d_name[0] == '.') continue;
     std::string text = read_small((folder + "/" + entry->d_name + "/children").c_str());
@@ -62,11 +69,28 @@ void add_children(pid_t parent, std::vector<Descendant>& found, std::set<pid_t>&
       char* end;
       pid_t pid = pid_t(std::strtol(at, &end, 10));
       if (end == at) break;
-      if (known.insert(pid).second) found.push_back({pid, parent});
+      children.push_back(pid);
       at = *end ? end + 1 : end;
     }
   }
   closedir(tasks);
+  return children;
+}
+
+void add_children(pid_t parent, std::vector<Descendant>& found, std::set<pid_t>& known) {
+  for (const pid_t pid : children_of(parent))
+    if (known.insert(pid).second) found.push_back({pid, parent});
+}
+
+// Of its own children the kernel tells everybody.
+bool is_child(pid_t pid, pid_t parent) {
+  siginfo_t info;
+  if (parent == getpid())
+    return waitid(P_PID, id_t(pid), &info, WEXITED | WNOHANG | WNOWAIT | __WALL) == 0;
+  const Status status = status_of(pid);
+  if (status.state != kHidden) return status.parent == parent;
+  const std::vector<pid_t> children = children_of(parent);
+  return std::find(children.begin(), children.end(), pid) != children.end();
 }
 
 }  // namespace
@@ -96,7 +120,7 @@ std::vector<Descendant> descendants(pid_t root, const Spared& spared) {
 bool signal_descendant(const Descendant& one, int signal) {
   UniqueFd pidfd(int(syscall(SYS_pidfd_open, one.pid, 0)));
   if (!pidfd) return errno == ESRCH;
-  if (status_of(one.pid).parent != one.parent)
+  if (!is_child(one.pid, one.parent))
     return true;  // moved to a subreaper or gone: the next walk sees it
   return syscall(SYS_pidfd_send_signal, pidfd.get(), signal, nullptr, 0) == 0 || errno == ESRCH;
 }

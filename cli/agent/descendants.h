@@ -21,7 +21,7 @@ namespace hvd {
 struct Descendant {
   pid_t pid = 0, parent = 0;
   bool alive = true;             // in one of its threads
-  char state = 0;                // of its first thread, as /proc has it; 0: gone
+  char state = 0;                // of its first thread, as /proc has it; '?': hidden; 0: gone
   unsigned long long began = 0;  // in ticks since the machine did: with `pid` that process alone
   bool stopped() const { return state == 'T'; }  // by a signal
 };

@@ -194,6 +194,7 @@ std::string HostMemory::Impl::objection(const Connection& connection, const Agen
   const Slot& slot = slots[message.id];
   const std::string what = who + " claims rank " + std::to_string(slot.rank) + ", but ";
   if (slot.speaks()) return what + "process " + std::to_string(slot.pid) + " has done so before";
+  if (peer.pid == slot.worker) return "";  // also where /proc hides it
   errno = 0;
   const std::vector<pid_t> chain = ancestry(peer.pid, getpid());
   if (chain.empty() && errno == EMFILE)

@@ -118,9 +118,14 @@ void JobProcesses::resume() {
   stopped_by_us_.clear();
 }
 
-std::string why_not_ended(const Descendant& one) {
+std::string why_not_ended(const Descendant& one, bool may_signal) {
   const std::string folder = "/proc/" + std::to_string(one.pid);
-  if (one.state == 0) return "it does not die of SIGKILL, and " + folder + " cannot be read";
+  if (one.alive && !may_signal)
+    return "it has become another user's (by sudo, for one), whose processes hvdrun may not "
+           "signal; end it as that user or as root";
+  if (one.state == '?')
+    return "it does not die of SIGKILL, and hides its state; look as root, in " + folder +
+           "/task/*/stack";
   if (!one.alive)
     return "it has ended, but the process that traces it holds it; end that one (TracerPid in " +
            folder + "/status)";

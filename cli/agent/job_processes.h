@@ -59,7 +59,7 @@ class JobProcesses {
   std::optional<TimePoint> kill_began_;
 };
 
-// What the user can do about a process that KILL did not end.
-std::string why_not_ended(const Descendant& one);
+// What the user can do about a process that KILL did not end; `may_signal`: whether it can be sent.
+std::string why_not_ended(const Descendant& one, bool may_signal);
 
 }  // namespace hvd

@@ -2,8 +2,10 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -65,13 +67,16 @@ bool all_tasks_exiting(pid_t pid) {
   constexpr unsigned kExiting = 4;  // PF_EXITING in <linux/sched.h>
   const std::string folder = "/proc/" + std::to_string(pid) + "/task";
   const std::unique_ptr<DIR, int (*)(DIR*)> tasks(opendir(folder.c_str()), closedir);
-  if (!tasks) return true;
+  if (!tasks)
+    return kill(pid, 0) != 0 && errno == ESRCH;  // else /proc hides it, or open files ran out
   while (const dirent* entry = readdir(tasks.get())) {
     if (entry->d_name[0] == '.') continue;
+    errno = 0;
     const auto stat = read_stat(folder + "/" + entry->d_name + "/stat");
-    // Gone meanwhile, or still alive. A task missed because it was just being made has the
-    // SIGKILL pending that ends the others.
-    if (stat && (stat->flags & kExiting) == 0) return false;
+    const bool gone = !stat && (errno == ENOENT || errno == ESRCH);
+    // Still alive. A task missed because it was just being made has the SIGKILL pending that ends
+    // the others.
+    if (!gone && (!stat || (stat->flags & kExiting) == 0)) return false;
   }
   return true;
 }

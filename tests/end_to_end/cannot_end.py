@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -112,7 +113,40 @@ def a_process_whose_first_thread_has_left_alone_is_ended():
     return f"after {took:.1f} s"
 
 
+# In a /proc that shows others' processes, and those that let nobody look into them, to root alone.
+HIDDEN = """
+mount -t proc -o hidepid=2 proc /proc || exit 77
+setpriv --regid 65534 --clear-groups --bounding-set=-all "$@"
+status=$?
+grep -lsx hidden-one /proc/[0-9]*/comm
+exit $status
+"""
+HIDE = ("import ctypes, os, subprocess, time; libc = ctypes.CDLL(None); libc.prctl(15, b'hidden-one', 0, 0, 0); libc.prctl(4, 0, 0, 0, 0); "
+        "seen = subprocess.call(['test', '-e', f'/proc/{os.getpid()}/stat']) == 0; "
+        "print('shown' if seen else 'hidden', flush=True); time.sleep(300)")
+
+
+def processes_that_proc_hides_are_ended():
+    if os.geteuid() != 0:
+        return "left out: only root can hide processes"
+    took = []
+    for flags, program, status in ((["--timeout", "3"], [sys.executable, "-c", HIDE], 124),
+                                   ([], ["bash", "-c", 'exec 3< <("$0" -c "$1"); read line <&3; echo "$line"; exit 4', sys.executable, HIDE], 4)):
+        line = support.command("--no-tag-output", "--stop-grace", "0.5", *flags, "--", *program, np=1)
+        begin = time.monotonic()
+        seen = subprocess.run(["unshare", "--mount", "--pid", "--fork", "bash", "-c", HIDDEN, "bash", *line],
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=LIMIT_S)
+        took.append(time.monotonic() - begin)
+        if seen.returncode == 77 or seen.stderr.startswith(b"unshare: "):
+            return "left out: no right to mount"
+        expect(seen.returncode, status, seen.stderr)
+        expect(seen.stdout, b"hidden\n", seen.stderr)
+        assert b"cannot be ended" not in seen.stderr and b"keeper" not in seen.stderr and took[-1] < SOON_S, (took, seen.stderr)
+    return "after " + " and ".join(f"{one:.1f} s" for one in took)
+
+
 support.main(a_rank_that_cannot_be_ended_is_named_and_the_job_ends_as_it_would_have,
              a_dead_rank_that_a_tracer_holds_costs_nothing_until_it_is_let_go,
              a_dead_process_that_a_tracer_holds_is_not_waited_for,
-             a_process_whose_first_thread_has_left_alone_is_ended)
+             a_process_whose_first_thread_has_left_alone_is_ended,
+             processes_that_proc_hides_are_ended)
