@@ -1,8 +1,12 @@
 // What ranks see when they differ, when one leaves, and what no good operation may cost.
 #include <poll.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <string>
 
@@ -12,6 +16,7 @@
 #include "tests/support/allocations.h"
 #include "tests/support/catch.h"
 #include "tests/support/ranks.h"
+#include "tests/support/shared_memory_view.h"
 
 using namespace hvd;
 
@@ -238,6 +243,44 @@ TEST_CASE("outcome: a segment that not all asked for leaves no memory behind") {
     REQUIRE(fstat(piece.get(), &facts) == 0);
     CHECK(facts.st_size == 1 << 20);
     CHECK(facts.st_blocks == 0);
+  }
+}
+
+TEST_CASE("outcome: a segment for which memory runs out half-way leaves none behind") {
+  constexpr size_t kHalf = 1 << 20;
+  RankThreads ranks(2);
+  std::array<Operation, 2> operations;
+  for (int k = 0; k < 2; ++k) {
+    Operation& operation = operations[static_cast<size_t>(k)];
+    operation.kind = OperationKind::kSegment;
+    operation.segment = 1;
+    operation.segment_bytes = operation.populate_bytes = 2 * kHalf;
+    ranks.rank(k).communicator->start(operation);
+  }
+  Communicator& zero = *ranks.rank(0).communicator;
+  zero.progress();
+  const auto pieces = ranks.rank(0).peers->take_segment(1);
+  REQUIRE(pieces);
+  struct stat own{};
+  REQUIRE(fstat(pieces->front().get(), &own) == 0);
+  REQUIRE(own.st_blocks * 512 == kHalf);
+  // What lies behind an empty file's end cannot be faulted in.
+  const std::vector<SharedPiece> mapped = shared_pieces(getpid());
+  const auto piece = std::find_if(mapped.begin(), mapped.end(),
+                                  [&](const SharedPiece& one) { return one.inode == own.st_ino; });
+  REQUIRE(piece != mapped.end());
+  const UniqueFd empty(memfd_create("hvd-test-empty", MFD_CLOEXEC));
+  REQUIRE(mmap(reinterpret_cast<void*>(piece->begin + kHalf), kHalf, PROT_READ | PROT_WRITE,
+               MAP_SHARED | MAP_FIXED, empty.get(), 0) != MAP_FAILED);
+  ranks.run([&](Rank& rank) {
+    const Operation& mine = operations[static_cast<size_t>(rank.rank)];
+    rank.advance_until([&] { return mine.outcome != Outcome::kPending; });
+    expect(mine.outcome == Outcome::kRefused, "not refused");
+    expect(mine.error.find("cannot populate") != std::string::npos, mine.error);
+  });
+  for (const UniqueFd& memory : *pieces) {
+    REQUIRE(fstat(memory.get(), &own) == 0);
+    CHECK(own.st_blocks == 0);
   }
 }
 
