@@ -56,8 +56,9 @@ class BucketList {
   // No step can be made with it any more: after shutdown(), once a broken epoch is over, and in a
   // forked child, where nothing of it is mapped. Any thread; takes no lock.
   virtual bool ended() const = 0;
-  // Throws why, kUnavailable or, once finish() has thrown it, the CommFailure of the broken epoch:
-  // before that, only ranks that ask at that moment would hear it here, and not where others do.
+  // Throws why, kUnavailable or, once any call of this rank has thrown it, the CommFailure of the
+  // broken epoch: before that, only ranks that ask at that moment would hear it here, and not where
+  // others do.
   virtual void check_open() const = 0;
 
   virtual void ready(int bucket, Home home) = 0;

@@ -189,7 +189,9 @@ void EngineBucketList::check_open() const {
                 "\"" + spec_.name +
                     "\" belongs to an epoch that shutdown() has ended; make a new "
                     "DistributedOptimizer after init()");
-  if (told_.load(std::memory_order_acquire)) throw_over();
+  if (parts_->progress.over().load(std::memory_order_acquire) &&
+      parts_->peers->status_page().told.load(std::memory_order_relaxed) != 0)
+    throw_over();
 }
 
 void EngineBucketList::ready(int bucket, Home home) {
@@ -288,7 +290,6 @@ void EngineBucketList::throw_failure(const Operation& last) {
   if (last.outcome.load(std::memory_order_acquire) == Outcome::kRefused)
     std::rethrow_exception(error_of(last, parts_->progress.end()));
   parts_->progress.wait_until_over();
-  told_.store(true, std::memory_order_release);
   throw_over();
 }
 

@@ -70,7 +70,7 @@ class EngineBucketList final : public BucketList, private Feed {
   void run(Operation& operation);
   void reset_step();
   [[noreturn]] void throw_failure(const Operation& last);
-  [[noreturn]] void throw_over() const;  // what finish() said
+  [[noreturn]] void throw_over() const;
 
   const std::shared_ptr<Engine::Parts> parts_;
   const BucketListSpec spec_;
@@ -81,7 +81,6 @@ class EngineBucketList final : public BucketList, private Feed {
   std::unique_ptr<Bucket[]> buckets_;
   std::atomic<uint64_t> step_{0};
   const pid_t process_ = getpid();
-  std::atomic<bool> told_{false};  // that the epoch broke
 
   // Guarded by the progress token.
   int issued_ = 0;          // buckets of this step

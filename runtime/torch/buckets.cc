@@ -160,16 +160,18 @@ void Buckets::accept_gradient(size_t index) {
 void Buckets::complete(int index) {
   Bucket& bucket = buckets_[static_cast<size_t>(index)];
   bucket.ready = true;
-  bucket.home = choose_home(bucket);  // a void step overwrites no kept gradients either
+  Home home = other(bucket.home);  // a void step overwrites no kept gradients either
   try {
-    gather(bucket);
+    home = choose_home(bucket);
+    gather(bucket, home);
   } catch (const std::exception& error) {
     if (word_.poison.empty()) word_.poison = error.what();
   }
-  list_->ready(index, bucket.home);
+  bucket.home = home;
+  list_->ready(index, home);
 }
 
-void Buckets::gather(const Bucket& bucket) {
+void Buckets::gather(const Bucket& bucket, Home home) {
   for (const size_t i : bucket.members) {
     GradientSlot& slot = *parameters_[i].slot;
     if (slot.has_gradient()) {
@@ -177,7 +179,7 @@ void Buckets::gather(const Bucket& bucket) {
       word_.used[i / 64] |= uint64_t{1} << (i % 64);
     }
   }
-  for (const size_t i : bucket.members) parameters_[i].slot->put(bucket.home);
+  for (const size_t i : bucket.members) parameters_[i].slot->put(home);
 }
 
 Home Buckets::choose_home(const Bucket& bucket) {

@@ -76,7 +76,7 @@ class Buckets {
   void on_gradient(size_t index) EXCLUDES(mutex_);
   void accept_gradient(size_t index) REQUIRES(mutex_);
   void complete(int bucket) REQUIRES(mutex_);
-  void gather(const Bucket& bucket) REQUIRES(mutex_);
+  void gather(const Bucket& bucket, Home home) REQUIRES(mutex_);
   Home choose_home(const Bucket& bucket) REQUIRES(mutex_);
   void take_results(const StepVerdict& verdict) REQUIRES(mutex_);
   void begin_step() REQUIRES(mutex_);

@@ -103,18 +103,24 @@ TEST_CASE("buckets: what is kept for one step is not written, whatever else is k
 TEST_CASE("buckets: once the epoch broke zero_grad zeroes and backward says what broke it") {
   run_as_threads(3, [](const ThreadRank& rank) {
     Training t(rank, nets::mlp(), nets::sgd(), kSmallBuckets);
-    t.train(0, 2);
+    at::Tensor late = at::ones({4, 9}).requires_grad_();  // in a set of buckets of its own
+    t.inner->add_param_group(torch::optim::OptimizerParamGroup({late}));
+    const auto backward = [&](int step) { (t.net->loss(rank.rank, step) + late.sum()).backward(); };
+    backward(0);
+    t.optimizer->step();
     t.optimizer->zero_grad();
     const std::string reason = "failed: rank 1 ";
-    t.backward(2);               // whenever the death comes, backward() is not where it is heard
-    if (rank.rank == 1) return;  // in the middle of a step
+    if (rank.rank == 1) return backward(2);  // it leaves in the middle of a step
+    while (!t.buckets().list().ended()) std::this_thread::yield();
+    backward(2);  // however long ago the epoch broke, this is not where it is heard
     EXPECT(contains(error_of([&] { t.optimizer->step(); }), reason));
     for (int round = 0; round < 2; ++round) {
       t.optimizer->zero_grad();
       for (const at::Tensor& p : t.net->parameters()) EXPECT(!p.grad().defined());
+      EXPECT(!late.grad().defined());
       bool failed = false;
       try {
-        t.backward(3);
+        backward(3);
       } catch (const CommFailure& failure) {
         failed = contains(failure.what(), reason);
       }
