@@ -63,7 +63,7 @@ std::string StallInspector::describe(std::span<const Stalled> stalled) const {
       "Some ranks wait for operations that others have not submitted for more than " +
       seconds(warning_after_) +
       " seconds. Either ranks submit different operations, or some have stopped submitting any; "
-      "unless they go on, this waits for ever.\nMissing ranks:";
+      "until they go on, none of these can complete.\nMissing ranks:";
   for (auto& [rank, missing] : by_rank) {
     std::sort(missing.begin(), missing.end(), [](const Stalled* a, const Stalled* b) {
       return std::pair(-a->age, a->waiting->name) < std::pair(-b->age, b->waiting->name);

@@ -284,7 +284,8 @@ auto allgather_async(const Range& mine, const AllgatherOptions& options = {}) {
                    all);
 }
 
-// Returns when every rank has called it.
+// Returns when every rank has called it. Off the init thread one call at a time is possible, named
+// "barrier" there.
 HVD_API void barrier();
 
 // Objects, as bytes: the root's to all, or all ranks' to all by rank.
