@@ -441,8 +441,9 @@ int Agent::run() {
     }
     if (workers_) workers_->begin_batch();
     leave_when_done();
-    // What hvdrun has not read yet would be lost with us, the verdict with it. It may be stopped
-    // for as long as its user likes; its end is the lease's.
+    // What hvdrun has not read yet would be lost with us, the verdict with it: gRPC drops what it
+    // reads together with a connection's end. hvdrun may be stopped for as long as its user likes;
+    // its end is the lease's.
     if (finished_ && orphaned_) return ended_.stuck_size() > 0 ? kSomeAreStuck : 0;
   }
 }
