@@ -48,7 +48,7 @@ class CollectiveBenchmarkTest(unittest.TestCase):
 
 class DeathBenchmarkTest(unittest.TestCase):
     def test_survivors_are_told_with_and_without_a_stopped_one(self):
-        for words in (["2", "2"], ["4", "2"], ["3", "1", "stopped"]):
+        for words in (["2", "2"], ["4", "2"], ["3", "1", "stopped"], ["3", "1", "asleep"]):
             out, _ = run_once([program("death_benchmark"), *words], 60)
             self.assertEqual(len(out.split()), int(words[1]))
             self.assertTrue(all(float(word) > 0 for word in out.split()), out)
