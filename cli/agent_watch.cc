@@ -40,7 +40,7 @@ AgentWatch::Due AgentWatch::tick(TimePoint now) {
     ticks_to_end_ = kKeeperTicks;
     return Due::kKillKeeper;
   }
-  silent_ticks_ += ticks;
+  if (ticks && !std::exchange(heard_, false)) ++silent_ticks_;
   if (silent_ticks_ >= ticks_max_) return Due::kCloseLease;
   return ticks && silent_ticks_ == kSilentTicks ? Due::kSaySilent : Due::kNothing;
 }

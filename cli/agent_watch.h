@@ -27,7 +27,7 @@ class AgentWatch {
 
   AgentWatch(std::chrono::milliseconds agent_timeout, TimePoint now);
 
-  void heard() { silent_ticks_ = 0, was_held_ = false; }
+  void heard() { silent_ticks_ = 0, heard_ = true, was_held_ = false; }
   // At kCloseLease, with whether a debugger holds the agent: true while one does, and once more
   // after it let go, since the agent has to come to a word first.
   bool excuse(bool held);
@@ -45,7 +45,8 @@ class AgentWatch {
   int ticks_max_;
   int hurried_ticks_max_ = 0;
   std::optional<TimePoint> hurry_from_;
-  int silent_ticks_ = 0;
+  int silent_ticks_ = 0;  // whole ones
+  bool heard_ = false;    // since the last tick
   bool was_held_ = false;
   TimePoint next_tick_;
   int ticks_to_end_ = 0;  // 0: it is not expected

@@ -54,8 +54,8 @@ def an_agent_that_a_debugger_holds_is_waited_for():
     time.sleep(5)  # more than twice as long as an agent may be silent
     expect(state(agent), "t")
     debugger.let_go()
-    job.communicate(timeout=30)
-    expect(job.returncode, 3)
+    _, err = job.communicate(timeout=30)
+    expect(job.returncode, 3, err)
 
 
 def a_start_that_gets_stuck_ends_at_its_time_limit():
