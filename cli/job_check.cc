@@ -291,7 +291,7 @@ std::optional<Refusal> check_result_file(const JobSpec& spec) {
                                  "; name another file"};
 }
 
-// Whether each rank can have its files: found out before an earlier job's files are emptied.
+// Whether each rank can have its files: found out before any is made.
 std::optional<Refusal> check_descriptors(const JobSpec& spec) {
   const int files = spec.size * int(std::size(kRankFiles));
   std::vector<UniqueFd> held(size_t(files + kOwnDescriptors));

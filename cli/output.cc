@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "cli/pipe.h"
 #include "cli/rank_folder.h"
@@ -105,8 +106,8 @@ void Output::open_files() {
     for (const char* stream : kRankFiles) {
       const std::string name = folder + stream;
       // What is there already may be a pipe: one that nobody reads is an error, no reason to wait.
-      UniqueFd file(open(name.c_str(),
-                         O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666));
+      UniqueFd file(
+          open(name.c_str(), O_WRONLY | O_CREAT | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666));
       if (!file || fcntl(file.get(), F_SETFL, O_WRONLY) != 0) {
         refuse("write the output file " + name, errno);
       }
@@ -141,12 +142,21 @@ void Output::stamp() {
   for (const auto& route : routes_) route->tagger.set_stamp(text);
 }
 
+void Output::begin() {
+  if (std::exchange(begun_, true)) return;
+  for (const UniqueFd& file : files_)
+    while (ftruncate(file.get(), 0) != 0 &&
+           errno == EINTR)  // pipes and devices have nothing to lose
+      ;
+}
+
 void Output::feed(std::string_view bytes, TimePoint now) {
   stamp();
   FrameReader::Piece piece;
   while (reader_.next(bytes, piece)) {
     const int rank = piece.header.rank;
     if (piece.header.kind != FrameKind::kOutput || rank < 0 || rank >= options_.ranks) continue;
+    begin();
     const size_t stream = size_t(rank) * 2 + size_t(piece.header.stream);
     if (shows(rank)) {
       Route& to = console(piece.header.stream);

@@ -39,6 +39,9 @@ class Output {
   // Throws kInvalidArgument when the files cannot be made, kUnavailable when no descriptor is left.
   explicit Output(OutputOptions options);
 
+  // Ranks run, so what is in the files is an earlier job's and goes. Their first output does it
+  // too.
+  void begin();
   void feed(std::string_view bytes,
             TimePoint now);  // from an agent's stdout; throws on malformed frames
   void say(std::string_view words,
@@ -93,6 +96,7 @@ class Output {
   std::vector<UniqueFd> files_;
   std::vector<StderrTail> tails_;
   std::time_t stamped_ = 0;
+  bool begun_ = false;
 };
 
 }  // namespace hvd

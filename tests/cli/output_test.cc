@@ -2,6 +2,8 @@
 #include "cli/output.h"
 
 #include <fstream>
+#include <iterator>
+#include <string>
 #include <tuple>
 #include <utility>
 
@@ -48,4 +50,24 @@ TEST_CASE("output: files that cannot be had are --output-filename's fault, but n
   CHECK(code == ErrorCode::kUnavailable);
   CHECK_THAT(message, Catch::StartsWith("cannot write the output file " + path + "/few/rank.") &&
                           Catch::EndsWith("; raise the limit on open files (ulimit -n)"));
+}
+
+TEST_CASE("output: an earlier job's files stay whole until ranks run") {
+  const TemporaryDirectory folder;
+  const std::string file = folder.path().string() + "/rank.0/stdout";
+  const auto content = [&] {
+    std::ifstream in(file);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  OutputOptions options;
+  options.ranks = 1;
+  options.directory = folder.path();
+  {
+    const Output first(options);
+  }
+  std::ofstream(file) << "of an earlier job";
+  Output output(options);
+  CHECK(content() == "of an earlier job");
+  output.begin();
+  CHECK(content().empty());
 }
