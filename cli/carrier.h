@@ -19,7 +19,9 @@ struct AgentChannels {
 class Carrier {
  public:
   virtual ~Carrier() = default;
-  // Call from a thread that lives as long as the process. Throws kUnavailable.
+  // Call from a thread that lives as long as the process. Throws kUnavailable. From its first
+  // instruction on the agent ignores INT, TERM, HUP, QUIT, USR1 and USR2: who signals every
+  // process, as batch systems do, means the job, and hvdrun decides what becomes of it.
   virtual AgentChannels start_agent(const Host& host) = 0;
 };
 

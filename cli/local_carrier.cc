@@ -1,5 +1,6 @@
 #include "cli/local_carrier.h"
 
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -37,6 +38,8 @@ AgentChannels LocalCarrier::start_agent(const Host& host) {
   // Its own session, so that Ctrl-C does not reach it. No parent-death signal that ends it: our
   // death reaches the agent as the end of its lease, and the keeper asks for SIGCONT itself.
   options.new_session = true;
+  for (const int one : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2})
+    options.ignored_signals |= 1ull << (one - 1);
   const SpawnResult result = spawn(options);
   if (result.pid == 0)
     throw cannot(std::string("start the agent on ") + host.name + " (" + result.step + ")",

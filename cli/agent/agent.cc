@@ -464,9 +464,6 @@ void run_agent(int argc, char** argv) {
                  "of that name is started by hvdrun -np 2 ./agent\n");
     _exit(kExitUsage);
   }
-  // Who signals every process, as batch systems do, means the job: hvdrun decides what becomes of
-  // it and its ranks.
-  for (int one : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) signal(one, SIG_IGN);
   try {
     Kept kept = become_kept(argc, argv, control_fd);
     signal(SIGPIPE, SIG_IGN);

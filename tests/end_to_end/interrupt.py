@@ -1,11 +1,12 @@
 """Ctrl-C and its kin: what ranks get, when they are killed, and how hvdrun itself ends."""
+import contextlib
 import os
 import signal
 import time
 
 import support
-from support import (NO_TRACING, Debugger, Terminal, agent_of, expect, keeper_of, ranks_of, read, sh, start, take_hold, wait_for,
-                     wait_for_ranks)
+from support import (NO_TRACING, Debugger, Terminal, agent_of, children, expect, keeper_of, ranks_of, read, sh, start, take_hold,
+                     wait_for, wait_for_ranks)
 
 STUBBORN = "trap '' TERM INT; echo up; sleep 60; sleep 60"
 ENDING = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT
@@ -116,6 +117,17 @@ def what_every_process_gets_is_judged_by_hvdrun_alone():
         expect([line.split(b":")[-1].decode() for line in out.splitlines()], [got.name, "saved"], err)
 
 
+def a_keeper_that_has_just_begun_ignores_them_too():
+    for _ in range(20):
+        job = start("--", "true", np=1, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        while job.poll() is None:
+            for pid in children(job.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGHUP)
+        _, err = job.communicate()
+        expect(job.returncode, 0, err)
+
+
 def usr1_and_usr2_go_to_the_ranks():
     for sent in signal.SIGUSR1, signal.SIGUSR2:
         job = start("--", "bash", "-c", f"trap 'echo saved; kill $!; exit 0' {sent.name}; sleep 60 & echo up; wait")
@@ -167,5 +179,5 @@ support.main(hvdrun_ends_by_the_signal_it_got, ranks_that_ignore_term_are_killed
              the_second_interrupt_kills_now, the_third_interrupt_leaves_even_an_agent_that_is_stuck,
              ranks_get_int_and_may_end_by_themselves, what_keeper_or_agent_get_alone_changes_nothing,
              what_every_process_gets_is_judged_by_hvdrun_alone,
-             usr1_and_usr2_go_to_the_ranks, background_children_that_ignore_int_do_not_delay,
+             a_keeper_that_has_just_begun_ignores_them_too, usr1_and_usr2_go_to_the_ranks, background_children_that_ignore_int_do_not_delay,
              a_fork_loop_that_ignores_term_is_ended, a_terminals_ctrl_c)
