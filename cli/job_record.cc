@@ -117,6 +117,4 @@ JobResult JobRecord::result(TimePoint now) const {
   return result;
 }
 
-bool JobRecord::anyone_runs() const { return !running_.empty(); }
-
 }  // namespace hvd

@@ -41,7 +41,8 @@ class JobRecord {
   void note_output_lost() { facts_.output_lost = true; }
   void note_input_lost(const std::string& why) { facts_.input_error = why; }
 
-  bool anyone_runs() const;
+  bool anyone_runs() const { return !running_.empty(); }
+  bool all_ended() const { return int(facts_.ends.size()) == facts_.size; }
   const JobFacts& facts() const { return facts_; }
   // As far as it is known now: who was first, and how it ended.
   std::string first_failure() const;

@@ -19,7 +19,6 @@ namespace hvd {
 namespace {
 
 constexpr std::chrono::milliseconds kReportSoon{500};  // is why it ends said now, or by the report?
-constexpr std::chrono::milliseconds kImpatience{200};  // with a reader, after a second interrupt
 constexpr int kInterruptsMax = 3;
 // An agent speaks once a second: one that was silent for as many ticks when the user lost patience
 // is not waited for.
@@ -125,11 +124,15 @@ void Supervisor::limit_readers(const action::EndJob& end) {
   std::optional<std::chrono::milliseconds> patience;
   if (end.cause == EndCause::kTimeLimit || end.cause == EndCause::kTerminated ||
       end.cause == EndCause::kHangup || end.cause == EndCause::kQuit)
-    patience = std::max(spec_.stop_grace, kImpatience);
+    patience = kind_patience();
   if (end.cause == EndCause::kInterrupted && end.first_signal == SIGKILL) patience = kImpatience;
-  if (!patience || (reader_patience_ && *reader_patience_ <= *patience)) return;
+  if (patience) limit_readers(*patience);
+}
+
+void Supervisor::limit_readers(std::chrono::milliseconds patience) {
+  if (reader_patience_ && *reader_patience_ <= patience) return;
   reader_patience_ = patience;
-  give_up_at_ = Clock::now() + *patience;
+  give_up_at_ = Clock::now() + patience;
 }
 
 void Supervisor::order(const proto::ToAgent& order) {
@@ -211,6 +214,7 @@ void Supervisor::on_message(const proto::FromAgent& message) {
       tell(event::AgentJoined{message.attached().host()});
       break;
     case proto::FromAgent::kStarted:
+      output_.begin();
       say_threads(message.started().threads_each());
       tell(record_.note(message.started()));
       break;
@@ -262,7 +266,6 @@ void Supervisor::say_threads(int threads_each) {
 void Supervisor::on_ended(const proto::Ended& ended) {
   fault_point("hvdrun_agent_ended");
   agent_ended_ = true;
-  time_limit_.reset();  // a hvdrun that was stopped reads of the end when the limit is over
   watch_.expect_end(Clock::now());
   const bool by_itself =
       ended.why() == proto::Ended::KEEPER_LOST || ended.why() == proto::Ended::LEASE_LOST;

@@ -47,7 +47,8 @@ void Supervisor::begin_time_out(TimePoint now) {
 void Supervisor::on_states(const proto::RankStates& states) {
   if (!answer_by_) return;
   const TimePoint now = Clock::now();
-  if (time_limit_ && clock_.time(now) >= *time_limit_ && !clock_.stands() && !membership_.ending())
+  if (time_limit_ && clock_.time(now) >= *time_limit_ && !clock_.stands() &&
+      !membership_.ending() && !record_.all_ended())
     for (const proto::RankStatus& one : states.ranks()) say(describe(one));
   time_out(now);
 }
@@ -58,13 +59,20 @@ void Supervisor::time_out(TimePoint now) {
   const TimePoint time = clock_.time(now);
   if (time_limit_ && time >= *time_limit_) {
     time_limit_.reset();
-    char limit[64];
-    std::snprintf(limit, sizeof limit, "time limit of %g s reached (--timeout)",
-                  double(spec_.timeout.count()) / 1e3);
-    tell(event::EndAsked{EndCause::kTimeLimit, SIGTERM, limit});
+    reach_time_limit();
   }
   const auto of_members = membership_.next_deadline();
   if (of_members && time >= *of_members) tell(event::TimePassed{});
+}
+
+// Ranks that had ended, as may be read late if hvdrun was stopped, did so in time: only who does
+// not read their output is not waited for any longer.
+void Supervisor::reach_time_limit() {
+  if (record_.all_ended()) return limit_readers(kind_patience());
+  char limit[64];
+  std::snprintf(limit, sizeof limit, "time limit of %g s reached (--timeout)",
+                double(spec_.timeout.count()) / 1e3);
+  tell(event::EndAsked{EndCause::kTimeLimit, SIGTERM, limit});
 }
 
 void Supervisor::suspend() {

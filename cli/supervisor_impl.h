@@ -62,11 +62,16 @@ class Supervisor {
   void perform(const action::EndJob& end);
   void limit_end(const action::EndJob& end);
   void limit_readers(const action::EndJob& end);
+  void limit_readers(std::chrono::milliseconds patience);
+  std::chrono::milliseconds kind_patience() const {
+    return std::max(spec_.stop_grace, kImpatience);
+  }
   void order(const proto::ToAgent& order);
   void begin_stdin();
   void suspend();
   void begin_time_out(TimePoint now);
   void time_out(TimePoint now);
+  void reach_time_limit();
 
   // the end
   bool over() const;
@@ -81,6 +86,7 @@ class Supervisor {
   std::optional<TimePoint> job_deadline() const;
   std::optional<TimePoint> next_deadline() const;
 
+  static constexpr std::chrono::milliseconds kImpatience{200};  // with a reader, at least
   // To a question that holds something up.
   static constexpr std::chrono::milliseconds kAnswerLimit{1000};
 

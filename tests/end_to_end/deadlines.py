@@ -36,6 +36,14 @@ def the_start_timeout_bounds_an_agent_that_never_comes():
     assert b"no agent reported from localhost within 1 s (--start-timeout)" in seen.stderr, seen.stderr
 
 
+def a_reader_that_stands_still_does_not_hold_up_a_limited_job_whose_ranks_have_ended():
+    job = start("--timeout", "2", "--stop-grace", "1", "--", "bash", "-c", "yes | head -c 300000", np=1)
+    job.wait(timeout=LIMIT_S)
+    out, err = job.communicate()
+    expect(job.returncode, 125, err)
+    assert b"bytes of output that nobody read any more" in err and len(out) < 300000, (len(out), err)
+
+
 def a_stopped_agent_does_not_hold_up_a_terminated_job():
     job = with_stopped_agent()
     job.terminate()
@@ -184,7 +192,8 @@ def a_reader_that_comes_late_gets_all():
 
 
 support.parse_options("late_worker")
-support.main(the_start_timeout_bounds_an_agent_that_never_comes, a_stopped_agent_does_not_hold_up_a_terminated_job,
+support.main(the_start_timeout_bounds_an_agent_that_never_comes,
+             a_reader_that_stands_still_does_not_hold_up_a_limited_job_whose_ranks_have_ended, a_stopped_agent_does_not_hold_up_a_terminated_job,
              a_stopped_agent_does_not_hold_up_an_impatient_user, being_continued_is_no_word_of_the_agent,
              a_rank_in_init_is_not_timed_out_while_the_job_is_suspended,
              a_rank_in_a_collective_is_not_timed_out_while_the_job_is_suspended,
