@@ -121,17 +121,21 @@ status=$?
 grep -lsx hidden-one /proc/[0-9]*/comm
 exit $status
 """
-HIDE = ("import ctypes, os, subprocess, time; libc = ctypes.CDLL(None); libc.prctl(15, b'hidden-one', 0, 0, 0); libc.prctl(4, 0, 0, 0, 0); "
+HIDE = ("import ctypes, os, signal, subprocess, sys; libc = ctypes.CDLL(None); libc.prctl(15, b'hidden-one', 0, 0, 0); libc.prctl(4, 0, 0, 0, 0); "
         "seen = subprocess.call(['test', '-e', f'/proc/{os.getpid()}/stat']) == 0; "
-        "print('shown' if seen else 'hidden', flush=True); time.sleep(300)")
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('told', flush=True))); "
+        "print('shown' if seen else 'hidden', flush=True); signal.alarm(300); signal.pause()")
 
 
 def processes_that_proc_hides_are_ended():
     if os.geteuid() != 0:
         return "left out: only root can hide processes"
     took = []
-    for flags, program, status in ((["--timeout", "3"], [sys.executable, "-c", HIDE], 124),
-                                   ([], ["bash", "-c", 'exec 3< <("$0" -c "$1"); read line <&3; echo "$line"; exit 4', sys.executable, HIDE], 4)):
+    limited, hide = ["--timeout", "3"], [sys.executable, "-c", HIDE]
+    for flags, program, status, out in (
+            (limited, hide, 124, b"hidden\ntold\n"),
+            (limited, ["bash", "-c", 'trap "" TERM; "$@"; exit 4', "bash", *hide], 124, b"hidden\ntold\n"),
+            ([], ["bash", "-c", 'exec 3< <("$@"); read line <&3; echo "$line"; exit 4', "bash", *hide], 4, b"hidden\n")):
         line = support.command("--no-tag-output", "--stop-grace", "0.5", *flags, "--", *program, np=1)
         begin = time.monotonic()
         seen = subprocess.run(["unshare", "--mount", "--pid", "--fork", "bash", "-c", HIDDEN, "bash", *line],
@@ -140,7 +144,7 @@ def processes_that_proc_hides_are_ended():
         if seen.returncode == 77 or seen.stderr.startswith(b"unshare: "):
             return "left out: no right to mount"
         expect(seen.returncode, status, seen.stderr)
-        expect(seen.stdout, b"hidden\n", seen.stderr)
+        expect(seen.stdout, out, seen.stderr)
         assert b"cannot be ended" not in seen.stderr and b"keeper" not in seen.stderr and took[-1] < SOON_S, (took, seen.stderr)
     return "after " + " and ".join(f"{one:.1f} s" for one in took)
 
