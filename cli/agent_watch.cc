@@ -5,48 +5,63 @@
 
 namespace hvd {
 
-AgentWatch::AgentWatch(std::chrono::milliseconds agent_timeout, TimePoint now)
-    : ticks_max_(std::max(1, int(agent_timeout / kTick))), next_tick_(now + kTick) {}
+AgentWatch::AgentWatch(Duration agent_timeout, TimePoint now)
+    : silence_max_(std::max(2 * kTick, agent_timeout)), looked_(now) {}
 
-void AgentWatch::hurry(TimePoint from, int silent_ticks) {
-  hurried_ticks_max_ = hurry_from_ ? std::min(hurried_ticks_max_, silent_ticks) : silent_ticks;
+void AgentWatch::heard(TimePoint now) {
+  looked_ = now;
+  silence_ = {};
+  said_ = was_held_ = false;
+}
+
+void AgentWatch::hurry(TimePoint from, Duration silence) {
+  hurried_silence_max_ =
+      hurry_from_ ? std::min<Clock::duration>(hurried_silence_max_, silence) : silence;
   hurry_from_ = hurry_from_ ? std::min(*hurry_from_, from) : from;
 }
 
 void AgentWatch::expect_end(TimePoint now) {
-  if (ticks_to_end_ > 0) return;
-  ticks_to_end_ = kKeeperTicks;
-  next_tick_ = now + kTick;
+  if (patience_) return;
+  patience_ = kPatience;
+  looked_ = now;
 }
 
 bool AgentWatch::excuse(bool held) {
   const bool excused = std::exchange(was_held_, held) || held;
-  if (excused) silent_ticks_ = 0;
+  if (excused) silence_ = {}, said_ = false;
   return excused;
 }
 
 AgentWatch::Due AgentWatch::tick(TimePoint now) {
-  const bool hurry = hurry_from_ && now >= *hurry_from_;
-  if (hurry) {
-    ticks_max_ = std::min(ticks_max_, hurried_ticks_max_);
+  if (hurry_from_ && now >= *hurry_from_) {
+    silence_max_ = std::min(silence_max_, hurried_silence_max_);
     hurry_from_.reset();
   }
-  const bool ticks = now >= next_tick_;
-  if (ticks) next_tick_ = now + kTick;
-  if (keeper_gone_ || (!ticks && !hurry)) return Due::kNothing;
-  if (ticks_to_end_ > 0) {
-    ticks_to_end_ -= ticks;
-    if (ticks_to_end_ > 0) return Due::kNothing;
-    ticks_to_end_ = kKeeperTicks;
+  const Clock::duration step = std::min<Clock::duration>(now - std::exchange(looked_, now), kTick);
+  if (keeper_gone_) return Due::kNothing;
+  if (patience_) {
+    *patience_ -= step;
+    if (*patience_ > Clock::duration::zero()) return Due::kNothing;
+    patience_ = kPatience;
     return Due::kKillKeeper;
   }
-  if (ticks && !std::exchange(heard_, false)) ++silent_ticks_;
-  if (silent_ticks_ >= ticks_max_) return Due::kCloseLease;
-  return ticks && silent_ticks_ == kSilentTicks ? Due::kSaySilent : Due::kNothing;
+  silence_ += step;
+  if (silence_ >= silence_max_) return Due::kCloseLease;
+  return silence_ >= kSilence && !std::exchange(said_, true) ? Due::kSaySilent : Due::kNothing;
 }
 
 TimePoint AgentWatch::deadline() const {
-  return hurry_from_ ? std::min(next_tick_, *hurry_from_) : next_tick_;
+  Clock::duration next = kTick;
+  const auto consider = [&](Clock::duration left) { next = std::min(next, left); };
+  if (patience_) {
+    consider(*patience_);
+  } else {
+    consider(silence_max_ - silence_);
+    if (!said_) consider(kSilence - silence_);
+  }
+  if (next < Clock::duration::zero() || keeper_gone_) next = kTick;
+  const TimePoint soonest = looked_ + next;
+  return hurry_from_ ? std::min(soonest, *hurry_from_) : soonest;
 }
 
 }  // namespace hvd

@@ -1,7 +1,7 @@
 // Whether an agent and its keeper still answer, and what is due when they do not.
 //
-// Pure. An agent says something at least once a second. Time is counted in ticks that hvdrun was
-// awake for, not by the clock: who holds or stops hvdrun must not cost the job its agent.
+// Pure. An agent says something at least once a second. Of the time between two looks at most a
+// tick counts: what hvdrun itself was stopped or held for must not cost the job its agent.
 // Who waits for the keeper has a deadline too, though it is a watchdog itself.
 #pragma once
 
@@ -14,42 +14,44 @@ namespace hvd {
 
 class AgentWatch {
  public:
+  using Duration = std::chrono::milliseconds;
   enum class Due {
     kNothing,
-    kSaySilent,   // it has not answered for kSilentTicks
+    kSaySilent,   // it has not answered for kSilence
     kCloseLease,  // nor for as long as it may be silent: its right to run ends
     kKillKeeper,  // the keeper did not end in time
   };
-  static constexpr std::chrono::milliseconds kTick{1000};
-  static constexpr int kSilentTicks = 3;
-  // From the agent's last word, or the end of its lease, to the keeper's end.
-  static constexpr int kKeeperTicks = 3;
+  static constexpr Duration kTick{1000};
+  static constexpr Duration kSilence{3000};
+  // With the keeper, from the agent's last word or the end of its lease on.
+  static constexpr Duration kPatience{3000};
 
-  AgentWatch(std::chrono::milliseconds agent_timeout, TimePoint now);
+  // At least two beats of the agent's, however short `agent_timeout` is.
+  AgentWatch(Duration agent_timeout, TimePoint now);
 
-  void heard() { silent_ticks_ = 0, heard_ = true, was_held_ = false; }
+  void heard(TimePoint now);
   // At kCloseLease, with whether a debugger holds the agent: true while one does, and once more
   // after it let go, since the agent has to come to a word first.
   bool excuse(bool held);
-  // The job is ending: from then on, so many silent ticks end the lease. A second call only ever
+  // The job is ending: from then on, so long a silence ends the lease. A second call only ever
   // makes it come sooner.
-  void hurry(TimePoint from, int silent_ticks);
+  void hurry(TimePoint from, Duration silence);
   void expect_end(TimePoint now);  // it said its last word, or its lease was closed
   void keeper_gone() { keeper_gone_ = true; }
 
-  Due tick(TimePoint now);  // at deadline()
+  Due tick(TimePoint now);  // at deadline(), or more often
   TimePoint deadline() const;
-  int silent_ticks() const { return silent_ticks_; }
+  Duration silence() const { return std::chrono::duration_cast<Duration>(silence_); }
 
  private:
-  int ticks_max_;
-  int hurried_ticks_max_ = 0;
+  Clock::duration silence_max_;
+  Clock::duration hurried_silence_max_{};
   std::optional<TimePoint> hurry_from_;
-  int silent_ticks_ = 0;  // whole ones
-  bool heard_ = false;    // since the last tick
+  TimePoint looked_;
+  Clock::duration silence_{};
+  bool said_ = false;
   bool was_held_ = false;
-  TimePoint next_tick_;
-  int ticks_to_end_ = 0;  // 0: it is not expected
+  std::optional<Clock::duration> patience_;  // what is left of it
   bool keeper_gone_ = false;
 };
 

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <utility>
 
 #include "cli/pipe.h"
 #include "cli/rank_folder.h"
@@ -143,11 +142,9 @@ void Output::stamp() {
 }
 
 void Output::begin() {
-  if (std::exchange(begun_, true)) return;
-  for (const UniqueFd& file : files_)
-    while (ftruncate(file.get(), 0) != 0 &&
-           errno == EINTR)  // pipes and devices have nothing to lose
-      ;
+  for (size_t i = 0; i < files_.size(); ++i)  // pipes and devices (EINVAL) have nothing to lose
+    if (ftruncate(files_[i].get(), 0) != 0 && errno != EINVAL)
+      refuse("empty the output file " + routes_[consoles_ + i]->name, errno);
 }
 
 void Output::feed(std::string_view bytes, TimePoint now) {
@@ -156,7 +153,6 @@ void Output::feed(std::string_view bytes, TimePoint now) {
   while (reader_.next(bytes, piece)) {
     const int rank = piece.header.rank;
     if (piece.header.kind != FrameKind::kOutput || rank < 0 || rank >= options_.ranks) continue;
-    begin();
     const size_t stream = size_t(rank) * 2 + size_t(piece.header.stream);
     if (shows(rank)) {
       Route& to = console(piece.header.stream);

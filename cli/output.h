@@ -39,8 +39,7 @@ class Output {
   // Throws kInvalidArgument when the files cannot be made, kUnavailable when no descriptor is left.
   explicit Output(OutputOptions options);
 
-  // Ranks run, so what is in the files is an earlier job's and goes. Their first output does it
-  // too.
+  // Before ranks run: what is in the files is an earlier job's and goes. Throws as the constructor.
   void begin();
   void feed(std::string_view bytes,
             TimePoint now);  // from an agent's stdout; throws on malformed frames
@@ -96,7 +95,6 @@ class Output {
   std::vector<UniqueFd> files_;
   std::vector<StderrTail> tails_;
   std::time_t stamped_ = 0;
-  bool begun_ = false;
 };
 
 }  // namespace hvd

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -14,12 +15,17 @@ namespace {
 
 constexpr size_t kKeptBlocksMax = 4;
 
+// A blocking write to a pipe returns when all of it is taken: in pieces, a slow reader is seen to
+// read.
+constexpr size_t kPieceBytes = 64 << 10;
+
 // Returns errno, 0 when all is written.
-int write_all(int fd, const std::string& bytes) {
+int write_all(int fd, const std::string& bytes, std::atomic<TimePoint>& taken) {
   for (size_t done = 0; done < bytes.size();) {
-    const ssize_t n = write(fd, bytes.data() + done, bytes.size() - done);
+    const ssize_t n = write(fd, bytes.data() + done, std::min(kPieceBytes, bytes.size() - done));
     if (n >= 0) {
       done += size_t(n);
+      taken.store(Clock::now(), std::memory_order_relaxed);
     } else if (errno == EAGAIN) {  // somebody else made the shared description non-blocking
       pollfd one{fd, POLLOUT, 0};
       poll(&one, 1, -1);
@@ -63,9 +69,10 @@ std::string Sink::empty_block() {
 }
 
 // The block that is being written counts as lost as long as it is.
-void Sink::give_up(TimePoint busy_since) {
+void Sink::give_up(TimePoint since) {
   MutexLock lock(mutex_);
-  if (queued_bytes_ == 0 || busy_since_ > busy_since) return;
+  if (queued_bytes_ == 0 || std::max(busy_since_, taken_.load(std::memory_order_relaxed)) > since)
+    return;
   given_up_ = true;
   lost_bytes_ += int64_t(queued_bytes_);
   queued_bytes_ = 0;
@@ -126,7 +133,7 @@ void Sink::run(const std::stop_token& stop) NO_THREAD_SAFETY_ANALYSIS {
     queue_.pop_front();
     const Target target = targets_[block.target];
     lock.unlock();
-    const int error = target.error != 0 ? target.error : write_all(target.fd, block.bytes);
+    const int error = target.error != 0 ? target.error : write_all(target.fd, block.bytes, taken_);
     lock.lock();
     written(std::move(block), error);
   }

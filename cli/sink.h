@@ -5,6 +5,7 @@
 // reading its source while full().
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -27,9 +28,9 @@ class Sink {
   void push(size_t target, std::string block)
       EXCLUDES(mutex_);                        // dropped and counted once the target has failed
   std::string empty_block() EXCLUDES(mutex_);  // a used one with its memory, or a new one
-  // If it was never idle since then, its reader stands still: what it holds and what comes is
-  // dropped and counted.
-  void give_up(TimePoint busy_since) EXCLUDES(mutex_);
+  // If it was never idle since then and nothing was taken, its reader stands still: what it holds
+  // and what comes is dropped and counted.
+  void give_up(TimePoint since) EXCLUDES(mutex_);
   bool full() EXCLUDES(mutex_);                     // wakes when it no longer is
   bool idle() const EXCLUDES(mutex_);               // all is written, or has failed
   int error(size_t target) const EXCLUDES(mutex_);  // errno of the first failed write, 0: none
@@ -60,6 +61,7 @@ class Sink {
   size_t queued_bytes_ GUARDED_BY(mutex_) = 0;  // including the block being written
   int64_t lost_bytes_ GUARDED_BY(mutex_) = 0;
   TimePoint busy_since_ GUARDED_BY(mutex_){};
+  std::atomic<TimePoint> taken_{};  // the last write that went through
   bool given_up_ GUARDED_BY(mutex_) = false;
   bool full_seen_ GUARDED_BY(mutex_) = false;
   std::jthread thread_;  // starts with the first block

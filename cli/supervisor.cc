@@ -20,9 +20,9 @@ namespace {
 
 constexpr std::chrono::milliseconds kReportSoon{500};  // is why it ends said now, or by the report?
 constexpr int kInterruptsMax = 3;
-// An agent speaks once a second: one that was silent for as many ticks when the user lost patience
-// is not waited for.
-constexpr int kImpatientTicks = 2;
+// An agent speaks once a second: one that was silent for so long when the user lost patience is not
+// waited for.
+constexpr std::chrono::milliseconds kImpatientSilence{2000};
 
 }  // namespace
 
@@ -55,6 +55,7 @@ Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, cons
   bootstrap_.set_job(record_.job());
   bootstrap_.set_stop_grace_ms(int(spec.stop_grace.count()));
   perform(membership_.begin(Clock::now()));
+  output_.begin();
   agent_.send_frame(FrameKind::kBootstrap, bootstrap_.SerializeAsString());
   bootstrap_sent_ = true;
   bootstrap_.clear_start();
@@ -110,12 +111,11 @@ void Supervisor::perform(const action::EndJob& end) {
 void Supervisor::limit_end(const action::EndJob& end) {
   const TimePoint now = Clock::now();
   if (end.cause == EndCause::kStartTimeout)  // it may be the agent that is stuck
-    watch_.hurry(now, session_ ? AgentWatch::kSilentTicks : 0);
+    watch_.hurry(now, session_ ? AgentWatch::kSilence : AgentWatch::Duration{});
   else if (end.first_signal == SIGKILL)
-    watch_.hurry(now, kImpatientTicks);
+    watch_.hurry(now, kImpatientSilence);
   else
-    watch_.hurry(now + end.after + spec_.stop_grace + AgentWatch::kKeeperTicks * AgentWatch::kTick,
-                 AgentWatch::kSilentTicks);
+    watch_.hurry(now + end.after + spec_.stop_grace + AgentWatch::kPatience, AgentWatch::kSilence);
 }
 
 // Ends that somebody or a limit has asked for wait for readers only so long. An interrupt does not,
@@ -200,7 +200,7 @@ void Supervisor::on_control() {
       for (const proto::ToAgent& early : early_orders_) order(early);
       early_orders_.clear();
     }
-    if (!news.messages.empty()) watch_.heard();
+    if (!news.messages.empty()) watch_.heard(Clock::now());
     for (const proto::FromAgent& message : news.messages) on_message(message);
     if (news.closed) control_open_ = false;
   }
@@ -214,7 +214,6 @@ void Supervisor::on_message(const proto::FromAgent& message) {
       tell(event::AgentJoined{message.attached().host()});
       break;
     case proto::FromAgent::kStarted:
-      output_.begin();
       say_threads(message.started().threads_each());
       tell(record_.note(message.started()));
       break;
@@ -267,6 +266,7 @@ void Supervisor::on_ended(const proto::Ended& ended) {
   fault_point("hvdrun_agent_ended");
   agent_ended_ = true;
   watch_.expect_end(Clock::now());
+  clock_.go_on(JobClock::kDebugger, Clock::now());  // nobody is left whom one could hold
   const bool by_itself =
       ended.why() == proto::Ended::KEEPER_LOST || ended.why() == proto::Ended::LEASE_LOST;
   if (by_itself)

@@ -65,14 +65,17 @@ void Supervisor::time_out(TimePoint now) {
   if (of_members && time >= *of_members) tell(event::TimePassed{});
 }
 
-// Ranks that had ended, as may be read late if hvdrun was stopped, did so in time: only who does
-// not read their output is not waited for any longer.
+// What all ranks have finished counts, also where a hvdrun that had been stopped reads of it when
+// the limit is over. Only a reader of their output that stands still is not waited for any longer.
 void Supervisor::reach_time_limit() {
-  if (record_.all_ended()) return limit_readers(kind_patience());
   char limit[64];
   std::snprintf(limit, sizeof limit, "time limit of %g s reached (--timeout)",
                 double(spec_.timeout.count()) / 1e3);
-  tell(event::EndAsked{EndCause::kTimeLimit, SIGTERM, limit});
+  if (!record_.all_ended()) return tell(event::EndAsked{EndCause::kTimeLimit, SIGTERM, limit});
+  if (!output_.idle())
+    say(std::string(limit) +
+        "; all ranks have ended, and a reader that stands still is not waited for");
+  limit_readers(kind_patience());
 }
 
 void Supervisor::suspend() {
@@ -83,13 +86,13 @@ void Supervisor::suspend() {
   message.mutable_resume();
   order(message);
   clock_.go_on(JobClock::kSuspended, Clock::now());
-  watch_.heard();
+  watch_.heard(Clock::now());
   if (stdin_) stdin_->continued();
 }
 
 void Supervisor::on_watch(AgentWatch::Due due) {
   const std::string who = agent_name();
-  const std::string silence = std::to_string(watch_.silent_ticks()) + " s";
+  const std::string silence = std::to_string(watch_.silence() / std::chrono::seconds(1)) + " s";
   switch (due) {
     case AgentWatch::Due::kNothing:
       break;

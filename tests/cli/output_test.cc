@@ -52,7 +52,7 @@ TEST_CASE("output: files that cannot be had are --output-filename's fault, but n
                           Catch::EndsWith("; raise the limit on open files (ulimit -n)"));
 }
 
-TEST_CASE("output: an earlier job's files stay whole until ranks run") {
+TEST_CASE("output: an earlier job's files stay whole until ranks are to run") {
   const TemporaryDirectory folder;
   const std::string file = folder.path().string() + "/rank.0/stdout";
   const auto content = [&] {

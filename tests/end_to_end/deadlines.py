@@ -37,11 +37,23 @@ def the_start_timeout_bounds_an_agent_that_never_comes():
 
 
 def a_reader_that_stands_still_does_not_hold_up_a_limited_job_whose_ranks_have_ended():
-    job = start("--timeout", "2", "--stop-grace", "1", "--", "bash", "-c", "yes | head -c 300000", np=1)
+    job = start("--timeout", "2", "--stop-grace", "1", "--", "bash", "-c", "yes | head -c 100000", np=1)  # tagged, more than a pipe holds
     job.wait(timeout=LIMIT_S)
     out, err = job.communicate()
     expect(job.returncode, 125, err)
-    assert b"bytes of output that nobody read any more" in err and len(out) < 300000, (len(out), err)
+    assert b"time limit of 2 s reached (--timeout); all ranks have ended" in err, err
+    assert b"bytes of output that nobody read any more" in err and len(out) < 700000, (len(out), err)
+
+
+def a_slow_reader_of_a_limited_job_whose_ranks_have_ended_loses_nothing():
+    job = start("--timeout", "1", "--stop-grace", "0.5", "--", "bash", "-c", "yes | head -c 100000", np=1)
+    read_bytes, end = 0, time.monotonic() + LIMIT_S
+    while part := os.read(job.stdout.fileno(), 20000):
+        read_bytes += len(part)
+        time.sleep(0.1)  # so that it takes 3.5 s
+        assert time.monotonic() < end
+    _, err = job.communicate(timeout=LIMIT_S)
+    expect((job.returncode, read_bytes), (0, 700000), err)
 
 
 def a_stopped_agent_does_not_hold_up_a_terminated_job():
@@ -193,7 +205,8 @@ def a_reader_that_comes_late_gets_all():
 
 support.parse_options("late_worker")
 support.main(the_start_timeout_bounds_an_agent_that_never_comes,
-             a_reader_that_stands_still_does_not_hold_up_a_limited_job_whose_ranks_have_ended, a_stopped_agent_does_not_hold_up_a_terminated_job,
+             a_reader_that_stands_still_does_not_hold_up_a_limited_job_whose_ranks_have_ended,
+             a_slow_reader_of_a_limited_job_whose_ranks_have_ended_loses_nothing, a_stopped_agent_does_not_hold_up_a_terminated_job,
              a_stopped_agent_does_not_hold_up_an_impatient_user, being_continued_is_no_word_of_the_agent,
              a_rank_in_init_is_not_timed_out_while_the_job_is_suspended,
              a_rank_in_a_collective_is_not_timed_out_while_the_job_is_suspended,
