@@ -9,7 +9,7 @@ AgentWatch::AgentWatch(Duration agent_timeout, TimePoint now)
     : silence_max_(std::max(2 * kTick, agent_timeout)), looked_(now) {}
 
 void AgentWatch::heard(TimePoint now) {
-  looked_ = now;
+  if (!patience_) looked_ = now;
   silence_ = {};
   said_ = was_held_ = false;
 }

@@ -143,8 +143,8 @@ void Output::stamp() {
 
 void Output::begin() {
   for (size_t i = 0; i < files_.size(); ++i)  // pipes and devices (EINVAL) have nothing to lose
-    if (ftruncate(files_[i].get(), 0) != 0 && errno != EINVAL)
-      refuse("empty the output file " + routes_[consoles_ + i]->name, errno);
+    while (ftruncate(files_[i].get(), 0) != 0 && errno != EINVAL)
+      if (errno != EINTR) refuse("empty the output file " + routes_[consoles_ + i]->name, errno);
 }
 
 void Output::feed(std::string_view bytes, TimePoint now) {
@@ -202,8 +202,8 @@ std::optional<TimePoint> Output::next_deadline() const {
   return soonest;
 }
 
-void Output::give_up(TimePoint busy_since) {
-  for (const auto& sink : sinks_) sink->give_up(busy_since);
+void Output::give_up(TimePoint since, bool only_still) {
+  for (const auto& sink : sinks_) sink->give_up(since, only_still);
 }
 
 bool Output::full() {

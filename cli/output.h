@@ -50,8 +50,9 @@ class Output {
   void finish();                          // no more output of ranks
   std::optional<TimePoint> next_deadline() const;
 
-  // Whoever has not taken what there was since then is not waited for any longer.
-  void give_up(TimePoint busy_since);
+  // Whoever has not taken what there was since then is not waited for any longer; `only_still`:
+  // only who took nothing at all.
+  void give_up(TimePoint since, bool only_still);
   bool full();  // stop feeding until a sink wakes
   bool idle() const;
   const std::vector<std::unique_ptr<Sink>>& sinks() const { return sinks_; }

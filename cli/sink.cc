@@ -1,7 +1,9 @@
 #include "cli/sink.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,17 +17,28 @@ namespace {
 
 constexpr size_t kKeptBlocksMax = 4;
 
-// A blocking write to a pipe returns when all of it is taken: in pieces, a slow reader is seen to
-// read.
 constexpr size_t kPieceBytes = 64 << 10;
+constexpr size_t kPageBytes = 4096;  // what a full pipe takes in next
+
+// A blocking write to a pipe returns when all of it is taken. In pieces for which there is room, a
+// slow reader is seen to read.
+size_t piece_bytes(int fd) {
+  const int room = fcntl(fd, F_GETPIPE_SZ);
+  int unread = 0;
+  if (room < 0 || ioctl(fd, FIONREAD, &unread) != 0) return kPieceBytes;
+  return std::clamp(size_t(std::max(room - unread, 0)), kPageBytes, kPieceBytes);
+}
+
+}  // namespace
 
 // Returns errno, 0 when all is written.
-int write_all(int fd, const std::string& bytes, std::atomic<TimePoint>& taken) {
-  for (size_t done = 0; done < bytes.size();) {
-    const ssize_t n = write(fd, bytes.data() + done, std::min(kPieceBytes, bytes.size() - done));
+int Sink::write_all(int fd, const std::string& bytes) {
+  for (size_t done = 0; done < bytes.size(); done_.store(done, std::memory_order_relaxed)) {
+    const ssize_t n =
+        write(fd, bytes.data() + done, std::min(piece_bytes(fd), bytes.size() - done));
     if (n >= 0) {
       done += size_t(n);
-      taken.store(Clock::now(), std::memory_order_relaxed);
+      taken_.store(Clock::now(), std::memory_order_relaxed);
     } else if (errno == EAGAIN) {  // somebody else made the shared description non-blocking
       pollfd one{fd, POLLOUT, 0};
       poll(&one, 1, -1);
@@ -35,8 +48,6 @@ int write_all(int fd, const std::string& bytes, std::atomic<TimePoint>& taken) {
   }
   return 0;
 }
-
-}  // namespace
 
 Sink::Sink(std::string name, std::vector<int> fds, size_t queue_bytes_max)
     : name_(std::move(name)), queue_bytes_max_(queue_bytes_max) {
@@ -68,13 +79,12 @@ std::string Sink::empty_block() {
   return block;
 }
 
-// The block that is being written counts as lost as long as it is.
-void Sink::give_up(TimePoint since) {
+void Sink::give_up(TimePoint since, bool only_still) {
   MutexLock lock(mutex_);
-  if (queued_bytes_ == 0 || std::max(busy_since_, taken_.load(std::memory_order_relaxed)) > since)
-    return;
+  if (queued_bytes_ == 0 || busy_since_ > since) return;
+  if (only_still && taken_.load(std::memory_order_relaxed) > since) return;
   given_up_ = true;
-  lost_bytes_ += int64_t(queued_bytes_);
+  lost_bytes_ += int64_t(queued_bytes_ - writing_bytes_);
   queued_bytes_ = 0;
   queue_.clear();
   wake_.wake();
@@ -99,22 +109,19 @@ int Sink::error(size_t target) const {
 
 int64_t Sink::lost_bytes() const {
   MutexLock lock(mutex_);
-  return lost_bytes_;
+  return lost_bytes_ + (given_up_ ? int64_t(writing_bytes_ - done_) : 0);
 }
 
 void Sink::written(Block block, int error) {
-  if (given_up_) {
-    if (error == 0) lost_bytes_ -= int64_t(block.bytes.size());
-    return;
-  }
-  queued_bytes_ -= block.bytes.size();
   Target& target = targets_[block.target];
   if (error != 0) {
     if (target.error == 0) target.error = error;
-    lost_bytes_ += int64_t(block.bytes.size());
-  } else if (used_.size() < kKeptBlocksMax) {
-    used_.push_back(std::move(block.bytes));
+    lost_bytes_ += int64_t(block.bytes.size() - done_);
   }
+  writing_bytes_ = done_ = 0;
+  if (given_up_) return;
+  queued_bytes_ -= block.bytes.size();
+  if (error == 0 && used_.size() < kKeptBlocksMax) used_.push_back(std::move(block.bytes));
   bool wake = error != 0 || queued_bytes_ == 0;
   if (full_seen_ && queued_bytes_ <= queue_bytes_max_ / 2) {
     full_seen_ = false;
@@ -132,8 +139,9 @@ void Sink::run(const std::stop_token& stop) NO_THREAD_SAFETY_ANALYSIS {
     Block block = std::move(queue_.front());
     queue_.pop_front();
     const Target target = targets_[block.target];
+    writing_bytes_ = block.bytes.size();
     lock.unlock();
-    const int error = target.error != 0 ? target.error : write_all(target.fd, block.bytes, taken_);
+    const int error = target.error != 0 ? target.error : write_all(target.fd, block.bytes);
     lock.lock();
     written(std::move(block), error);
   }

@@ -28,9 +28,9 @@ class Sink {
   void push(size_t target, std::string block)
       EXCLUDES(mutex_);                        // dropped and counted once the target has failed
   std::string empty_block() EXCLUDES(mutex_);  // a used one with its memory, or a new one
-  // If it was never idle since then and nothing was taken, its reader stands still: what it holds
-  // and what comes is dropped and counted.
-  void give_up(TimePoint since) EXCLUDES(mutex_);
+  // Of what was never idle since then, and `only_still`: of which nothing was taken either, what it
+  // holds and what comes is dropped and counted.
+  void give_up(TimePoint since, bool only_still) EXCLUDES(mutex_);
   bool full() EXCLUDES(mutex_);                     // wakes when it no longer is
   bool idle() const EXCLUDES(mutex_);               // all is written, or has failed
   int error(size_t target) const EXCLUDES(mutex_);  // errno of the first failed write, 0: none
@@ -48,6 +48,7 @@ class Sink {
     std::string bytes;
   };
   void run(const std::stop_token& stop) EXCLUDES(mutex_);
+  int write_all(int fd, const std::string& bytes);
   void written(Block block, int error) REQUIRES(mutex_);
 
   const std::string name_;
@@ -61,7 +62,9 @@ class Sink {
   size_t queued_bytes_ GUARDED_BY(mutex_) = 0;  // including the block being written
   int64_t lost_bytes_ GUARDED_BY(mutex_) = 0;
   TimePoint busy_since_ GUARDED_BY(mutex_){};
-  std::atomic<TimePoint> taken_{};  // the last write that went through
+  size_t writing_bytes_ GUARDED_BY(mutex_) = 0;  // of the block that is being written, and of them
+  std::atomic<size_t> done_{0};                  // those that are
+  std::atomic<TimePoint> taken_{};               // when some last were
   bool given_up_ GUARDED_BY(mutex_) = false;
   bool full_seen_ GUARDED_BY(mutex_) = false;
   std::jthread thread_;  // starts with the first block

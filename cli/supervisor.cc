@@ -126,10 +126,11 @@ void Supervisor::limit_readers(const action::EndJob& end) {
       end.cause == EndCause::kHangup || end.cause == EndCause::kQuit)
     patience = kind_patience();
   if (end.cause == EndCause::kInterrupted && end.first_signal == SIGKILL) patience = kImpatience;
-  if (patience) limit_readers(*patience);
+  if (patience) limit_readers(*patience, false);
 }
 
-void Supervisor::limit_readers(std::chrono::milliseconds patience) {
+void Supervisor::limit_readers(std::chrono::milliseconds patience, bool only_still) {
+  only_still_readers_ = only_still;
   if (reader_patience_ && *reader_patience_ <= patience) return;
   reader_patience_ = patience;
   give_up_at_ = Clock::now() + patience;
@@ -266,7 +267,6 @@ void Supervisor::on_ended(const proto::Ended& ended) {
   fault_point("hvdrun_agent_ended");
   agent_ended_ = true;
   watch_.expect_end(Clock::now());
-  clock_.go_on(JobClock::kDebugger, Clock::now());  // nobody is left whom one could hold
   const bool by_itself =
       ended.why() == proto::Ended::KEEPER_LOST || ended.why() == proto::Ended::LEASE_LOST;
   if (by_itself)

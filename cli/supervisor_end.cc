@@ -75,7 +75,7 @@ void Supervisor::reach_time_limit() {
   if (!output_.idle())
     say(std::string(limit) +
         "; all ranks have ended, and a reader that stands still is not waited for");
-  limit_readers(kind_patience());
+  if (!reader_patience_) limit_readers(kind_patience(), true);
 }
 
 void Supervisor::suspend() {
@@ -120,6 +120,7 @@ void Supervisor::on_keeper_gone(int status) {
   keeper_gone_at_ = Clock::now();
   keeper_ended_ = WIFEXITED(status);
   watch_.keeper_gone();
+  clock_.go_on(JobClock::kDebugger, *keeper_gone_at_);  // nobody is left whom one could hold
   if (WIFSIGNALED(status) && !keeper_killed_)
     say("the keeper was killed by " + signal_name(WTERMSIG(status)) + "; the job is ended");
 }
@@ -132,8 +133,10 @@ void Supervisor::on_deadlines(TimePoint now) {
   if (due(answer_by_)) time_out(now);
   if (!answer_by_ && due(job_deadline())) begin_time_out(now);
   if (due(give_up_at_)) {
-    output_.give_up(now - *reader_patience_);
-    give_up_at_ = now + AgentWatch::kTick;
+    // If hvdrun itself stood still, the reader has its time again.
+    const bool stood = now > *give_up_at_ + AgentWatch::kTick;
+    if (!stood) output_.give_up(now - *reader_patience_, only_still_readers_);
+    give_up_at_ = now + (stood ? *reader_patience_ : AgentWatch::kTick);
   }
   if (due(say_why_at_)) {
     say_why_at_.reset();

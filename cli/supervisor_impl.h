@@ -62,7 +62,7 @@ class Supervisor {
   void perform(const action::EndJob& end);
   void limit_end(const action::EndJob& end);
   void limit_readers(const action::EndJob& end);
-  void limit_readers(std::chrono::milliseconds patience);
+  void limit_readers(std::chrono::milliseconds patience, bool only_still);
   std::chrono::milliseconds kind_patience() const {
     return std::max(spec_.stop_grace, kImpatience);
   }
@@ -121,6 +121,7 @@ class Supervisor {
   std::optional<TimePoint> answer_by_;   // before a time-out is carried out
   std::optional<TimePoint> suspend_deadline_;
   std::optional<std::chrono::milliseconds> reader_patience_;  // while the job ends; else for ever
+  bool only_still_readers_ = false;                           // slow ones are waited for
   std::optional<TimePoint> give_up_at_;                       // readers that stand still
   std::optional<TimePoint> say_why_at_;                       // unless the job is over by then
   std::optional<TimePoint> keeper_gone_at_;

@@ -114,6 +114,7 @@ TEST_CASE("agent watch: the keeper has 3 s from the end on, then it is killed") 
   CHECK(watch.deadline() == kStart + 11s);
   CHECK(watch.tick(kStart + 11s) == Due::kNothing);
   CHECK(watch.tick(kStart + 12s) == Due::kNothing);
+  watch.heard(kStart + 12900ms);  // is no end
   CHECK(watch.tick(kStart + 12999ms) == Due::kNothing);
   CHECK(watch.deadline() == kStart + 13s);
   CHECK(watch.tick(kStart + 13s) == Due::kKillKeeper);

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -23,6 +24,16 @@ void wait_until(Sink& sink, const std::function<bool()>& condition) {
     pollfd one{sink.wake_fd(), POLLIN, 0};
     REQUIRE(poll(&one, 1, deadline.poll_timeout_ms()) == 1);
     sink.clear_wake();
+  }
+}
+
+// Until the pipe is full: the writer stands in its next write.
+void wait_until_blocked(const Pipe& pipe) {
+  for (const Deadline limit = Deadline::in(20s);; poll(nullptr, 0, 1)) {
+    int unread = 0;
+    REQUIRE(ioctl(pipe.read.get(), FIONREAD, &unread) == 0);
+    if (unread == fcntl(pipe.write.get(), F_GETPIPE_SZ)) return;
+    REQUIRE_FALSE(limit.passed());
   }
 }
 
@@ -54,9 +65,9 @@ TEST_CASE("sink: a reader that stands still can be given up, and what is lost is
   for (int i = 0; i < 4; ++i) sink.push(0, block);  // the pipe holds one of them
   pollfd begun{pipe.read.get(), POLLIN, 0};
   REQUIRE(poll(&begun, 1, 20'000) == 1);
-  sink.give_up(before - 1ms);  // it was idle later than that
+  sink.give_up(before - 1ms, false);  // it was idle later than that
   CHECK(sink.full());
-  sink.give_up(Clock::now());
+  sink.give_up(Clock::now(), false);
   CHECK_FALSE(sink.full());
   CHECK(sink.idle());
   sink.push(0, block);  // dropped too
@@ -67,12 +78,35 @@ TEST_CASE("sink: a reader that stands still can be given up, and what is lost is
   CHECK(sink.lost_bytes() >= int64_t(3 * block.size()));
 }
 
+TEST_CASE("sink: a reader that takes a page now and then is not given up") {
+  Pipe pipe = make_pipe();
+  Sink sink("test", {pipe.write.get()}, 100'000);
+  for (int i = 0; i < 3; ++i) sink.push(0, std::string(65536, 'x'));
+  wait_until_blocked(pipe);
+  const TimePoint before = Clock::now();
+  char page[4096];
+  for (int i = 0; i < 2; ++i) {  // by the second, that the first was taken is noted
+    REQUIRE(read(pipe.read.get(), page, sizeof page) == sizeof page);
+    wait_until_blocked(pipe);
+  }
+  sink.give_up(before, true);
+  CHECK_FALSE(sink.idle());
+  const Deadline limit = Deadline::in(20s);
+  while (!sink.idle() && !limit.passed()) sink.give_up(Clock::now(), true);
+  CHECK(sink.idle());
+  const auto lost = int64_t(2 * 65536 - 2 * sizeof page);
+  while (sink.lost_bytes() != lost && !limit.passed()) poll(nullptr, 0, 1);
+  CHECK(sink.lost_bytes() == lost);
+  size_t got = 2 * sizeof page;
+  while (got < 2 * 65536) got += read_some(pipe.read.get()).size();  // so that its thread can end
+}
+
 TEST_CASE("sink: an idle one is not given up") {
   Pipe pipe = make_pipe();
   Sink sink("test", {pipe.write.get()}, 100'000);
   sink.push(0, "one");
   wait_until(sink, [&] { return sink.idle(); });
-  sink.give_up(Clock::now());
+  sink.give_up(Clock::now(), false);
   sink.push(0, "two");
   wait_until(sink, [&] { return sink.idle(); });
   CHECK(sink.lost_bytes() == 0);

@@ -45,15 +45,31 @@ def a_reader_that_stands_still_does_not_hold_up_a_limited_job_whose_ranks_have_e
     assert b"bytes of output that nobody read any more" in err and len(out) < 700000, (len(out), err)
 
 
-def a_slow_reader_of_a_limited_job_whose_ranks_have_ended_loses_nothing():
-    job = start("--timeout", "1", "--stop-grace", "0.5", "--", "bash", "-c", "yes | head -c 100000", np=1)
-    read_bytes, end = 0, time.monotonic() + LIMIT_S
-    while part := os.read(job.stdout.fileno(), 20000):
-        read_bytes += len(part)
-        time.sleep(0.1)  # so that it takes 3.5 s
-        assert time.monotonic() < end
-    _, err = job.communicate(timeout=LIMIT_S)
-    expect((job.returncode, read_bytes), (0, 700000), err)
+def read_slowly(job):
+    """A page every quarter of a second: a pipe's 64 KiB take longer than the limit and the grace."""
+    parts = []
+    while not parts or parts[-1]:
+        time.sleep(0.25)
+        parts.append(os.read(job.stdout.fileno(), 4096))
+        assert len(parts) < 4 * LIMIT_S
+    job.wait(timeout=LIMIT_S)
+    return b"".join(parts)
+
+
+def a_slow_reader_is_waited_for_where_all_ranks_ended_in_time():
+    job = start("--no-tag-output", "--timeout", "1", "--stop-grace", "2", "--", "seq", "100000", "112000", np=1, stderr=subprocess.STDOUT)
+    out = read_slowly(job)
+    expect(job.returncode, 0, out[-300:])
+    assert out.startswith(b"".join(b"%d\n" % number for number in range(100000, 112001))), out[-300:]
+
+
+def a_slow_reader_does_not_hold_up_an_end_that_was_asked_for():
+    job = start("--no-tag-output", "--stop-grace", "1", "--", "bash", "-c", "seq 100000 250000; exec sleep 60", np=1, stderr=subprocess.STDOUT)
+    assert os.read(job.stdout.fileno(), 4096).startswith(b"100000\n")
+    job.terminate()
+    out = read_slowly(job)
+    expect(job.returncode, -signal.SIGTERM, out[-300:])
+    assert len(out) < 1000000, len(out)
 
 
 def a_stopped_agent_does_not_hold_up_a_terminated_job():
@@ -206,7 +222,8 @@ def a_reader_that_comes_late_gets_all():
 support.parse_options("late_worker")
 support.main(the_start_timeout_bounds_an_agent_that_never_comes,
              a_reader_that_stands_still_does_not_hold_up_a_limited_job_whose_ranks_have_ended,
-             a_slow_reader_of_a_limited_job_whose_ranks_have_ended_loses_nothing, a_stopped_agent_does_not_hold_up_a_terminated_job,
+             a_slow_reader_is_waited_for_where_all_ranks_ended_in_time, a_slow_reader_does_not_hold_up_an_end_that_was_asked_for,
+             a_stopped_agent_does_not_hold_up_a_terminated_job,
              a_stopped_agent_does_not_hold_up_an_impatient_user, being_continued_is_no_word_of_the_agent,
              a_rank_in_init_is_not_timed_out_while_the_job_is_suspended,
              a_rank_in_a_collective_is_not_timed_out_while_the_job_is_suspended,
