@@ -13,13 +13,17 @@ constexpr size_t kReadBytes = 256u << 10;
 
 }  // namespace
 
-AgentPipes::AgentPipes(Loop& loop, AgentChannels channels, Callbacks callbacks)
+AgentPipes::AgentPipes(Loop& loop, AgentChannels channels, Callbacks callbacks,
+                       std::vector<char>& buffer)
     : loop_(loop),
       channels_(std::move(channels)),
       callbacks_(std::move(callbacks)),
-      buffer_(kReadBytes) {
-  loop_.watch(channels_.output.get(), EPOLLIN | EPOLLONESHOT, [this](uint32_t) { on_output(); });
-  loop_.watch(channels_.words.get(), EPOLLIN, [this](uint32_t) { on_words(); });
+      buffer_(buffer) {
+  buffer_.resize(kReadBytes);
+  output_open_ = bool(channels_.output), words_open_ = bool(channels_.words);
+  if (output_open_)
+    loop_.watch(channels_.output.get(), EPOLLIN | EPOLLONESHOT, [this](uint32_t) { on_output(); });
+  if (words_open_) loop_.watch(channels_.words.get(), EPOLLIN, [this](uint32_t) { on_words(); });
 }
 
 void AgentPipes::send_frame(FrameKind kind, std::string_view bytes) {

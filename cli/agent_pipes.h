@@ -20,9 +20,9 @@ class AgentPipes {
     std::function<void(std::string_view)> output;  // what its stdout holds; magic and frames
     std::function<void(std::string_view)> words;   // what its stderr holds
   };
-  AgentPipes(Loop& loop, AgentChannels channels, Callbacks callbacks);
+  // `buffer` is to read into, one for all agents of a loop.
+  AgentPipes(Loop& loop, AgentChannels channels, Callbacks callbacks, std::vector<char>& buffer);
 
-  UniqueFd take_control() { return std::move(channels_.control); }
   pid_t pid() const { return channels_.pid; }
 
   void send_frame(FrameKind kind,
@@ -47,8 +47,8 @@ class AgentPipes {
   const Callbacks callbacks_;
   std::string lease_pending_;  // bounded by the stdin credit, plus the bootstrap
   bool lease_watched_ = false;
+  std::vector<char>& buffer_;
   bool output_open_ = true, output_paused_ = false, words_open_ = true;
-  std::vector<char> buffer_;
 };
 
 }  // namespace hvd

@@ -34,10 +34,15 @@ GivenOption read_option(std::span<const std::string> words, size_t& used) {
   const std::string& word = words[0];
   const size_t equals = word.find('=');
   const std::string name = word.substr(0, equals);
+  const size_t value_at = name.find('@') + 1;  // -x@0,2-5: the first value, in the same word
   const Option* option = find_option(name);
+  GivenOption given{option, {}};
+  if (option == nullptr && value_at > 0) {
+    given.option = option = find_option(name.substr(0, value_at));
+    given.values.push_back(name.substr(value_at));
+  }
   if (option == nullptr) refuse_unknown(word);
 
-  GivenOption given{option, {}};
   used = 1;
   const auto count = static_cast<size_t>(value_count(*option));
   if (equals != word.npos) {

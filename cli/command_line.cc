@@ -7,6 +7,7 @@
 
 #include "cli/agent/worker_environment.h"
 #include "cli/arguments.h"
+#include "cli/environment_settings.h"
 #include "cli/features.h"
 #include "cli/help.h"
 #include "cli/quoted.h"
@@ -123,7 +124,9 @@ void apply_options(const Arguments& arguments, Draft& draft) {
       app.add_flag_callback(name, [&draft, &setting, shown] { setting.apply(draft, shown, ""); });
       continue;
     }
-    const bool all_count = name == "--env";  // of the others the last one counts
+    // Of the others the last one counts.
+    const bool all_count =
+        name.starts_with("--env") || name == "--ssh-arg" || name == "--network-interface";
     app.add_option_function<std::vector<std::string>>(
            name,
            [&draft, &setting, shown, all_count](const std::vector<std::string>& values) {
@@ -135,7 +138,8 @@ void apply_options(const Arguments& arguments, Draft& draft) {
   }
   std::vector<std::string> words;
   for (const GivenOption& given : arguments.options) {
-    if (given.option->fate != OptionFate::kWorks) continue;
+    if (given.option->fate != OptionFate::kWorks && given.option->fate != OptionFate::kForTests)
+      continue;
     std::string word(given.option->name);
     for (const std::string& value : given.values) word += "=" + value;
     words.push_back(std::move(word));
@@ -167,7 +171,10 @@ std::vector<EnvironmentSetting> settings_for_ranks(const Arguments& arguments) {
 // Rules between options.
 void check_together(const Arguments& arguments, const CommandLine& line) {
   constexpr std::pair<std::string_view, std::string_view> kExcluding[] = {
-      {"--hosts", "--hostfile"}, {"--stall-check", "--no-stall-check"}};
+      {"--hosts", "--hostfile"},
+      {"--hosts", "--pretend-hosts"},
+      {"--hostfile", "--pretend-hosts"},
+      {"--stall-check", "--no-stall-check"}};
   for (const auto& [one, other] : kExcluding) {
     if (is_given(arguments, one) && is_given(arguments, other)) {
       refuse(ErrorCode::kInvalidArgument, std::string(shown_name(*find_option(one))) + " and " +
@@ -197,6 +204,8 @@ CommandLine parse_command_line(std::span<const std::string> words,
     line.text = std::move(*text);
     return line;
   }
+  if (is_given(arguments, "--all"))
+    refuse(ErrorCode::kInvalidArgument, "--all goes with hvdrun clean; leave it out");
   line.warnings = answer_horovod_options(arguments);
   apply_environment(arguments, read_environment, draft);
   apply_options(arguments, draft);
@@ -214,7 +223,7 @@ CommandLine parse_command_line(std::span<const std::string> words,
   line.spec.command = std::move(arguments.command);
   check_together(arguments, line);
   for (const EnvironmentSetting& setting : environment) {
-    if (setting.value) continue;
+    if (setting.value || has_wildcard(setting.name)) continue;
     if (is_of_place(setting.name)) {
       line.warnings.push_back(has_no_effect("-x " + setting.name, setting.name));
     } else if (!read_environment(setting.name.c_str())) {

@@ -1,7 +1,7 @@
 // Turns hvdrun's command line into what to do.
 //
-// Pure but for the environment, which comes in as a function. What needs this machine (host files,
-// its names, its GPUs) is left to hosts.h.
+// Pure but for the environment, which comes in as a function. What needs this machine is left
+// to host_choice.h (host files, its names, its GPUs) and environment_settings.h.
 #pragma once
 
 #include <functional>
@@ -22,11 +22,13 @@ enum class Request {
 
 struct CommandLine {
   Request request = Request::kRun;
-  std::string text;                      // what kShow prints
-  std::vector<std::string> warnings;     // said once each, before anything starts
-  std::optional<std::string> host_list;  // -H
-  std::optional<std::string> host_file;  // --hostfile
-  JobSpec spec;                          // without hosts; size 0 when -np was not given
+  std::string text;                            // what kShow prints
+  std::vector<std::string> warnings;           // said once each, before anything starts
+  std::optional<std::string> host_list;        // -H
+  std::optional<std::string> host_file;        // --hostfile
+  std::vector<Host> pretended_hosts;           // --pretend-hosts: instead of those
+  std::vector<std::string> environment_files;  // --env-file, in the order given
+  JobSpec spec;                                // without hosts; size 0 when -np was not given
 };
 
 // The value of a variable, or nothing when it is not set.

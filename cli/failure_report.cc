@@ -1,6 +1,7 @@
 #include "cli/failure_report.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -156,7 +157,10 @@ std::string list_of(std::string words, const std::vector<RankEnd>& ends) {
 
 std::string how_it_ended(const RankEnd& end) {
   if (end.spawn_error != 0)
-    return "could not be started (" + end.spawn_step + ": " + error_text(end.spawn_error) + ")";
+    return "could not be started (" + end.spawn_step + ": " + error_text(end.spawn_error) + ")" +
+           (end.spawn_step.starts_with("chdir") && end.spawn_error == ENOENT
+                ? "; make that directory there, or name another by --wdir"
+                : "");
   if (end.killed) return "was killed by " + signal_name(end.status);
   return "exited with code " + std::to_string(end.status);
 }

@@ -20,7 +20,7 @@ struct RankEnd {
   bool killed = false;  // by signal `status`, else exit code `status`
   int status = 0;
   int64_t run_ns = 0;
-  int64_t at_ns = 0;             // from the first worker's start
+  int64_t at_ns = 0;             // from the job's start, by hvdrun's clock
   int order = 0;                 // among the deaths on its host
   int batch = 0;                 // deaths seen in one wake-up share it
   int sent_signal = 0;           // the last one we had sent, 0: none

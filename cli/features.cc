@@ -61,6 +61,8 @@ std::string list(const char* title, const Feature (&features)[kCount], bool with
 
 }  // namespace
 
+std::string version() { return HVD_VERSION; }
+
 std::string version_text() {
   std::string out = "hvdrun " HVD_VERSION "\n";
   for (const Library& library : kLinked) {

@@ -5,6 +5,7 @@
 
 namespace hvd {
 
+std::string version();  // "0.1.0"
 std::string version_text();
 // Laid out as Horovod's; with details, why something is missing.
 std::string check_build_text(bool with_details);

@@ -17,7 +17,13 @@ inline constexpr size_t kHeaderBytes = 24;
 inline constexpr size_t kFrameBytesMax = 16u << 20;
 inline constexpr size_t kNoiseBytesMax = 64u << 10;
 
-enum class FrameKind : uint8_t { kBootstrap = 1, kStdinData = 2, kStdinEof = 3, kOutput = 4 };
+enum class FrameKind : uint8_t {
+  kBootstrap = 1,
+  kStdinData = 2,
+  kStdinEof = 3,
+  kOutput = 4,
+  kHello = 5,  // the first words of an agent on another host
+};
 enum class Stream : uint8_t { kStdout = 0, kStderr = 1 };
 
 struct FrameHeader {

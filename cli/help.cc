@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "cli/agent/worker_environment.h"
 #include "cli/options.h"
 
 namespace hvd {
@@ -30,9 +31,13 @@ struct Group {
   std::string_view title;
 };
 constexpr Group kGroups[] = {
-    {OptionGroup::kHosts, "Ranks and hosts"},     {OptionGroup::kCommand, "The command"},
-    {OptionGroup::kTime, "Time limits"},          {OptionGroup::kStall, "Stalled collectives"},
-    {OptionGroup::kOutput, "Output and reports"}, {OptionGroup::kInformation, "Information"},
+    {OptionGroup::kHosts, "Ranks and hosts"},
+    {OptionGroup::kCommand, "The command"},
+    {OptionGroup::kTime, "Time limits"},
+    {OptionGroup::kStall, "Stalled collectives"},
+    {OptionGroup::kOutput, "Output and reports"},
+    {OptionGroup::kInformation, "Information"},
+    {OptionGroup::kClean, "hvdrun clean [-H LIST] [--dry-run]"},
 };
 
 constexpr std::string_view kShortHelpOptions[] = {
@@ -97,7 +102,8 @@ std::string signature(const Option& option) {
   for (std::string_view spelling : spellings(option)) {
     if (!out.empty()) out += ", ";
     out += spelling;
-    if (!option.values.empty()) out += " " + std::string(option.values);
+    if (!option.values.empty() && !spelling.ends_with('@')) out += " ";
+    out += option.values;
   }
   return out;
 }
@@ -108,6 +114,13 @@ std::string explained(const Option& option) {
     text += "; its default may be set by " + std::string(option.environment);
   }
   return text;
+}
+
+std::string session_names() {
+  std::string names;
+  for (const std::string_view name : names_of_session())
+    names.append(names.empty() ? "" : ", ").append(name);
+  return names;
 }
 
 std::string examples() {
@@ -159,10 +172,25 @@ constexpr std::string_view kManHosts =
     "[::1]:2) and may hold ranges: node[1-4], node[01-03,7]. In a file NAME slots=N is "
     "understood too, other words with an equals sign are passed over, and # begins a comment. "
     "Ranks fill the hosts in the order given. The slots of a host that is named twice are added.";
+constexpr std::string_view kEnvironment =
+    "Ranks find what hvdrun itself was started with, changed by --env-file, then by what other "
+    "options say to ranks, then by -x, then by -x@RANKS, and then the variables below. On other "
+    "hosts they have these from the session there, unless -x names them: ";
+constexpr std::string_view kHostLimits =
+    "They start in the same directory as hvdrun, or in --wdir, with its umask and its limits on "
+    "open files, locked memory and core files, as far as the hard limits there allow.";
+constexpr std::string_view kEnvironmentFile =
+    "A line of an environment file is NAME=VALUE, also behind export, a comment that begins with "
+    "#, or blank. A value is what stands there without the blanks around it, up to a # behind a "
+    "blank; between single quotes it is taken as it stands; between double quotes \\\", \\\\, \\$, "
+    "\\`, \\n and \\t mean what they mean to a shell's printf. Nothing is expanded, and a value "
+    "ends "
+    "with its line.";
 constexpr std::string_view kManOutput =
     "Each line that a rank prints comes out whole, behind its rank and stream: [0]<stdout>:text. "
-    "Nothing is dropped: all ranks of a host share one pipe to hvdrun, so a reader that stops "
-    "reading stops all of them in time.";
+    "Nothing is dropped while the job runs: all ranks of a host share one pipe to hvdrun, so a "
+    "reader that stops reading stops all of them in time. When the job is told to end, or reaches "
+    "--timeout, readers have --stop-grace; what is dropped then is counted.";
 
 struct Variable {
   std::string_view names, meaning;
@@ -178,6 +206,8 @@ constexpr Variable kVariables[] = {
      "ROLE_WORLD_SIZE, TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT, TORCHELASTIC_MAX_RESTARTS",
      "the same for programs that use torch.distributed, by torchrun's names"},
     {"MASTER_ADDR, MASTER_PORT", "where rank 0 of such a program may listen; unless -x gives them"},
+    {"NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME",
+     "in a job with other hosts the interface on which they are reached; unless they are set"},
     {"OMP_NUM_THREADS", "the rank's share of the machine's CPUs; unless it is set"},
     {"PYTHONUNBUFFERED", "1, so that Python's output comes at once; unless it is set"},
     {"HVD_AGENT", "how libhvd reaches hvdrun; no program need look at it"},
@@ -240,6 +270,8 @@ std::string full_help() {
                  2);
   out += "\nOptions of Horovod that are not supported yet:\n" +
          wrapped(horovod_names(OptionFate::kRefused), 2);
+  out += "\nThe environment of ranks:\n" + wrapped(kEnvironment, 2) + wrapped(session_names(), 6) +
+         wrapped(kHostLimits, 2) + wrapped(kEnvironmentFile, 2);
   out += "\nVariables that each rank finds set:\n";
   for (const Variable& variable : kVariables) {
     out += wrapped(variable.names, 2) + wrapped(variable.meaning, 6);
@@ -253,7 +285,9 @@ std::string full_help() {
 
 std::string man_page() {
   std::string out = ".TH HVDRUN 1\n.SH NAME\nhvdrun \\- start the ranks of a training job\n";
-  out += ".SH SYNOPSIS\n\\fBhvdrun\\fR [options] [\\-\\-] command [argument ...]\n";
+  out +=
+      ".SH SYNOPSIS\n\\fBhvdrun\\fR [options] [\\-\\-] command [argument ...]\n.br\n"
+      "\\fBhvdrun clean\\fR [options]\n";
   out += ".SH DESCRIPTION\n" + roff(kPurpose) + "\n.SH OPTIONS\n";
   for (const Group& group : kGroups) {
     out += ".SS " + std::string(group.title) + "\n";
@@ -272,8 +306,8 @@ std::string man_page() {
   out += ".SS Options of Horovod that are not supported yet\n" +
          roff(horovod_names(OptionFate::kRefused)) + "\n";
   out += ".SH HOSTS\n" + roff(kManHosts) + "\n.SH OUTPUT\n" + roff(kManOutput) + "\n";
-  out +=
-      ".SH ENVIRONMENT\nEach rank finds these set, beside what hvdrun itself was started with.\n";
+  out += ".SH ENVIRONMENT\n" + roff(kEnvironment) + roff(session_names()) + ". " +
+         roff(kHostLimits) + "\n.PP\n" + roff(kEnvironmentFile) + "\n";
   for (const Variable& variable : kVariables) out += man_term(variable.names, variable.meaning);
   out += ".SH RESULT FILE\nThe JSON object that " + roff("--result-file") +
          " writes has these fields.\n";

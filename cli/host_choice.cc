@@ -1,8 +1,6 @@
 #include "cli/host_choice.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 
 #include "cli/quoted.h"
 #include "cli/read_file.h"
@@ -14,20 +12,11 @@ namespace {
 constexpr int kSlotsMax = 65'535;
 constexpr size_t kExampleBytesMax = 60;  // of a command in a message
 
-void check_supported(const GivenHost& host, const ThisMachine& machine) {
-  if (host.slots == 0) return;  // nothing is to start there
-  if (!is_this_machine(host.name, machine)) {
-    throw Error(ErrorCode::kUnsupported,
-                "host " + quoted(host.name) +
-                    " is not this machine, and other hosts are not supported yet; use localhost");
-  }
-  if (!host.user.empty() &&
-      std::find(machine.users.begin(), machine.users.end(), host.user) == machine.users.end()) {
-    throw Error(ErrorCode::kUnsupported,
-                "host " + quoted(host.user + "@" + host.name) +
-                    " is this machine, and starting ranks as another user is not supported yet; "
-                    "leave the user out");
-  }
+// Another user of this machine is reached as on another one: by ssh.
+bool is_here(const GivenHost& host, const ThisMachine& machine) {
+  const auto& ours = machine.users;
+  return is_this_machine(host.name, machine) &&
+         (host.user.empty() || std::find(ours.begin(), ours.end(), host.user) != ours.end());
 }
 
 // What to say when several entries came to be one host.
@@ -43,18 +32,36 @@ std::string merge_note(const std::vector<std::string>& names, int slots) {
          " are both this machine: their slots are added, " + sum;
 }
 
+// A host given twice is one host. What GPUs it has is known only there.
+void add_remote(HostChoice& choice, const GivenHost& host) {
+  const int slots = host.slots.value_or(1);
+  const auto same = std::find_if(choice.hosts.begin(), choice.hosts.end(), [&](const Host& one) {
+    return one.remote && one.name == host.name && one.user == host.user;
+  });
+  if (same == choice.hosts.end())
+    return choice.hosts.push_back({host.name, host.user, slots, true});
+  if (same->slots + slots > kSlotsMax) {
+    throw Error(ErrorCode::kInvalidArgument, "host " + quoted(host.name) + " is given " +
+                                                 std::to_string(same->slots + slots) +
+                                                 " slots; a host has at most 65535");
+  }
+  same->slots += slots;
+  choice.notes.push_back("host " + quoted(host.name) +
+                         " is given more than once: its slots are added, " +
+                         std::to_string(same->slots) + " together");
+}
+
 HostChoice merge(std::span<const GivenHost> given, const ThisMachine& machine) {
   HostChoice choice;
   int64_t slots = 0;
   std::vector<std::string> local_names;
   size_t local = 0;  // index of this machine in choice.hosts, once it has a name
   for (const GivenHost& host : given) {
-    check_supported(host, machine);
-    const int64_t count = host.slots.value_or(std::max(machine.gpus, 1));
-    if (!is_this_machine(host.name, machine)) {
-      choice.hosts.push_back({host.name, host.user, 0});
+    if (!is_here(host, machine)) {
+      add_remote(choice, host);
       continue;
     }
+    const int64_t count = host.slots.value_or(std::max(machine.gpus, 1));
     if (local_names.empty()) {
       local = choice.hosts.size();
       choice.hosts.push_back({host.name, host.user, 0});
@@ -106,24 +113,51 @@ HostChoice choose_hosts(std::span<const GivenHost> given, int size, const ThisMa
   return choice;
 }
 
+SettledHosts settle_hosts(std::span<const Host> hosts,
+                          std::span<const std::optional<HostIdentity>> identities, int size) {
+  struct Group {
+    size_t carrier;  // its number
+    Host sum;
+  };
+  std::vector<Group> groups;
+  SettledHosts settled;
+  for (size_t number = 0; number < hosts.size(); ++number) {
+    if (!identities[number]) continue;
+    const auto same = std::find_if(groups.begin(), groups.end(), [&](const Group& one) {
+      return is_one_host(*identities[one.carrier], *identities[number]);
+    });
+    if (same == groups.end()) {
+      groups.push_back({number, hosts[number]});
+      continue;
+    }
+    const int sum = same->sum.slots + hosts[number].slots;
+    settled.notes.push_back(
+        "hosts " + quoted(hosts[same->carrier].name) + " and " + quoted(hosts[number].name) +
+        " are one machine: their slots are added, " + std::to_string(sum) + " together");
+    if (!hosts[number].remote) *same = {number, hosts[number]};
+    same->sum.slots = sum;
+  }
+  std::vector<Host> ordered;
+  for (const Group& group : groups) ordered.push_back(group.sum);
+  settled.slots = assign_slots(ordered, size);
+  for (Slot& slot : settled.slots) slot.host = int(groups[size_t(slot.host)].carrier);
+  return settled;
+}
+
 void find_hosts(CommandLine& line) {
   JobSpec& spec = line.spec;
+  if (!line.pretended_hosts.empty()) {
+    spec.hosts = line.pretended_hosts;
+    if (spec.size == 0)
+      for (const Host& host : spec.hosts) spec.size += host.slots;
+    return;
+  }
   std::vector<GivenHost> given;
   if (line.host_list) given = parse_host_list(*line.host_list);
   if (line.host_file) {
-    const std::string& path = *line.host_file;
-    const std::string shown = shell_word(path);
-    const FileText text = read_file(path, kHostTextBytesMax);
-    if (text.error == EFBIG) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  shown + ": a host file has at most 1 MiB; name another by --hostfile");
-    }
-    if (text.error != 0) {
-      throw Error(ErrorCode::kInvalidArgument, "the host file " + quoted(path) +
-                                                   " cannot be read: " + std::strerror(text.error) +
-                                                   "; check the path behind --hostfile");
-    }
-    given = parse_host_file(text.bytes, shown);
+    const std::string text =
+        read_given_file(*line.host_file, kHostTextBytesMax, "host file", "--hostfile");
+    given = parse_host_file(text, shell_word(*line.host_file));
   }
   // The usual job names no hosts, or localhost with its slots: then there is nothing to look up.
   const bool is_plain = std::all_of(given.begin(), given.end(), [](const GivenHost& host) {

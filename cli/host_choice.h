@@ -1,11 +1,13 @@
 // Decides which hosts a job runs on and how many ranks it has.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "cli/command_line.h"
+#include "cli/host_identity.h"
 #include "cli/hosts.h"
 #include "cli/this_machine.h"
 
@@ -17,11 +19,23 @@ struct HostChoice {
   std::vector<std::string> notes;  // to be said once
 };
 
-// `size` is -np, or 0. All entries that are this machine become one host, their slots added. Pure.
-// Throws kUnsupported for another machine, and kInvalidArgument when the size cannot be known;
+// `size` is -np, or 0. All entries that are this machine become one host, their slots added;
+// another user of it is a remote host. Pure. Throws kInvalidArgument when the size cannot be known;
 // `command` is for the example in that message.
 HostChoice choose_hosts(std::span<const GivenHost> given, int size, const ThisMachine& machine,
                         std::span<const std::string> command);
+
+// The job's hosts once it is known which of them are one.
+struct SettledHosts {
+  std::vector<Slot> slots;         // with ranks, in the order in which hosts were first named
+  std::vector<std::string> notes;  // to be said once
+};
+
+// Hosts of one identity become one, their slots added, at the place of the one named first; which
+// of them it is, is said by its number: this machine if it is among them, else the first. A host
+// without an identity is not asked to take part. Throws kInvalidArgument as assign_slots(). Pure.
+SettledHosts settle_hosts(std::span<const Host> hosts,
+                          std::span<const std::optional<HostIdentity>> identities, int size);
 
 // Reads the host list or file of the command line, looks at this machine as far as needed, and
 // fills in line.spec.hosts and line.spec.size; adds to line.warnings. Throws as above, and

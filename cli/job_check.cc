@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cli/exit_code.h"
+#include "cli/interfaces.h"
 #include "cli/quoted.h"
 #include "cli/rank_folder.h"
 #include "cli/result_place.h"
@@ -57,7 +58,7 @@ std::string seen_from(const std::string& directory, const std::string& path) {
 std::vector<std::string> path_entries(const JobSpec& spec, const std::string& path) {
   std::string_view rest = path;
   for (const EnvironmentSetting& setting : spec.environment) {
-    if (setting.name == "PATH" && setting.value) rest = *setting.value;
+    if (setting.name == "PATH" && setting.value && setting.ranks.empty()) rest = *setting.value;
   }
   std::vector<std::string> entries;
   for (;;) {
@@ -315,6 +316,29 @@ std::optional<Refusal> check_output_ranks(const JobSpec& spec) {
                      std::to_string(spec.size - 1) + "; leave it out or start more ranks"};
 }
 
+// Whether the ranks of each -x@RANKS are there.
+std::optional<Refusal> check_variables(const JobSpec& spec) {
+  for (const EnvironmentSetting& one : spec.environment) {
+    if (one.ranks.empty() || one.ranks.back() < spec.size) continue;
+    const std::string rank = std::to_string(one.ranks.back());
+    return Refusal{kExitUsage, "-x@" + rank + " " + quoted(one.name) +
+                                   " is for a rank that is not there: the last of " +
+                                   std::to_string(spec.size) + " ranks is " +
+                                   std::to_string(spec.size - 1)};
+  }
+  return std::nullopt;
+}
+
+// Whether this machine has a network of --network-interface, where other hosts are to reach it.
+std::optional<Refusal> check_networks(const JobSpec& spec) {
+  const bool others = std::any_of(spec.hosts.begin(), spec.hosts.end(),
+                                  [](const Host& host) { return host.remote && host.slots > 0; });
+  if (!others || spec.networks.empty()) return std::nullopt;
+  const std::vector<InterfaceAddress> all = look_at_interfaces();
+  if (find_network(all, spec.networks) != nullptr) return std::nullopt;
+  return Refusal{kExitUsage, no_such_network(all, spec.networks)};
+}
+
 // What bare containers lack: without the one a rank would read what is its agent's, without the
 // other hvdrun does not find its own program.
 std::optional<Refusal> check_container() {
@@ -336,10 +360,16 @@ std::optional<Refusal> check_container() {
 
 std::optional<Refusal> check_job(const JobSpec& spec, const std::string& path) {
   auto refusal = check_output_ranks(spec);
+  if (!refusal) refusal = check_variables(spec);
+  if (!refusal) refusal = check_networks(spec);
   if (!refusal) refusal = check_container();
-  if (!refusal)
+  // What another host has, its agent finds out.
+  const bool here = spec.hosts.empty() ||
+                    std::any_of(spec.hosts.begin(), spec.hosts.end(),
+                                [](const Host& host) { return !host.remote && host.slots > 0; });
+  if (!refusal && here)
     refusal = spec.directory.empty() ? check_working_directory() : check_directory(spec.directory);
-  if (!refusal) refusal = check_command(spec, path);
+  if (!refusal && here) refusal = check_command(spec, path);
   if (!refusal && !spec.output_directory.empty()) {
     refusal = check_output_directory(spec);
     if (!refusal) refusal = check_descriptors(spec);

@@ -87,7 +87,9 @@ JobLog::JobLog(const JobSpec& spec, std::function<void(std::string_view line)> w
 
 JobLog::~JobLog() = default;
 
-void JobLog::say(LogLevel level, const std::string& text) { logger_->log(level_of(level), text); }
+void JobLog::say(LogLevel level, const std::string& text) const {
+  logger_->log(level_of(level), text);
+}
 
 void JobLog::began(const std::string& job, const JobSpec& spec) {
   if (!logger_) return;
@@ -119,6 +121,24 @@ void JobLog::note(const proto::FromAgent& message) {
       return say(LogLevel::kDebug,
                  names({ranks.begin(), ranks.end()}) + " in init(), waiting for the others");
     }
+    case proto::FromAgent::kDied: {
+      const auto& ranks = message.died().ranks();
+      return say(LogLevel::kDebug, names({ranks.begin(), ranks.end()}) + " died in epoch " +
+                                       std::to_string(message.died().epoch()));
+    }
+    case proto::FromAgent::kQuiet: {
+      const auto& ranks = message.quiet().ranks();
+      return say(LogLevel::kTrace,
+                 names({ranks.begin(), ranks.end()}) + " touches nothing of the broken epoch");
+    }
+    case proto::FromAgent::kBroken:
+      return say(LogLevel::kInfo, "epoch " + std::to_string(message.broken().epoch()) +
+                                      " is broken: " + message.broken().reason());
+    case proto::FromAgent::kListening:
+      return say(LogLevel::kDebug,
+                 message.listening().trouble().empty()
+                     ? "an agent listens for links at " + message.listening().address()
+                     : "an agent cannot listen for links: " + message.listening().trouble());
     case proto::FromAgent::kSuspended:
       return say(LogLevel::kInfo, "the ranks are suspended");
     case proto::FromAgent::kEnded:
@@ -130,6 +150,10 @@ void JobLog::note(const proto::FromAgent& message) {
                  std::to_string(message.stdin_taken().bytes()) + " bytes of stdin were read");
     case proto::FromAgent::kBeat:
       return say(LogLevel::kTrace, "the agent is alive");
+    case proto::FromAgent::kStoreQuestion:
+      return say(LogLevel::kTrace, "rank " + std::to_string(message.store_question().rank()) +
+                                       " asks the store for " +
+                                       quoted(message.store_question().key()));
     case proto::FromAgent::kSpawnFailed:  // the action that follows tells
     case proto::FromAgent::kStates:       // said to the user anyway, as are the next two
     case proto::FromAgent::kHeld:
@@ -137,6 +161,13 @@ void JobLog::note(const proto::FromAgent& message) {
     case proto::FromAgent::WHAT_NOT_SET:
       return;
   }
+}
+
+void JobLog::reached(const std::string& host, const std::string& address,
+                     const std::string& interface, const std::string& why) const {
+  if (!logger_) return;
+  say(LogLevel::kInfo, "other hosts reach " + host + " at " + address +
+                           (interface.empty() ? "" : " (" + interface + ")") + ", " + why);
 }
 
 void JobLog::note(const Action& action) {

@@ -30,10 +30,12 @@ class JobLog {
   void began(const std::string& job, const JobSpec& spec);
   void note(const proto::FromAgent& message);
   void note(const Action& action);
+  void reached(const std::string& host, const std::string& address, const std::string& interface,
+               const std::string& why) const;
   void ended(const ExitStatus& status, double seconds);
 
  private:
-  void say(LogLevel level, const std::string& text);
+  void say(LogLevel level, const std::string& text) const;
   void perform(const action::StartWorkers& start);
   void perform(const action::StartEpoch& start);
   void perform(const action::RefuseEpoch& refuse);

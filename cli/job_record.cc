@@ -26,6 +26,8 @@ JobRecord::JobRecord(const JobSpec& spec, const std::vector<Slot>& slots, TimePo
   facts_.size = int(slots.size());
 }
 
+void JobRecord::seat(const std::vector<Slot>& slots) { hosts_ = host_names(slots); }
+
 std::vector<Event> JobRecord::note(const proto::Started& started) {
   event::WorkersStarted event;
   for (int rank : started.ranks())
@@ -40,15 +42,18 @@ std::vector<Event> JobRecord::note(const proto::SpawnFailed& failure) {
   end.rank = failure.rank();
   end.host = hosts_[size_t(end.rank)];
   end.spawn_error = failure.error();
-  end.spawn_step = failure.step() + " of " + command_.front();
+  const bool of_command = !failure.step().starts_with("chdir");
+  end.spawn_step = failure.step() + (of_command ? " of " + command_.front() : "");
   return {event::RankEnded{end.rank, true, describe(end)}};
 }
 
-std::vector<Event> JobRecord::note(const proto::RankEnds& ends) {
+std::vector<Event> JobRecord::note(const proto::RankEnds& ends,
+                                   const std::function<TimePoint(int64_t its_ns)>& our_time) {
   JobFacts together;
   for (const proto::RankEnd& one : ends.ends()) {
     if (!is_rank(one.rank())) continue;
     RankEnd& end = together.ends.emplace_back(from_proto(one));
+    end.at_ns = std::chrono::nanoseconds(our_time(one.at_clock_ns()) - began_).count();
     end.host = hosts_[size_t(end.rank)];
     running_.erase(end.rank);
   }
@@ -90,10 +95,10 @@ void JobRecord::note_epoch_started() {
   facts_.never_came.clear();
 }
 
-void JobRecord::note_stuck(const proto::Ended& ended) {
+void JobRecord::note_stuck(const std::string& host, const proto::Ended& ended) {
   for (const proto::Stuck& one : ended.stuck())
     facts_.stuck.push_back({.rank = is_rank(one.rank()) ? one.rank() : -1,
-                            .host = hosts_.front(),
+                            .host = host,
                             .pid = one.pid(),
                             .why = one.why()});
 }

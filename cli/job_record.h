@@ -5,6 +5,7 @@
 #pragma once
 
 #include <ctime>
+#include <functional>
 #include <set>
 #include <string>
 #include <vector>
@@ -23,13 +24,16 @@ class JobRecord {
  public:
   JobRecord(const JobSpec& spec, const std::vector<Slot>& slots, TimePoint now);
 
+  void seat(const std::vector<Slot>& slots);       // ranks have other hosts than was thought
   const std::string& job() const { return job_; }  // a name for this run, unique on this machine
 
   // Each returns what the Membership is to be told. Of ranks that ended together the likeliest
   // cause comes first: it is the one that the user reads about while the job ends.
   std::vector<Event> note(const proto::Started& started);
   std::vector<Event> note(const proto::SpawnFailed& failure);
-  std::vector<Event> note(const proto::RankEnds& ends);
+  // `our_time`: a time of the agent's clock by ours.
+  std::vector<Event> note(const proto::RankEnds& ends,
+                          const std::function<TimePoint(int64_t its_ns)>& our_time);
 
   // The first cause stays; false if there was one.
   bool note_cause(EndCause cause, const std::string& text);
@@ -37,7 +41,7 @@ class JobRecord {
   void note_agent_lost(const std::string& text);
   void note_init_refused(const std::string& reason, const std::vector<int>& missing);
   void note_epoch_started();  // what was refused before has been got over
-  void note_stuck(const proto::Ended& ended);
+  void note_stuck(const std::string& host, const proto::Ended& ended);
   void note_output_lost() { facts_.output_lost = true; }
   void note_input_lost(const std::string& why) { facts_.input_error = why; }
 
@@ -51,7 +55,7 @@ class JobRecord {
  private:
   bool is_rank(int rank) const { return rank >= 0 && rank < int(hosts_.size()); }
 
-  const std::vector<std::string> hosts_;  // by rank
+  std::vector<std::string> hosts_;  // by rank
   const std::vector<std::string> command_;
   const TimePoint began_;
   const std::time_t started_at_s_;

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "cli/ssh/ssh_command.h"
+#include "rendezvous/listener.h"
 #include "rendezvous/slots.h"
 
 namespace hvd {
@@ -19,19 +21,28 @@ enum class LogLevel { kTrace, kDebug, kInfo, kWarning, kError, kFatal };
 struct EnvironmentSetting {
   std::string name;
   std::optional<std::string> value;
+  std::vector<int> ranks = {};  // sorted; empty: all
+
+  friend bool operator==(const EnvironmentSetting&, const EnvironmentSetting&) = default;
 };
 
 struct JobSpec {
-  int size = 0;             // ranks; 0 until slots are known when the user gave none
-  std::vector<Host> hosts;  // in the order given
+  int size = 0;                       // ranks; 0 until slots are known when the user gave none
+  std::vector<Host> hosts;            // in the order given
+  SshOptions ssh;                     // how the remote ones are reached
+  PortRange ports;                    // to listen on, in a job with remote ones
+  std::vector<std::string> networks;  // on which hosts reach each other; empty: where ssh does
   std::vector<std::string> command;
-  std::vector<EnvironmentSetting> environment;  // -x, and the options that ranks read; last wins
-  std::string directory;                        // --wdir; empty: where hvdrun was started
+  // --env-file, the options that ranks read, -x; of one name the last wins, and one for certain
+  // ranks over one for all.
+  std::vector<EnvironmentSetting> environment;
+  std::string directory;  // --wdir; empty: where hvdrun was started
 
   std::chrono::milliseconds timeout{0};         // of the whole job; 0: none
   std::chrono::milliseconds stop_grace{5'000};  // from TERM to KILL
   std::chrono::milliseconds start_timeout{
-      30'000};  // agents, spawns, and init() from the first rank's call
+      30'000};                             // agents, spawns, and init() from the first rank's call
+  std::chrono::milliseconds host_wait{0};  // for hosts to come up, before that begins
   std::chrono::milliseconds collective_timeout{0};  // of one wait while all peers live; 0: none
   std::chrono::milliseconds agent_timeout{60'000};  // of an agent's silence
   std::optional<std::chrono::seconds> stall_warning{60};  // nothing: no stall check

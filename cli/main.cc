@@ -8,8 +8,11 @@
 #include <exception>
 
 #include "cli/agent/agent.h"
+#include "cli/agent/remote_agent.h"
 #include "cli/agent/worker_environment.h"
+#include "cli/clean.h"
 #include "cli/command_line.h"
+#include "cli/environment_settings.h"
 #include "cli/exit_code.h"
 #include "cli/host_choice.h"
 #include "cli/job_check.h"
@@ -52,12 +55,15 @@ std::vector<std::string> variables_of_ranks(const JobSpec& spec, const StartStat
 // Returns the exit status, or does not return when hvdrun has to end by a signal.
 int run(int argc, char** argv, const StartState& start) {
   const std::vector<std::string> words(argv + 1, argv + argc);
+  if (!words.empty() && words[0] == "clean")
+    return run_clean(std::span(words).subspan(1), env::get);
   CommandLine line = parse_command_line(words, env::get);
   if (line.request == Request::kShow) {
     print(line.text);
     return 0;
   }
   find_hosts(line);
+  find_environment(line, start.environment);
   const JobSpec& spec = line.spec;
   for (const std::string& warning : line.warnings)
     if (wants_warnings(spec)) say(warning);
@@ -83,6 +89,7 @@ int main(int argc, char** argv) {
   mallopt(M_ARENA_MAX, 1);  // gRPC's eight threads would each map and fault in an arena
   const hvd::StartState start = hvd::take_start_state();
   if (hvd::is_agent(argc, argv)) hvd::run_agent(argc, argv);
+  if (hvd::is_remote_agent(argc, argv)) hvd::run_remote_agent(argc, argv);
   int code = hvd::kExitOwnFailure;
   try {
     code = hvd::run(argc, argv, start);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "cli/agent/worker_environment.h"
 
@@ -23,6 +24,12 @@ mode_t current_umask() {
   umask(mask);
   return mask;
 }
+
+constexpr std::pair<AgentMessage::Kind, proto::StoreQuestion::Kind> kStoreKinds[] = {
+    {AgentMessage::kStoreSet, proto::StoreQuestion::SET},
+    {AgentMessage::kStoreGet, proto::StoreQuestion::GET},
+    {AgentMessage::kStoreWait, proto::StoreQuestion::WAIT},
+    {AgentMessage::kStoreAdd, proto::StoreQuestion::ADD}};
 
 proto::Stdin to_proto(StdinMode mode) {
   switch (mode) {
@@ -69,7 +76,6 @@ RankEnd from_proto(const proto::RankEnd& message) {
   end.killed = message.killed();
   end.status = message.status();
   end.run_ns = message.run_ns();
-  end.at_ns = message.at_ns();
   end.order = message.order();
   end.batch = message.batch();
   end.sent_signal = message.sent_signal();
@@ -80,6 +86,52 @@ RankEnd from_proto(const proto::RankEnd& message) {
   end.waited_for.assign(message.last().waited_for().begin(), message.last().waited_for().end());
   end.doing = message.last().doing();
   return end;
+}
+
+proto::StoreQuestion to_proto(const AgentMessage& question, int rank) {
+  proto::StoreQuestion message;
+  message.set_epoch(question.epoch);
+  message.set_rank(rank);
+  for (const auto& [kind, number] : kStoreKinds)
+    if (question.kind == kind) message.set_kind(number);
+  message.set_id(question.id);
+  message.set_key(question.key);
+  message.set_value(question.value);
+  message.set_body(question.text());
+  return message;
+}
+
+AgentMessage from_proto(const proto::StoreQuestion& message) {
+  AgentMessage question;
+  for (const auto& [kind, number] : kStoreKinds)
+    if (message.kind() == number) question.kind = kind;
+  question.epoch = message.epoch();
+  question.id = message.id();
+  question.key = message.key();
+  question.value = message.value();
+  question.body = to_bytes(message.body());
+  return question;
+}
+
+proto::StoreAnswer answer_to_proto(const AgentMessage& answer, int rank) {
+  proto::StoreAnswer message;
+  message.set_epoch(answer.epoch);
+  message.set_rank(rank);
+  message.set_id(answer.id);
+  message.set_refused(answer.kind == AgentMessage::kStoreRefused);
+  message.set_value(answer.value);
+  message.set_body(answer.text());
+  return message;
+}
+
+AgentMessage from_proto(const proto::StoreAnswer& message) {
+  AgentMessage answer;
+  answer.kind = message.refused() ? AgentMessage::kStoreRefused : AgentMessage::kStoreAnswer;
+  answer.epoch = message.epoch();
+  answer.id = message.id();
+  answer.value = message.value();
+  answer.body = to_bytes(message.body());
+  return answer;
 }
 
 std::string describe(const proto::RankStatus& status) {
@@ -107,14 +159,41 @@ std::string threads_note(int threads_each) {
          " for each rank, its share of this machine's CPUs; set it to choose otherwise";
 }
 
+std::string limit_note(const std::string& host, const proto::ResourceLimit& lowered,
+                       const StartState& start) {
+  const auto here = std::find_if(start.limits.begin(), start.limits.end(), [&](const auto& one) {
+    return one.resource == lowered.resource();
+  });
+  const bool files = lowered.resource() == int(RLIMIT_NOFILE);
+  if (here == start.limits.end() || (!files && lowered.resource() != int(RLIMIT_MEMLOCK)))
+    return "";
+  const auto text = [](uint64_t limit) {
+    return limit == RLIM_INFINITY ? "unlimited" : std::to_string(limit);
+  };
+  return std::string(files ? "open files (ulimit -n)" : "bytes of locked memory (ulimit -l)") +
+         " on " + host + ": " + text(lowered.soft()) + " for a rank, here " +
+         text(here->value.rlim_cur) + "; raise the hard limit there if that is too few";
+}
+
 proto::StartWorkers start_message(const JobSpec& spec, const StartState& start,
-                                  const std::vector<World>& worlds) {
+                                  const std::vector<World>& worlds, int group_rank,
+                                  int group_size) {
   proto::StartWorkers message;
+  message.set_group_rank(group_rank);
+  message.set_group_size(group_size);
   for (const World& world : worlds) to_proto(world, *message.add_worlds());
   for (const std::string& word : spec.command) message.add_argv(word);
   for (const std::string& entry : with_settings(start.environment, spec.environment))
     message.add_environment(entry);
-  for (const EnvironmentSetting& one : spec.environment) message.add_chosen(one.name);
+  for (const EnvironmentSetting& one : spec.environment)
+    if (one.ranks.empty()) message.add_chosen(one.name);
+  for (const World& world : worlds) {
+    const std::vector<std::string> entries = entries_of_rank(spec.environment, world.rank);
+    if (entries.empty()) continue;
+    proto::RankVariables& own = *message.add_of_ranks();
+    own.set_rank(world.rank);
+    own.mutable_entries()->Add(entries.begin(), entries.end());
+  }
   message.set_directory(spec.directory.empty() ? working_directory() : spec.directory);
   message.set_file_mask(current_umask());
   for (const RlimitValue& limit : start.limits) {
@@ -128,14 +207,19 @@ proto::StartWorkers start_message(const JobSpec& spec, const StartState& start,
   return message;
 }
 
-proto::ToAgent to_message(const action::StartEpoch& start) {
-  proto::ToAgent message;
-  message.mutable_start_epoch()->set_epoch(start.epoch);
-  for (const action::Member& member : start.members) {
-    message.mutable_start_epoch()->add_ranks(member.rank);
-    to_proto(member.world, *message.mutable_start_epoch()->add_worlds());
+void leave_own(const JobSpec& spec, proto::StartWorkers& message) {
+  for (const std::string_view name : names_of_session()) {
+    const bool chosen = std::any_of(
+        spec.environment.begin(), spec.environment.end(),
+        [&](const EnvironmentSetting& one) { return one.name == name && one.ranks.empty(); });
+    if (!chosen) message.add_own(std::string(name));
   }
-  return message;
+  auto& entries = *message.mutable_environment();
+  const auto is_own = [&](const std::string& entry) {
+    return std::find(message.own().begin(), message.own().end(),
+                     entry.substr(0, entry.find('='))) != message.own().end();
+  };
+  entries.erase(std::remove_if(entries.begin(), entries.end(), is_own), entries.end());
 }
 
 proto::ToAgent to_message(const action::RefuseEpoch& refuse) {

@@ -8,6 +8,7 @@
 #include "cli/job_spec.h"
 #include "cli/start_state.h"
 #include "proto/rendezvous.pb.h"
+#include "rendezvous/agent_socket.h"
 #include "rendezvous/membership.h"
 #include "rendezvous/world.h"
 
@@ -16,16 +17,27 @@ namespace hvd {
 World from_proto(const proto::World& message);
 void to_proto(const World& world, proto::World& message);
 
-RankEnd from_proto(const proto::RankEnd& message);
+RankEnd from_proto(const proto::RankEnd& message);  // but for `at_ns`: by another clock
+// Questions to the Store, of a known kind, and answers; `rank` as it was started.
+proto::StoreQuestion to_proto(const AgentMessage& question, int rank);
+AgentMessage from_proto(const proto::StoreQuestion& question);
+proto::StoreAnswer answer_to_proto(const AgentMessage& answer, int rank);
+AgentMessage from_proto(const proto::StoreAnswer& answer);
 std::string describe(
     const proto::RankStatus& status);  // "rank 1 was in allreduce …, stopped by a signal"
 std::string leftovers_note(const proto::Ended& ended);  // empty: the ranks left nobody running
 std::string threads_note(int threads_each);             // what hvdrun says of OMP_NUM_THREADS
+// Of a limit that this host does not allow; empty where nobody need know.
+std::string limit_note(const std::string& host, const proto::ResourceLimit& lowered,
+                       const StartState& start);
 
-// What workers with these worlds are started from.
+// What workers with these worlds are started from, on the host `group_rank` of the `group_size`
+// that have any.
 proto::StartWorkers start_message(const JobSpec& spec, const StartState& start,
-                                  const std::vector<World>& worlds);
-proto::ToAgent to_message(const action::StartEpoch& start);
+                                  const std::vector<World>& worlds, int group_rank, int group_size);
+// For another host: what a session on this machine alone can use is left out, unless -x names it;
+// workers find there what their agent's own session has.
+void leave_own(const JobSpec& spec, proto::StartWorkers& message);
 proto::ToAgent to_message(const action::RefuseEpoch& refuse);
 proto::ToAgent to_message(const action::EndJob& end);
 

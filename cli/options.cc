@@ -17,15 +17,42 @@ constexpr Option kOptions[] = {
      ""},
     {"--hosts", "-H", "LIST", kHosts, kWorks,
      "hosts and their slots: localhost:2,node[1-4]:8,[::1]:2,user@host:4; a host without a count "
-     "has one slot for each of its GPUs, or one; only this machine is supported yet",
+     "has one slot for each of its GPUs, or one, another machine always one; other machines are "
+     "reached by ssh and need nothing installed but what the command needs",
      ""},
     {"--hostfile", "-hostfile", "FILE", kHosts, kWorks,
      "hosts from a file, one a line: NAME, NAME:N or NAME slots=N; # begins a comment", ""},
 
+    {"--ssh-port", "-p", "PORT", kHosts, kWorks,
+     "the port of sshd on the other hosts; by default what ssh's configuration says", ""},
+    {"--ssh-identity-file", "-i", "FILE", kHosts, kWorks, "the key to log in by on the other hosts",
+     ""},
+    {"--ssh-command", "", "COMMAND", kHosts, kWorks,
+     "what to run instead of ssh; it takes ssh's options", ""},
+    {"--ssh-arg", "", "WORD", kHosts, kWorks,
+     "one more word for ssh, as in --ssh-arg=-oUser=me; may be given again", ""},
+    {"--network-interface", "--network-interfaces", "NAME|CIDR", kHosts, kWorks,
+     "on which network the hosts of a job reach each other: an interface's name or a network such "
+     "as 10.0.0.0/8, the first of a list or of several that a host has; by default where ssh "
+     "reaches it",
+     ""},
+    {"--port-range", "", "LOW-HIGH", kHosts, kWorks,
+     "the ports that a job with other hosts listens on, at least 3 of them, for firewalls; "
+     "MASTER_PORT is one, too",
+     ""},
+    {"--pretend-hosts", "", "HOSTSxSLOTS", kHosts, kForTests,
+     "an agent and ranks of their own for each of so many hosts, all of them this machine", ""},
+
     {"--env", "-x", "NAME[=VALUE]", kCommand, kWorks,
-     "set a variable for all ranks, or pass on the one set here; may be given again; RANK, "
-     "WORLD_SIZE "
-     "and the like are each rank's own and cannot be set",
+     "set a variable for all ranks, or pass on the one set here, or all of a name such as "
+     "'NCCL_*'; "
+     "may be given again; RANK, WORLD_SIZE and the like are each rank's own and cannot be set",
+     ""},
+    {"--env@", "-x@", "RANKS NAME=VALUE", kCommand, kWorks,
+     "set a variable for these ranks only, as in -x@0,2-5 NAME=VALUE; wins over -x", ""},
+    {"--env-file", "", "FILE", kCommand, kWorks,
+     "set the variables of a file of NAME=VALUE lines; -x wins; quotes around a value are taken "
+     "off, # begins a comment, nothing is expanded; may be given again",
      ""},
     {"--wdir", "", "DIR", kCommand, kWorks, "start the command in this directory", ""},
     {"--stdin", "", "0|none|all", kCommand, kWorks,
@@ -35,6 +62,10 @@ constexpr Option kOptions[] = {
      "end the job after so many seconds, exit status 124; 0, the default, for no limit", ""},
     {"--start-timeout", "", "S", kTime, kWorks,
      "how long all ranks may take to start and to meet in init(); 30", "HOROVOD_START_TIMEOUT"},
+    {"--wait-hosts", "", "S", kTime, kWorks,
+     "how long to try hosts again that refuse or do not answer; --start-timeout begins when all "
+     "are there; 0, the default, for not at all",
+     ""},
     {"--stop-grace", "", "S", kTime, kWorks,
      "how long ranks that are told to stop have before they are killed, and who reads the output "
      "before the rest is dropped; 5",
@@ -82,6 +113,13 @@ constexpr Option kOptions[] = {
     {"--dry-run", "", "", kInformation, kWorks,
      "check everything and print which rank would start where, but start nothing", ""},
 
+    {"--all", "", "", kClean, kWorks,
+     "end jobs that live, too; without it hvdrun clean ends what jobs of yours left on the hosts "
+     "of "
+     "-H, or here, and removes copies of other versions of hvdrun that nobody has started there "
+     "for 30 days; with --dry-run it only tells",
+     ""},
+
     {"--gloo", "", "", kHorovod, kIgnored, "hvdrun starts and connects the ranks itself",
      "HOROVOD_CONTROLLER"},
     {"--mpi", "", "", kHorovod, kIgnored, "hvdrun starts and connects the ranks itself", ""},
@@ -124,13 +162,6 @@ constexpr Option kOptions[] = {
     {"--thread-affinity", "", "N", kHorovod, kRefused,
      "put taskset or numactl before the command instead", "HOROVOD_THREAD_AFFINITY"},
     {"--jsrun", "", "", kHorovod, kRefused, "give the hosts by -H", ""},
-    {"--ssh-port", "-p", "PORT", kHorovod, kRefused, "only this machine is supported yet", ""},
-    {"--ssh-identity-file", "-i", "FILE", kHorovod, kRefused, "only this machine is supported yet",
-     ""},
-    {"--network-interface", "", "NAME", kHorovod, kRefused, "only this machine is supported yet",
-     ""},
-    {"--network-interfaces", "", "LIST", kHorovod, kRefused, "only this machine is supported yet",
-     ""},
     {"--config-file", "", "FILE", kHorovod, kRefused, "write its settings as options", ""},
     {"--timeline-filename", "", "FILE", kHorovod, kRefused, "leave it out", "HOROVOD_TIMELINE"},
     {"--timeline-mark-cycles", "", "", kHorovod, kRefused, "leave it out",

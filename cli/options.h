@@ -11,10 +11,11 @@
 
 namespace hvd {
 
-enum class OptionGroup { kHosts, kCommand, kTime, kStall, kOutput, kInformation, kHorovod };
+enum class OptionGroup { kHosts, kCommand, kTime, kStall, kOutput, kInformation, kClean, kHorovod };
 
 enum class OptionFate {
   kWorks,
+  kForTests,   // works, and no help names it
   kSatisfied,  // asks for what is always so: accepted in silence
   kIgnored,    // has no meaning here by design: accepted with a warning
   kRefused,    // not supported yet: an error

@@ -83,12 +83,16 @@ Output::Output(OutputOptions options)
   if (!options_.directory.empty()) open_files();
 }
 
+void Output::add_sink(const char* thread, std::vector<int> fds) {
+  sinks_.push_back(std::make_unique<Sink>(thread, std::move(fds), options_.queue_bytes_max));
+  watches_.push_back(std::make_unique<ReaderWatch>());
+}
+
 void Output::open_console() {
   const auto open = [&](int fd, const char* thread, const char* name) {
-    sinks_.push_back(
-        std::make_unique<Sink>(thread, std::vector<int>{fd}, options_.queue_bytes_max));
-    routes_.push_back(
-        std::make_unique<Route>(sinks_.back().get(), 0, name, console_tags(options_, fd)));
+    add_sink(thread, {fd});
+    routes_.push_back(std::make_unique<Route>(sinks_.back().get(), watches_.back().get(), 0, name,
+                                              console_tags(options_, fd)));
   };
   open(1, "stdout", "standard output");
   if (!same_file(1, 2)) open(2, "stderr", "standard error");
@@ -115,12 +119,13 @@ void Output::open_files() {
       files_.push_back(std::move(file));
     }
   }
-  sinks_.push_back(std::make_unique<Sink>("files", fds, options_.queue_bytes_max));
+  add_sink("files", fds);
   for (size_t i = 0; i < fds.size(); ++i) {
     const auto stream = i % 2 == 0 ? Stream::kStdout : Stream::kStderr;
     std::vector<LineTagger::Tag> tags = {LineTagger::Tag{}};
     if (options_.tags) tags = {make_tag(int(i / 2), stream, false)};
-    routes_.push_back(std::make_unique<Route>(sinks_.back().get(), i, names[i], std::move(tags)));
+    routes_.push_back(std::make_unique<Route>(sinks_.back().get(), watches_.back().get(), i,
+                                              names[i], std::move(tags)));
   }
 }
 
@@ -147,39 +152,67 @@ void Output::begin() {
       if (errno != EINTR) refuse("empty the output file " + routes_[consoles_ + i]->name, errno);
 }
 
-void Output::feed(std::string_view bytes, TimePoint now) {
+void Output::feed(const FrameReader::Piece& piece, TimePoint now) {
   stamp();
-  FrameReader::Piece piece;
-  while (reader_.next(bytes, piece)) {
-    const int rank = piece.header.rank;
-    if (piece.header.kind != FrameKind::kOutput || rank < 0 || rank >= options_.ranks) continue;
-    const size_t stream = size_t(rank) * 2 + size_t(piece.header.stream);
-    if (shows(rank)) {
-      Route& to = console(piece.header.stream);
-      to.tagger.feed(stream, piece.bytes, now, to.block);
-    }
-    if (!files_.empty()) {
-      Route& to = *routes_[consoles_ + stream];
-      to.tagger.feed(0, piece.bytes, now, to.block);
-    }
-    if (piece.header.stream == Stream::kStderr) tails_[size_t(rank)].feed(piece.bytes);
-  }
+  const int rank = piece.header.rank;
+  const size_t stream = size_t(rank) * 2 + size_t(piece.header.stream);
+  if (shows(rank)) feed(console(piece.header.stream), stream, piece.bytes, now);
+  if (!files_.empty()) feed(*routes_[consoles_ + stream], 0, piece.bytes, now);
+  if (piece.header.stream == Stream::kStderr) tails_[size_t(rank)].feed(piece.bytes);
+}
+
+void Output::feed(Route& to, size_t stream, std::string_view bytes, TimePoint now) {
+  if (to.watch->dropped())
+    dropped_bytes_ += int64_t(bytes.size());
+  else
+    to.tagger.feed(stream, bytes, now, to.block);
 }
 
 void Output::say(std::string_view words, TimePoint now) {
   Route& to = console(Stream::kStderr);
+  flush(to, false);
   to.tagger.feed(size_t(options_.ranks) * 2, words, now, to.block);
+  flush(to, true);
 }
 
 void Output::flush() {
-  for (const auto& to : routes_) {
-    if (to->block.empty()) continue;
-    to->sink->push(to->target, std::move(to->block));
-    to->block = to->sink->empty_block();
+  for (const auto& to : routes_) flush(*to, false);
+}
+
+void Output::flush(Route& to, bool kept) {
+  if (to.block.empty()) return;
+  if (to.watch->dropped() && !kept) {
+    dropped_bytes_ += int64_t(to.block.size());
+    return to.block.clear();
+  }
+  to.sink->push(to.target, std::move(to.block), kept);
+  to.block = to.sink->empty_block();
+}
+
+void Output::limit_readers(ReaderWatch::Duration patience, bool slow_too, TimePoint now) {
+  for (const auto& watch : watches_) watch->limit(patience, slow_too, now);
+}
+
+void Output::look_at_readers(TimePoint now, bool ranks_ended) {
+  for (size_t i = 0; i < sinks_.size(); ++i) {
+    const auto at = watches_[i]->deadline();
+    if (!at || now < *at) continue;
+    flush();  // so that all there is waits in the sinks
+    switch (watches_[i]->look(now, sinks_[i]->takes(), ranks_ended)) {
+      case ReaderWatch::Due::kNothing:
+        break;
+      case ReaderWatch::Due::kDrop:
+        sinks_[i]->drop();
+        break;
+      case ReaderWatch::Due::kGiveUp:
+        sinks_[i]->give_up();
+        break;
+    }
   }
 }
 
-void Output::tick(TimePoint now, bool behind) {
+void Output::tick(TimePoint now, bool behind, bool ranks_ended) {
+  look_at_readers(now, ranks_ended);
   for (const auto& to : routes_) {
     const auto deadline = to->tagger.next_deadline();
     if (!deadline || now < *deadline) continue;
@@ -199,11 +232,9 @@ std::optional<TimePoint> Output::next_deadline() const {
   for (const auto& to : routes_)
     if (const auto at = to->tagger.next_deadline())
       soonest = soonest ? std::min(*soonest, *at) : *at;
+  for (const auto& watch : watches_)
+    if (const auto at = watch->deadline()) soonest = soonest ? std::min(*soonest, *at) : *at;
   return soonest;
-}
-
-void Output::give_up(TimePoint since, bool only_still) {
-  for (const auto& sink : sinks_) sink->give_up(since, only_still);
 }
 
 bool Output::full() {
@@ -244,8 +275,14 @@ bool Output::lost() const {
          });
 }
 
+int64_t Output::unread_bytes() const {
+  int64_t bytes = dropped_bytes_;
+  for (const auto& sink : sinks_) bytes += sink->unread_bytes();
+  return bytes;
+}
+
 int64_t Output::lost_bytes() const {
-  int64_t bytes = 0;
+  int64_t bytes = dropped_bytes_;
   for (const auto& sink : sinks_) bytes += sink->lost_bytes();
   return bytes;
 }

@@ -17,6 +17,7 @@
 #include "cli/frame.h"
 #include "cli/job_spec.h"
 #include "cli/line_tagger.h"
+#include "cli/reader_watch.h"
 #include "cli/sink.h"
 #include "runtime/base/unique_fd.h"
 
@@ -41,18 +42,18 @@ class Output {
 
   // Before ranks run: what is in the files is an earlier job's and goes. Throws as the constructor.
   void begin();
-  void feed(std::string_view bytes,
-            TimePoint now);  // from an agent's stdout; throws on malformed frames
+  void feed(const FrameReader::Piece& piece, TimePoint now);  // of a frame of a rank's output
   void say(std::string_view words,
-           TimePoint now);                // lines of our own on stderr, behind what is there
-  void flush();                           // hands what was gathered to the writers
-  void tick(TimePoint now, bool behind);  // `behind`: there are bytes that were not fed yet
-  void finish();                          // no more output of ranks
+           TimePoint now);  // lines of our own on stderr, behind what is there
+  void flush();             // hands what was gathered to the writers
+  // `behind`: there are bytes that were not fed yet. `ranks_ended`: none runs any more.
+  void tick(TimePoint now, bool behind, bool ranks_ended);
+  void finish();  // no more output of ranks
   std::optional<TimePoint> next_deadline() const;
 
-  // Whoever has not taken what there was since then is not waited for any longer; `only_still`:
-  // only who took nothing at all.
-  void give_up(TimePoint since, bool only_still);
+  // Readers are waited for no longer than that from now on, as ReaderWatch has it: in tick().
+  // What is dropped is ranks' output first; words of our own go out as long as anyone takes them.
+  void limit_readers(ReaderWatch::Duration patience, bool slow_too, TimePoint now);
   bool full();  // stop feeding until a sink wakes
   bool idle() const;
   const std::vector<std::unique_ptr<Sink>>& sinks() const { return sinks_; }
@@ -60,18 +61,24 @@ class Output {
   // What failed first beside that, for the user; empty: nothing.
   std::string other_error() const;
   bool lost() const;
-  int64_t lost_bytes() const;
+  int64_t lost_bytes() const;    // that could not be written, or were dropped
+  int64_t unread_bytes() const;  // of them: dropped, since nobody read them in time
   int64_t split_lines() const;
 
   std::vector<std::string> stderr_tail(int rank) const { return tails_[size_t(rank)].lines(); }
-  const std::string& noise() const { return reader_.noise(); }
 
  private:
   // Where the lines of some streams go: a tagger in front of one target of a sink.
   struct Route {
-    Route(Sink* to, size_t target_index, std::string target_name, std::vector<LineTagger::Tag> tags)
-        : sink(to), target(target_index), name(std::move(target_name)), tagger(std::move(tags)) {}
+    Route(Sink* to, ReaderWatch* of_sink, size_t target_index, std::string target_name,
+          std::vector<LineTagger::Tag> tags)
+        : sink(to),
+          watch(of_sink),
+          target(target_index),
+          name(std::move(target_name)),
+          tagger(std::move(tags)) {}
     Sink* sink;
+    ReaderWatch* watch;
     size_t target;
     std::string name;
     LineTagger tagger;
@@ -79,7 +86,11 @@ class Output {
   };
   void open_console();
   void open_files();
+  void add_sink(const char* thread, std::vector<int> fds);
   void stamp();
+  void feed(Route& to, size_t stream, std::string_view bytes, TimePoint now);
+  void flush(Route& to, bool kept);
+  void look_at_readers(TimePoint now, bool ranks_ended);
   bool shows(int rank) const;
   bool reader_gone(size_t route) const;
   Route& console(Stream stream) {
@@ -87,15 +98,16 @@ class Output {
   }
 
   const OutputOptions options_;
-  FrameReader reader_{true};
   std::vector<std::unique_ptr<Sink>>
       sinks_;  // standard output, error unless it is the same, files if there are any
+  std::vector<std::unique_ptr<ReaderWatch>> watches_;  // one for each sink
   std::vector<std::unique_ptr<Route>>
       routes_;  // one or two consoles, then rank 0's stdout and stderr, rank 1's, …
   size_t consoles_ = 0;
   std::vector<UniqueFd> files_;
   std::vector<StderrTail> tails_;
   std::time_t stamped_ = 0;
+  int64_t dropped_bytes_ = 0;  // before they came to a sink
 };
 
 }  // namespace hvd

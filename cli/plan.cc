@@ -16,6 +16,19 @@ std::string padded(std::string text, size_t width) {
   return text;
 }
 
+// "rank 3", "ranks 0,2-5".
+std::string ranks_text(const std::vector<int>& ranks) {
+  std::string out = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size();) {
+    size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    out += (i > 0 ? "," : "") + std::to_string(ranks[i]);
+    if (last > i) out += "-" + std::to_string(ranks[last]);
+    i = last + 1;
+  }
+  return out;
+}
+
 }  // namespace
 
 std::vector<std::string> changed_names(std::span<const std::string> before,
@@ -44,7 +57,10 @@ std::string plan_text(const JobSpec& spec, std::span<const Slot> slots,
   if (!spec.directory.empty()) out += "directory: " + shell_word(spec.directory) + "\n";
   out += "variables:";
   for (const std::string& name : variables) out += " " + name;
-  return out + "\n";
+  out += "\n";
+  for (const EnvironmentSetting& one : spec.environment)
+    if (!one.ranks.empty()) out += "variable of " + ranks_text(one.ranks) + ": " + one.name + "\n";
+  return out;
 }
 
 }  // namespace hvd

@@ -6,8 +6,6 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kShownBytes = 60;
-
 bool is_printable(char letter) { return letter >= ' ' && letter <= '~'; }
 
 bool is_plain(char letter) {
@@ -24,16 +22,16 @@ std::string escaped(char letter) {
 
 }  // namespace
 
-std::string quoted(std::string_view text) {
+std::string quoted(std::string_view text, size_t bytes_max) {
   std::string out = "\"";
-  for (char letter : text.substr(0, kShownBytes)) {
+  for (char letter : text.substr(0, bytes_max)) {
     if (is_printable(letter)) {
       out += letter;
     } else {
       out += escaped(letter);
     }
   }
-  if (text.size() > kShownBytes) out += "...";
+  if (text.size() > bytes_max) out += "...";
   return out + "\"";
 }
 

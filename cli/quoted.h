@@ -7,9 +7,9 @@
 
 namespace hvd {
 
-// In quotes. Bytes that are not printable ASCII become \xNN; beyond 60 of them the rest is left out
-// ("...").
-std::string quoted(std::string_view text);
+// In quotes. Bytes that are not printable ASCII become \xNN; beyond `bytes_max` of them the rest is
+// left out ("...").
+std::string quoted(std::string_view text, size_t bytes_max = 60);
 
 // As a shell would have to be given it: train.py, 'a b', $'\x0a'.
 std::string shell_word(std::string_view word);

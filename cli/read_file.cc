@@ -4,7 +4,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
+#include <utility>
 
+#include "cli/quoted.h"
+#include "runtime/base/error.h"
 #include "runtime/base/unique_fd.h"
 
 namespace hvd {
@@ -24,6 +28,21 @@ FileText read_file(const std::string& path, size_t bytes_max) {
     text.bytes.append(buffer, static_cast<size_t>(count));
     if (text.bytes.size() > bytes_max) return {"", EFBIG};
   }
+}
+
+std::string read_given_file(const std::string& path, size_t bytes_max, std::string_view what,
+                            std::string_view option) {
+  FileText text = read_file(path, bytes_max);
+  if (text.error == EFBIG)
+    throw Error(ErrorCode::kInvalidArgument, shell_word(path) + " is longer than the " +
+                                                 std::to_string(bytes_max >> 20) +
+                                                 " MiB of the longest " + std::string(what) +
+                                                 "; name another by " + std::string(option));
+  if (text.error != 0)
+    throw Error(ErrorCode::kInvalidArgument, "the " + std::string(what) + " " + quoted(path) +
+                                                 " cannot be read: " + std::strerror(text.error) +
+                                                 "; check the path behind " + std::string(option));
+  return std::move(text.bytes);
 }
 
 }  // namespace hvd

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace hvd {
 
@@ -12,5 +13,10 @@ struct FileText {
 
 // A pipe is read to its end too.
 FileText read_file(const std::string& path, size_t bytes_max);
+
+// The bytes of a file that the user named behind `option`; `what` it is, "host file" say, is for
+// messages. Throws kInvalidArgument when it cannot be read or is longer than the limit.
+std::string read_given_file(const std::string& path, size_t bytes_max, std::string_view what,
+                            std::string_view option);
 
 }  // namespace hvd

@@ -6,7 +6,8 @@
 #include <optional>
 #include <utility>
 
-#include "cli/agent/worker_environment.h"
+#include "cli/environment_settings.h"
+#include "cli/interfaces.h"
 #include "cli/quoted.h"
 #include "runtime/base/error.h"
 
@@ -16,8 +17,7 @@ namespace {
 constexpr int kRanksMax = 1'000'000;
 constexpr int kJobSecondsMax = 100'000'000;  // three years
 constexpr int kSecondsMax = 1'000'000;       // of anything shorter; its milliseconds fit an int
-constexpr int kStallSecondsMax = 365 * 24 * 3600;     // libhvd takes no more
-constexpr size_t kEnvironmentBytesMax = 131'072 - 1;  // of NAME=VALUE; Linux takes no longer one
+constexpr int kStallSecondsMax = 365 * 24 * 3600;  // libhvd takes no more
 
 [[noreturn]] void refuse(std::string_view source, const std::string& takes,
                          std::string_view value) {
@@ -114,35 +114,38 @@ std::vector<int> read_ranks(std::string_view source, std::string_view value) {
   return ranks;
 }
 
-}  // namespace
-
-std::string has_no_effect(const std::string& words, const std::string& name) {
-  return words + " has no effect: hvdrun gives each rank its own " + name + "; leave it out";
+// "0,2-5=NAME=VALUE", as -x@0,2-5 NAME=VALUE comes.
+EnvironmentSetting read_variable_of_ranks(std::string_view source, const std::string& value) {
+  const size_t equals = std::min(value.find('='), value.size());
+  const std::string text = value.substr(std::min(equals + 1, value.size()));
+  EnvironmentSetting setting = read_variable(source, text);
+  if (!setting.value) refuse(source, "NAME=VALUE behind the ranks", text);
+  setting.ranks = read_ranks(source, std::string_view(value).substr(0, equals));
+  return setting;
 }
 
-namespace {
+// "2x3": two hosts of three slots each.
+std::vector<Host> read_pretended_hosts(std::string_view source, const std::string& value) {
+  const size_t cross = std::min(value.find('x'), value.size());
+  const auto hosts = whole_number(std::string_view(value).substr(0, cross));
+  const auto slots =
+      whole_number(std::string_view(value).substr(std::min(cross + 1, value.size())));
+  if (!hosts || !slots || *hosts < 1 || *slots < 1 || *hosts > 1024 || *slots > 1024)
+    refuse(source, "hosts and slots such as 2x4", value);
+  std::vector<Host> all;
+  for (long long i = 1; i <= *hosts; ++i)
+    all.push_back({"pretended" + std::to_string(i), "", static_cast<int>(*slots)});
+  return all;
+}
 
-EnvironmentSetting read_variable(std::string_view source, const std::string& value) {
-  const size_t equals = std::min(value.find('='), value.size());
-  const std::string_view name = std::string_view(value).substr(0, equals);
-  const bool printable =
-      std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c <= '~'; });
-  if (name.empty() || !printable || value.find('\0') != value.npos) {
-    refuse(source, "NAME or NAME=VALUE", value);
-  }
-  if (value.size() > kEnvironmentBytesMax) {
-    throw Error(ErrorCode::kInvalidArgument, std::string(source) + " " + quoted(name) + " is " +
-                                                 std::to_string(value.size()) +
-                                                 " bytes long; a variable may have 131071");
-  }
-  EnvironmentSetting setting{std::string(name), std::nullopt};
-  if (equals == value.size()) return setting;
-  if (is_of_place(name)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                has_no_effect(std::string(source) + " " + quoted(value), setting.name));
-  }
-  setting.value = value.substr(equals + 1);
-  return setting;
+// hvdrun, an agent and rank 0's program may be on one host.
+PortRange read_port_range(std::string_view source, const std::string& value) {
+  const size_t dash = std::min(value.find('-'), value.size());
+  const auto low = whole_number(std::string_view(value).substr(0, dash));
+  const auto high = whole_number(std::string_view(value).substr(std::min(dash + 1, value.size())));
+  if (!low || !high || *low < 1 || *high > 65'535 || *low + 2 > *high)
+    refuse(source, "a range of at least 3 ports such as 4000-4099", value);
+  return {static_cast<uint16_t>(*low), static_cast<uint16_t>(*high)};
 }
 
 // What `Setting::apply` is for an option that stores one value.
@@ -154,8 +157,24 @@ constexpr Setting kSettings[] = {
      [](Draft& d, Source s, Value v) { d.line.spec.size = read_integer(s, v, 1, kRanksMax); }},
     {"--hosts", [](Draft& d, Source, Value v) { d.line.host_list = v; }},
     {"--hostfile", [](Draft& d, Source, Value v) { d.line.host_file = v; }},
+    {"--ssh-port",
+     [](Draft& d, Source s, Value v) { d.line.spec.ssh.port = read_integer(s, v, 1, 65'535); }},
+    {"--ssh-identity-file", [](Draft& d, Source, Value v) { d.line.spec.ssh.identity_file = v; }},
+    {"--ssh-command", [](Draft& d, Source, Value v) { d.line.spec.ssh.program = v; }},
+    {"--ssh-arg", [](Draft& d, Source, Value v) { d.line.spec.ssh.arguments.push_back(v); }},
+    {"--network-interface",
+     [](Draft& d, Source s, Value v) {
+       for (std::string& one : parse_networks(s, v)) d.line.spec.networks.push_back(std::move(one));
+     }},
+    {"--port-range",
+     [](Draft& d, Source s, Value v) { d.line.spec.ports = read_port_range(s, v); }},
+    {"--pretend-hosts",
+     [](Draft& d, Source s, Value v) { d.line.pretended_hosts = read_pretended_hosts(s, v); }},
     {"--env",
      [](Draft& d, Source s, Value v) { d.line.spec.environment.push_back(read_variable(s, v)); }},
+    {"--env@", [](Draft& d, Source s,
+                  Value v) { d.line.spec.environment.push_back(read_variable_of_ranks(s, v)); }},
+    {"--env-file", [](Draft& d, Source, Value v) { d.line.environment_files.push_back(v); }},
     {"--wdir", [](Draft& d, Source, Value v) { d.line.spec.directory = v; }},
     {"--stdin",
      [](Draft& d, Source s, Value v) { d.line.spec.stdin_mode = read_choice(s, v, kStdinModes); }},
@@ -167,6 +186,8 @@ constexpr Setting kSettings[] = {
      [](Draft& d, Source s, Value v) {
        d.line.spec.start_timeout = read_seconds(s, v, Zero::kRefused);
      }},
+    {"--wait-hosts", [](Draft& d, Source s,
+                        Value v) { d.line.spec.host_wait = read_seconds(s, v, Zero::kAllowed); }},
     {"--stop-grace", [](Draft& d, Source s,
                         Value v) { d.line.spec.stop_grace = read_seconds(s, v, Zero::kAllowed); }},
     {"--collective-timeout",

@@ -25,7 +25,4 @@ struct Setting {
 
 std::span<const Setting> all_settings();
 
-// Of a variable that says where a rank stands: what `words` asks for does not happen.
-std::string has_no_effect(const std::string& words, const std::string& name);
-
 }  // namespace hvd

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,27 +21,52 @@ constexpr size_t kKeptBlocksMax = 4;
 constexpr size_t kPieceBytes = 64 << 10;
 constexpr size_t kPageBytes = 4096;  // what a full pipe takes in next
 
-// A blocking write to a pipe returns when all of it is taken. In pieces for which there is room, a
-// slow reader is seen to read.
-size_t piece_bytes(int fd) {
+// A blocking write to a pipe, socket or terminal returns when all of it is taken. In pieces for
+// which there is room, a slow reader is seen to read.
+size_t piece_bytes(int fd, bool regular) {
+  if (regular) return kPieceBytes;
   const int room = fcntl(fd, F_GETPIPE_SZ);
   int unread = 0;
-  if (room < 0 || ioctl(fd, FIONREAD, &unread) != 0) return kPieceBytes;
+  if (room < 0 || ioctl(fd, FIONREAD, &unread) != 0) return kPageBytes;
   return std::clamp(size_t(std::max(room - unread, 0)), kPageBytes, kPieceBytes);
+}
+
+bool is_regular(int fd) {
+  struct stat file{};
+  return fstat(fd, &file) == 0 && S_ISREG(file.st_mode);
+}
+
+// Bytes that a pipe, socket or terminal holds for its reader; 0 of anything else.
+int held_bytes(int fd) {
+  int bytes = 0;
+  if (fd < 0) return 0;
+  if (fcntl(fd, F_GETPIPE_SZ) >= 0) return ioctl(fd, FIONREAD, &bytes) == 0 ? bytes : 0;
+  return ioctl(fd, TIOCOUTQ, &bytes) == 0 ? bytes : 0;
+}
+
+// Of the line that the first `done` bytes have begun.
+size_t end_of_line(const std::string& bytes, size_t done) {
+  if (done == 0 || bytes[done - 1] == '\n') return done;
+  const size_t newline = bytes.find('\n', done);
+  return newline == bytes.npos ? bytes.size() : newline + 1;
 }
 
 }  // namespace
 
-// Returns errno, 0 when all is written.
-int Sink::write_all(int fd, const std::string& bytes) {
-  for (size_t done = 0; done < bytes.size(); done_.store(done, std::memory_order_relaxed)) {
-    const ssize_t n =
-        write(fd, bytes.data() + done, std::min(piece_bytes(fd), bytes.size() - done));
+// Returns errno, 0 when all is written that is wanted.
+int Sink::write_all(const Target& target, const std::string& bytes) {
+  size_t done = 0, end = bytes.size();
+  while (done < end) {
+    if (cut_.exchange(false, std::memory_order_relaxed))
+      if ((end = end_of_line(bytes, done)) == done) break;
+    const ssize_t n = write(target.fd, bytes.data() + done,
+                            std::min(piece_bytes(target.fd, target.regular), end - done));
     if (n >= 0) {
       done += size_t(n);
-      taken_.store(Clock::now(), std::memory_order_relaxed);
+      done_.store(done, std::memory_order_relaxed);
+      taken_.fetch_add(size_t(n), std::memory_order_relaxed);
     } else if (errno == EAGAIN) {  // somebody else made the shared description non-blocking
-      pollfd one{fd, POLLOUT, 0};
+      pollfd one{target.fd, POLLOUT, 0};
       poll(&one, 1, -1);
     } else if (errno != EINTR) {
       return errno;
@@ -51,20 +77,19 @@ int Sink::write_all(int fd, const std::string& bytes) {
 
 Sink::Sink(std::string name, std::vector<int> fds, size_t queue_bytes_max)
     : name_(std::move(name)), queue_bytes_max_(queue_bytes_max) {
-  for (int fd : fds) targets_.push_back({fd});
+  for (int fd : fds) targets_.push_back({fd, is_regular(fd)});
 }
 
 Sink::~Sink() = default;
 
-void Sink::push(size_t target, std::string block) {
+void Sink::push(size_t target, std::string block, bool kept) {
   MutexLock lock(mutex_);
   if (targets_[target].error != 0 || given_up_) {
-    lost_bytes_ += int64_t(block.size());
+    (given_up_ ? unread_bytes_ : failed_bytes_) += int64_t(block.size());
     return;
   }
-  if (queued_bytes_ == 0) busy_since_ = Clock::now();
   queued_bytes_ += block.size();
-  queue_.push_back({target, std::move(block)});
+  queue_.push_back({target, kept, std::move(block)});
   if (!thread_.joinable())
     thread_ = start_thread("a writer's", [this](const std::stop_token& stop) { run(stop); });
   changed_.notify_one();
@@ -79,15 +104,33 @@ std::string Sink::empty_block() {
   return block;
 }
 
-void Sink::give_up(TimePoint since, bool only_still) {
+void Sink::drop() {
   MutexLock lock(mutex_);
-  if (queued_bytes_ == 0 || busy_since_ > since) return;
-  if (only_still && taken_.load(std::memory_order_relaxed) > since) return;
+  std::erase_if(queue_, [this](const Block& block) NO_THREAD_SAFETY_ANALYSIS {
+    if (block.kept) return false;
+    queued_bytes_ -= block.bytes.size();
+    unread_bytes_ += int64_t(block.bytes.size());
+    return true;
+  });
+  if (writing_fd_ >= 0 && !writing_kept_) cut_.store(true, std::memory_order_relaxed);
+  wake_.wake();
+}
+
+void Sink::give_up() {
+  MutexLock lock(mutex_);
   given_up_ = true;
-  lost_bytes_ += int64_t(queued_bytes_ - writing_bytes_);
+  unread_bytes_ += int64_t(queued_bytes_ - writing_bytes_);
   queued_bytes_ = 0;
   queue_.clear();
   wake_.wake();
+}
+
+bool Sink::takes() {
+  MutexLock lock(mutex_);
+  const uint64_t taken = taken_.load(std::memory_order_relaxed);
+  const int held = held_bytes(writing_fd_);
+  const bool moved = std::exchange(taken_seen_, taken) != taken;
+  return (std::exchange(held_seen_, held) != held) || moved || queued_bytes_ == 0;
 }
 
 bool Sink::full() {
@@ -108,17 +151,23 @@ int Sink::error(size_t target) const {
 }
 
 int64_t Sink::lost_bytes() const {
+  const int64_t unread = unread_bytes();
   MutexLock lock(mutex_);
-  return lost_bytes_ + (given_up_ ? int64_t(writing_bytes_ - done_) : 0);
+  return failed_bytes_ + unread;
+}
+
+int64_t Sink::unread_bytes() const {
+  MutexLock lock(mutex_);
+  return unread_bytes_ + (given_up_ ? int64_t(writing_bytes_ - done_) : 0);
 }
 
 void Sink::written(Block block, int error) {
   Target& target = targets_[block.target];
-  if (error != 0) {
-    if (target.error == 0) target.error = error;
-    lost_bytes_ += int64_t(block.bytes.size() - done_);
-  }
+  if (error != 0 && target.error == 0) target.error = error;
+  (error != 0 ? failed_bytes_ : unread_bytes_) += int64_t(block.bytes.size() - done_);
   writing_bytes_ = done_ = 0;
+  writing_fd_ = -1;
+  cut_.store(false, std::memory_order_relaxed);
   if (given_up_) return;
   queued_bytes_ -= block.bytes.size();
   if (error == 0 && used_.size() < kKeptBlocksMax) used_.push_back(std::move(block.bytes));
@@ -140,8 +189,10 @@ void Sink::run(const std::stop_token& stop) NO_THREAD_SAFETY_ANALYSIS {
     queue_.pop_front();
     const Target target = targets_[block.target];
     writing_bytes_ = block.bytes.size();
+    writing_fd_ = target.fd;
+    writing_kept_ = block.kept;
     lock.unlock();
-    const int error = target.error != 0 ? target.error : write_all(target.fd, block.bytes);
+    const int error = target.error != 0 ? target.error : write_all(target, block.bytes);
     lock.lock();
     written(std::move(block), error);
   }

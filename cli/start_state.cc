@@ -25,10 +25,11 @@ void fill_standard_fds() {
 // Core dumps would hold the job's secrets. Returns what workers get back.
 std::vector<RlimitValue> adjust_limits() {
   std::vector<RlimitValue> before;
-  for (int resource : {int(RLIMIT_CORE), int(RLIMIT_NOFILE)}) {
+  for (int resource : {int(RLIMIT_CORE), int(RLIMIT_NOFILE), int(RLIMIT_MEMLOCK)}) {
     rlimit limit{};
     getrlimit(__rlimit_resource_t(resource), &limit);
     before.push_back({resource, limit});
+    if (resource == int(RLIMIT_MEMLOCK)) continue;  // for other hosts alone
     limit.rlim_cur = resource == int(RLIMIT_CORE) ? 0 : limit.rlim_max;
     setrlimit(__rlimit_resource_t(resource), &limit);
   }

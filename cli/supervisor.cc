@@ -13,6 +13,7 @@
 #include "cli/agent/descendants.h"
 #include "cli/messages.h"
 #include "cli/supervisor_impl.h"
+#include "runtime/base/error.h"
 #include "runtime/base/fault_point.h"
 
 namespace hvd {
@@ -24,49 +25,37 @@ constexpr int kInterruptsMax = 3;
 // waited for.
 constexpr std::chrono::milliseconds kImpatientSilence{2000};
 
+// For the agents of two hosts to meet. Ranks wait in init() for --start-timeout: by then they
+// should have been told which host it is.
+std::chrono::milliseconds link_patience(std::chrono::milliseconds start_timeout) {
+  return start_timeout * 3 / 4;
+}
+
 }  // namespace
 
-Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, const StartState& start,
-                       Carrier& carrier)
-    : spec_(spec),
-      start_(start),
-      signals_({SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT},
-               start.ignored_signals & ~(1ull << (SIGCHLD - 1))),
-      output_(OutputOptions::of(spec)),
-      log_(spec, [this](std::string_view line) { output_.say(line, Clock::now()); }),
-      host_(slots.front().host),
-      agent_(loop_, carrier.start_agent(host()),
-             {[this](std::string_view bytes) { on_output(bytes); },
-              [this](std::string_view words) {
-                output_.say("hvdrun: " + host().name + ": " + std::string(words), Clock::now());
-              }}),
-      server_(agent_.take_control()),
-      membership_(spec.hosts, slots, {.size_min = 0, .start_timeout = spec.start_timeout},
-                  Clock::now()),
-      record_(spec, slots, Clock::now()),
-      watch_(spec.agent_timeout, Clock::now()) {
-  fault_point("hvdrun_agent_started");
-  loop_.watch(signals_.fd(), EPOLLIN, [this](uint32_t) { on_signals(); });
-  loop_.watch(server_.wake_fd(), EPOLLIN, [this](uint32_t) { on_control(); });
-  for (const auto& sink : output_.sinks())
-    loop_.watch(sink->wake_fd(), EPOLLIN, [this](uint32_t) { on_sink(); });
-  log_.began(record_.job(), spec);
-  bootstrap_.set_host(host_);
-  bootstrap_.set_job(record_.job());
-  bootstrap_.set_stop_grace_ms(int(spec.stop_grace.count()));
-  perform(membership_.begin(Clock::now()));
-  output_.begin();
-  agent_.send_frame(FrameKind::kBootstrap, bootstrap_.SerializeAsString());
-  bootstrap_sent_ = true;
-  bootstrap_.clear_start();
-  begin_stdin();
-  if (spec.timeout.count() > 0) time_limit_ = Clock::now() + spec.timeout;
-  fault_point("hvdrun_bootstrap_sent");
+HostAgent* Supervisor::agent_of(int host) {
+  const auto found = std::find_if(agents_.begin(), agents_.end(),
+                                  [&](const auto& one) { return one->number() == host; });
+  return found == agents_.end() ? nullptr : found->get();
+}
+
+bool Supervisor::is_on(int rank, const HostAgent& agent) const {
+  return rank >= 0 && size_t(rank) < slots_.size() && slots_[size_t(rank)].host == agent.number();
+}
+
+bool Supervisor::reads_stdin(const HostAgent& agent) const {
+  return spec_.stdin_mode == StdinMode::kAll ||
+         (spec_.stdin_mode == StdinMode::kRank0 && is_on(0, agent));
+}
+
+void Supervisor::give_stdin(FrameKind kind, std::string_view bytes) {
+  for (const auto& agent : agents_)
+    if (reads_stdin(*agent)) agent->pipes().send_frame(kind, bytes);
 }
 
 void Supervisor::begin_stdin() {
   if (spec_.stdin_mode == StdinMode::kNone) return;
-  if (stdin_is_empty()) return agent_.send_frame(FrameKind::kStdinEof, {});
+  if (stdin_is_empty()) return give_stdin(FrameKind::kStdinEof, {});
   stdin_.emplace();
   loop_.watch(stdin_->wake_fd(), EPOLLIN, [this](uint32_t) { on_stdin(); });
 }
@@ -79,43 +68,71 @@ void Supervisor::perform(const std::vector<Action>& actions) {
 }
 
 void Supervisor::perform(const action::StartWorkers& start) {
-  proto::StartWorkers message = start_message(spec_, start_, start.worlds);
-  if (!bootstrap_sent_) {  // no round trip: workers start while the control stream is set up
-    *bootstrap_.mutable_start() = std::move(message);
+  HostAgent& agent = *agent_of(start.host);
+  std::vector<int> groups;  // hosts in the order of their ranks
+  for (const Slot& slot : slots_)
+    if (groups.empty() || groups.back() != slot.host) groups.push_back(slot.host);
+  const auto group = std::find(groups.begin(), groups.end(), start.host);
+  proto::StartWorkers message =
+      start_message(spec_, start_, start.worlds, int(group - groups.begin()), int(groups.size()));
+  message.set_master_address(master_address());
+  if (agent.remote()) leave_own(spec_, message);
+  if (authority_ && agents_.size() > 1) message.set_interface(interface_of_host(agent));
+  message.set_master_port(agent_of(slots_.front().host)->master_port);
+  if (agents_.size() > 1) order_links(agent);
+  if (!agent.bootstrapped()) {  // no round trip: workers start while the control stream is set up
+    *agent.bootstrap().mutable_start() = std::move(message);
     return;
   }
-  proto::ToAgent to_agent;
-  *to_agent.mutable_start() = std::move(message);
-  order(to_agent);
+  proto::ToAgent order;
+  *order.mutable_start() = std::move(message);
+  agent.order(server_, order);
 }
 
 void Supervisor::perform(const action::StartEpoch& start) {
   record_.note_epoch_started();
-  order(to_message(start));
+  relay_.start(start);
+}
+
+// Ahead of its workers, so that the answer is here before any of them can ask for an epoch.
+void Supervisor::order_links(HostAgent& agent) {
+  proto::ToAgent order;
+  proto::ListenForLinks& links = *order.mutable_listen_for_links();
+  links.set_secret(std::string(link_secret_.view()));
+  links.set_address(address_of(agent));
+  links.set_port_low(spec_.ports.low);
+  links.set_port_high(spec_.ports.high);
+  links.set_patience_ms(int(link_patience(spec_.start_timeout).count()));
+  agent.order(server_, order);
 }
 
 void Supervisor::perform(const action::RefuseEpoch& refuse) {
   record_.note_init_refused(refuse.reason, refuse.missing);
-  order(to_message(refuse));
+  agent_of(refuse.host)->order(server_, to_message(refuse));
 }
 
 void Supervisor::perform(const action::EndJob& end) {
   const bool first = record_.note_cause(end.cause, end.reason);
+  if (first && end.cause == EndCause::kStartTimeout) say_who_is_late();
   if (first && end.cause == EndCause::kRankFailed) say_why_at_ = Clock::now() + kReportSoon;
-  order(to_message(end));
+  order_all(to_message(end));
   limit_end(end);
   limit_readers(end);
+  if (remote_hosts_) remote_hosts_->stop();
 }
 
 // An agent that does not answer may hold up a job for long, but not its end.
 void Supervisor::limit_end(const action::EndJob& end) {
   const TimePoint now = Clock::now();
-  if (end.cause == EndCause::kStartTimeout)  // it may be the agent that is stuck
-    watch_.hurry(now, session_ ? AgentWatch::kSilence : AgentWatch::Duration{});
-  else if (end.first_signal == SIGKILL)
-    watch_.hurry(now, kImpatientSilence);
-  else
-    watch_.hurry(now + end.after + spec_.stop_grace + AgentWatch::kPatience, AgentWatch::kSilence);
+  for (const auto& agent : agents_) {
+    if (end.cause == EndCause::kStartTimeout)  // it may be the agent that is stuck
+      agent->watch().hurry(now, agent->attached() ? AgentWatch::kSilence : AgentWatch::Duration{});
+    else if (end.first_signal == SIGKILL)
+      agent->watch().hurry(now, kImpatientSilence);
+    else
+      agent->watch().hurry(now + end.after + spec_.stop_grace + AgentWatch::kPatience,
+                           AgentWatch::kSilence);
+  }
 }
 
 // Ends that somebody or a limit has asked for wait for readers only so long. An interrupt does not,
@@ -123,24 +140,28 @@ void Supervisor::limit_end(const action::EndJob& end) {
 void Supervisor::limit_readers(const action::EndJob& end) {
   std::optional<std::chrono::milliseconds> patience;
   if (end.cause == EndCause::kTimeLimit || end.cause == EndCause::kTerminated ||
-      end.cause == EndCause::kHangup || end.cause == EndCause::kQuit)
+      end.cause == EndCause::kHangup || end.cause == EndCause::kQuit ||
+      end.cause == EndCause::kReaderGone)
     patience = kind_patience();
   if (end.cause == EndCause::kInterrupted && end.first_signal == SIGKILL) patience = kImpatience;
-  if (patience) limit_readers(*patience, false);
+  if (patience) output_.limit_readers(*patience, true, Clock::now());
 }
 
-void Supervisor::limit_readers(std::chrono::milliseconds patience, bool only_still) {
-  only_still_readers_ = only_still;
-  if (reader_patience_ && *reader_patience_ <= patience) return;
-  reader_patience_ = patience;
-  give_up_at_ = Clock::now() + patience;
+void Supervisor::order_all(const proto::ToAgent& order) {
+  for (const auto& agent : agents_) agent->order(server_, order);
 }
 
-void Supervisor::order(const proto::ToAgent& order) {
-  if (session_)
-    server_.send(*session_, order);
-  else
-    early_orders_.push_back(order);
+// Of all that can still answer; false when nobody can.
+bool Supervisor::ask_all(const proto::ToAgent& order) {
+  for (const auto& agent : agents_) {
+    agent->asked = agent->control_open() && !agent->ended() && !agent->keeper_gone();
+    if (agent->asked) agent->order(server_, order);
+  }
+  return !all_answered();
+}
+
+bool Supervisor::all_answered() const {
+  return std::none_of(agents_.begin(), agents_.end(), [](const auto& one) { return one->asked; });
 }
 
 void Supervisor::on_signals() {
@@ -148,7 +169,10 @@ void Supervisor::on_signals() {
     switch (signal) {
       case SIGCHLD:
         reap_all([this](pid_t pid, int status) {
-          if (pid == agent_.pid() && !keeper_gone_at_) on_keeper_gone(status);
+          if (remote_hosts_ && remote_hosts_->child_ended(pid, status)) return;
+          for (const auto& agent : agents_)
+            if (pid == agent->pipes().pid() && !agent->keeper_gone())
+              on_keeper_gone(*agent, status);
         });
         break;
       case SIGINT:
@@ -167,14 +191,14 @@ void Supervisor::on_signals() {
       case SIGUSR2: {
         proto::ToAgent message;
         message.mutable_pass()->set_signal(signal);
-        order(message);
+        order_all(message);
         break;
       }
       case SIGTSTP: {
         if (membership_.ending()) break;
         proto::ToAgent message;
         message.mutable_suspend();
-        order(message);
+        ask_all(message);
         clock_.stand(JobClock::kSuspended, Clock::now());
         suspend_deadline_ = Clock::now() + kAnswerLimit;
         break;
@@ -196,33 +220,50 @@ void Supervisor::on_interrupt() {
 
 void Supervisor::on_control() {
   for (const RendezvousServer::Incoming& news : server_.take()) {
-    if (!session_) {
-      session_ = news.session;
-      for (const proto::ToAgent& early : early_orders_) order(early);
-      early_orders_.clear();
+    HostAgent* agent = nullptr;
+    for (const auto& one : agents_)
+      if (one->is(news.session)) agent = one.get();
+    // The first message says whose stream it is.
+    if (agent == nullptr && !news.messages.empty() && news.messages.front().has_attached()) {
+      const proto::Attached& attached = news.messages.front().attached();
+      agent = agent_of(attached.host());
+      if (agent != nullptr &&
+          (agent->attached() || news.host.value_or(attached.host()) != attached.host()))
+        agent = nullptr;
+      if (agent != nullptr) on_attached(*agent, news.session, attached);
     }
-    if (!news.messages.empty()) watch_.heard(Clock::now());
-    for (const proto::FromAgent& message : news.messages) on_message(message);
-    if (news.closed) control_open_ = false;
+    if (agent == nullptr) continue;
+    if (!news.messages.empty()) agent->heard(Clock::now());
+    for (const proto::FromAgent& message : news.messages) on_message(*agent, message);
+    if (news.closed) {
+      agent->close_control();
+      agent->asked = false;
+      if (!agent->ended()) relay_.lose(agent->number(), agent->name() + " was lost");
+    }
   }
 }
 
-void Supervisor::on_message(const proto::FromAgent& message) {
+void Supervisor::on_attached(HostAgent& agent, int session, const proto::Attached& attached) {
+  agent.attach(server_, session, pid_t(attached.agent_pid()));
+  agent.master_port = attached.master_port();
+  tell(event::AgentJoined{agent.number()});
+}
+
+void Supervisor::on_message(HostAgent& agent, const proto::FromAgent& message) {
+  agent.note_clock(message.clock_ns(), Clock::now());
   log_.note(message);
   switch (message.what_case()) {
-    case proto::FromAgent::kAttached:
-      agent_process_ = pid_t(message.attached().agent_pid());
-      tell(event::AgentJoined{message.attached().host()});
-      break;
     case proto::FromAgent::kStarted:
       say_threads(message.started().threads_each());
+      say_limits(agent, message.started());
       tell(record_.note(message.started()));
       break;
     case proto::FromAgent::kSpawnFailed:
       tell(record_.note(message.spawn_failed()));
       break;
     case proto::FromAgent::kEnds:
-      tell(record_.note(message.ends()));
+      for (const proto::RankEnd& end : message.ends().ends()) relay_.note_end(end.rank());
+      tell(record_.note(message.ends(), [&](int64_t its_ns) { return agent.our_time(its_ns); }));
       break;
     case proto::FromAgent::kClaimed:
       tell(event::RankClaimed{message.claimed().rank()});
@@ -233,24 +274,41 @@ void Supervisor::on_message(const proto::FromAgent& message) {
       break;
     }
     case proto::FromAgent::kStdinTaken:
-      if (stdin_) stdin_->give_credit(size_t(message.stdin_taken().bytes()));
+      on_stdin_taken(agent, size_t(message.stdin_taken().bytes()));
       break;
     case proto::FromAgent::kSuspended:
-      if (suspend_deadline_) suspend();
+      on_suspended(agent);
       break;
     case proto::FromAgent::kStates:
-      on_states(message.states());
+      on_states(agent, message.states());
       break;
     case proto::FromAgent::kHeld:
-      on_held(message.held());
+      on_held(agent, message.held());
       break;
     case proto::FromAgent::kSaid:
       say(message.said().text());
       break;
     case proto::FromAgent::kEnded:
-      on_ended(message.ended());
+      on_ended(agent, message.ended());
       break;
     case proto::FromAgent::kBeat:
+      break;
+    case proto::FromAgent::kDied:
+      relay_.note(agent.number(), message.died());
+      break;
+    case proto::FromAgent::kQuiet:
+      relay_.note(agent.number(), message.quiet());
+      break;
+    case proto::FromAgent::kBroken:
+      relay_.note(agent.number(), message.broken());
+      break;
+    case proto::FromAgent::kStoreQuestion:
+      relay_.note(agent.number(), message.store_question(), clock_.time(Clock::now()));
+      break;
+    case proto::FromAgent::kListening:
+      relay_.note(agent.number(), message.listening());
+      break;
+    case proto::FromAgent::kAttached:
     case proto::FromAgent::WHAT_NOT_SET:
       break;
   }
@@ -263,34 +321,79 @@ void Supervisor::say_threads(int threads_each) {
   if (news && !std::exchange(threads_said_, true)) say(threads_note(threads_each));
 }
 
-void Supervisor::on_ended(const proto::Ended& ended) {
+// Once for each limit: one host's is as good as another's to learn of it.
+void Supervisor::say_limits(const HostAgent& agent, const proto::Started& started) {
+  for (const proto::ResourceLimit& one : started.lowered()) {
+    const std::string note = limit_note(agent.host().name, one, start_);
+    if (!note.empty() && wants_warnings(spec_) && limits_said_.insert(one.resource()).second)
+      say(note);
+  }
+}
+
+void Supervisor::on_ended(HostAgent& agent, const proto::Ended& ended) {
   fault_point("hvdrun_agent_ended");
-  agent_ended_ = true;
-  watch_.expect_end(Clock::now());
+  agent.note_end();
   const bool by_itself =
       ended.why() == proto::Ended::KEEPER_LOST || ended.why() == proto::Ended::LEASE_LOST;
-  if (by_itself)
-    record_.note_cause(EndCause::kOwnFailure, agent_name() + " ended the job: " + ended.reason());
-  record_.note_stuck(ended);
+  if (by_itself) {
+    const std::string why = agent.name() + " ended the job: " + ended.reason();
+    record_.note_cause(EndCause::kOwnFailure, why);
+    tell(event::AgentLost{agent.number(), why});
+  }
+  record_.note_stuck(agent.host().name, ended);
   if (const std::string words = leftovers_note(ended); !words.empty()) say(words);
 }
 
 // A debugger's stop is the user's own: nothing may time out meanwhile.
-void Supervisor::on_held(const proto::Held& held) {
+void Supervisor::on_held(HostAgent& agent, const proto::Held& held) {
   for (int i = 0; i < held.ranks_size() && i < held.pids_size(); ++i)
     if (held_said_.insert(held.ranks(i)).second)
       say("rank " + std::to_string(held.ranks(i)) + " (process " + std::to_string(held.pids(i)) +
           ") is held by a debugger; no time-out of the job runs until it is let go");
-  if (held.ranks_size() > 0)
+  agent.held = held.ranks_size() > 0 && !agent.keeper_gone();
+  note_held();
+}
+
+void Supervisor::note_held() {
+  if (std::any_of(agents_.begin(), agents_.end(), [](const auto& one) { return one->held; }))
     clock_.stand(JobClock::kDebugger, Clock::now());
   else
     clock_.go_on(JobClock::kDebugger, Clock::now());
+  for (const auto& agent : agents_) {
+    const bool any = std::any_of(agents_.begin(), agents_.end(),
+                                 [&](const auto& one) { return one != agent && one->held; });
+    if (any == std::exchange(agent->told_held, any)) continue;
+    proto::ToAgent order;
+    order.mutable_held_elsewhere()->set_any(any);
+    agent->order(server_, order);
+  }
 }
 
-void Supervisor::on_output(std::string_view bytes) {
-  output_.feed(bytes, Clock::now());
+void Supervisor::on_output(HostAgent& agent, std::string_view bytes) {
+  FrameReader::Piece piece;
+  try {
+    while (agent.frames().next(bytes, piece))
+      if (piece.header.kind == FrameKind::kOutput && is_on(piece.header.rank, agent))
+        output_.feed(piece, Clock::now());
+  } catch (const Error& error) {
+    lose_contact(agent, agent.name() + " sent what cannot be read: " + error.what());
+  }
   output_.flush();
-  if (output_.full()) agent_.pause_output();
+  if (output_.full())
+    for (const auto& one : agents_) one->pipes().pause_output();
+}
+
+// Nobody tells any more what becomes of its ranks: to the others they are dead.
+void Supervisor::lose(HostAgent& agent, const std::string& why) {
+  relay_.lose(agent.number(), agent.name() + " was lost");
+  tell(event::AgentLost{agent.number(), why});
+}
+
+// What an agent says makes no sense: its right to run ends, and the job with it.
+void Supervisor::lose_contact(HostAgent& agent, const std::string& why) {
+  if (!agent.pipes().leased()) return;
+  lose(agent, why);
+  agent.close_lease();
 }
 
 void Supervisor::on_sink() {
@@ -302,12 +405,34 @@ void Supervisor::on_sink() {
     output_lost_said_ = true;
     say(error + "; what comes is dropped and the exit status will not be 0");
   }
-  if (agent_.output_paused() && !output_.full()) agent_.resume_output();
+  if (any_paused() && !output_.full())
+    for (const auto& agent : agents_) agent->pipes().resume_output();
+}
+
+bool Supervisor::any_paused() const {
+  return std::any_of(agents_.begin(), agents_.end(),
+                     [](const auto& one) { return one->pipes().output_paused(); });
+}
+
+// As much as everybody has taken who reads it, and lives.
+void Supervisor::on_stdin_taken(HostAgent& agent, size_t bytes) {
+  agent.stdin_taken += bytes;
+  give_credit();
+}
+
+void Supervisor::give_credit() {
+  if (!stdin_) return;
+  std::optional<size_t> taken;
+  for (const auto& agent : agents_)
+    if (reads_stdin(*agent) && !agent->keeper_gone())
+      taken = std::min(taken.value_or(agent->stdin_taken), agent->stdin_taken);
+  if (!taken || *taken <= stdin_credited_) return;
+  stdin_->give_credit(*taken - std::exchange(stdin_credited_, *taken));
 }
 
 void Supervisor::on_stdin() {
   const StdinReader::Taken taken = stdin_->take();
-  if (!taken.bytes.empty()) agent_.send_frame(FrameKind::kStdinData, taken.bytes);
+  if (!taken.bytes.empty()) give_stdin(FrameKind::kStdinData, taken.bytes);
   if (!taken.end) return;
   if (taken.error != 0) {
     const std::string reason = std::strerror(taken.error);
@@ -316,22 +441,8 @@ void Supervisor::on_stdin() {
         " its end and the exit status will not be 0");
     record_.note_input_lost(reason);
   }
-  agent_.send_frame(FrameKind::kStdinEof, {});
+  give_stdin(FrameKind::kStdinEof, {});
   loop_.unwatch(stdin_->wake_fd());
-}
-
-ExitStatus supervise(const JobSpec& spec, const std::vector<Slot>& slots, const StartState& start,
-                     Carrier& carrier) {
-  signal(SIGCHLD, SIG_DFL);  // ignored, as some daemons start programs, it hides the keeper's end
-  signal(SIGPIPE, SIG_IGN);
-  signal(SIGXFSZ, SIG_IGN);  // a file that may not grow (ulimit -f) is an error of that file
-  sigset_t ttin;
-  sigemptyset(&ttin);
-  sigaddset(&ttin, SIGTTIN);
-  pthread_sigmask(SIG_BLOCK, &ttin, nullptr);
-  prctl(PR_SET_CHILD_SUBREAPER, 1);
-  return (new Supervisor(spec, slots, start, carrier))
-      ->run();  // never destroyed: the process leaves by _exit
 }
 
 }  // namespace hvd

@@ -19,10 +19,21 @@ namespace hvd {
 namespace {
 
 using std::chrono::milliseconds;
-// After the keeper's death, for what is still in the channels.
-constexpr milliseconds kLastWords{1000};
 constexpr milliseconds kSweepLimit{10'000};
+constexpr milliseconds kProgressNext{5000};
+
+std::string lost_words(const HostAgent& agent) {
+  return agent.name() + " was lost; its ranks were ended";
+}
 constexpr milliseconds kSweepOnce{300};  // who has been tried for long
+
+std::string coming_back(const HostAgent& agent, TimePoint now) {
+  char age[32];
+  std::snprintf(age, sizeof age, ", for %.1f s",
+                std::chrono::duration<double>(now - agent.began()).count());
+  return agent.host().name + ": its agent runs there and has not reached hvdrun at " +
+         agent.way_back + age;
+}
 
 }  // namespace
 
@@ -33,24 +44,24 @@ std::optional<TimePoint> Supervisor::job_deadline() const {
   return soonest ? clock_.when(*soonest) : std::nullopt;
 }
 
-// The agent is asked first: a debugger may have taken hold of a rank since it last looked, of a
+// The agents are asked first: a debugger may have taken hold of a rank since it last looked, of a
 // time limit the user reads what each rank was doing, and if hvdrun itself was stopped all may have
 // come in time and wait to be read.
 void Supervisor::begin_time_out(TimePoint now) {
-  if (!control_open_) return time_out(now);
   proto::ToAgent message;
   message.mutable_describe();
-  order(message);
+  if (!ask_all(message)) return time_out(now);
   answer_by_ = now + kAnswerLimit;
 }
 
-void Supervisor::on_states(const proto::RankStates& states) {
+void Supervisor::on_states(HostAgent& agent, const proto::RankStates& states) {
   if (!answer_by_) return;
   const TimePoint now = Clock::now();
+  agent.asked = false;
   if (time_limit_ && clock_.time(now) >= *time_limit_ && !clock_.stands() &&
       !membership_.ending() && !record_.all_ended())
     for (const proto::RankStatus& one : states.ranks()) say(describe(one));
-  time_out(now);
+  if (all_answered()) time_out(now);
 }
 
 void Supervisor::time_out(TimePoint now) {
@@ -75,7 +86,12 @@ void Supervisor::reach_time_limit() {
   if (!output_.idle())
     say(std::string(limit) +
         "; all ranks have ended, and a reader that stands still is not waited for");
-  if (!reader_patience_) limit_readers(kind_patience(), true);
+  output_.limit_readers(kind_patience(), false, Clock::now());
+}
+
+void Supervisor::on_suspended(HostAgent& agent) {
+  agent.asked = false;
+  if (suspend_deadline_ && all_answered()) suspend();
 }
 
 void Supervisor::suspend() {
@@ -84,15 +100,16 @@ void Supervisor::suspend() {
   stop_by_tstp();
   proto::ToAgent message;
   message.mutable_resume();
-  order(message);
+  order_all(message);
   clock_.go_on(JobClock::kSuspended, Clock::now());
-  watch_.heard(Clock::now());
+  for (const auto& agent : agents_) agent->watch().heard(Clock::now());
   if (stdin_) stdin_->continued();
 }
 
-void Supervisor::on_watch(AgentWatch::Due due) {
-  const std::string who = agent_name();
-  const std::string silence = std::to_string(watch_.silence() / std::chrono::seconds(1)) + " s";
+void Supervisor::on_watch(HostAgent& agent, AgentWatch::Due due) {
+  const std::string who = agent.name();
+  const std::string silence =
+      std::to_string(agent.watch().silence() / std::chrono::seconds(1)) + " s";
   switch (due) {
     case AgentWatch::Due::kNothing:
       break;
@@ -100,57 +117,114 @@ void Supervisor::on_watch(AgentWatch::Due due) {
       say(who + " has not answered for " + silence);
       break;
     case AgentWatch::Due::kCloseLease:
-      if (watch_.excuse(held_by_debugger(agent_process_))) return;
+      if (!agent.remote() && agent.watch().excuse(held_by_debugger(agent.process()))) return;
       if (membership_.ending()) say(who + " does not answer; its keeper ends the job");
-      tell(event::AgentLost{host_, who + " did not answer for " + silence + " (--agent-timeout)"});
-      agent_.close_lease();
-      watch_.expect_end(Clock::now());
+      lose(agent,
+           who + " did not answer for " + silence + (agent.remote() ? "" : " (--agent-timeout)"));
+      agent.close_lease();
       break;
     case AgentWatch::Due::kKillKeeper:
-      say(agent_ended_ ? "the keeper does not end; killing it"
-                       : "the agent and its keeper do not answer; killing them");
-      keeper_killed_ = true;
-      kill(agent_.pid(),
-           SIGKILL);  // not reaped yet, so the pid is its own; what it leaves comes to us
+      say(agent.ended() ? "the keeper does not end; killing it"
+                        : "the agent and its keeper do not answer; killing them");
+      agent.keeper_killed = true;
+      // Not reaped yet, so the pid is its own; what it leaves comes to us. An ssh leads a group of
+      // its own, in which what it started is.
+      kill(agent.remote() ? -agent.pipes().pid() : agent.pipes().pid(), SIGKILL);
       break;
   }
 }
 
-void Supervisor::on_keeper_gone(int status) {
-  keeper_gone_at_ = Clock::now();
-  keeper_ended_ = WIFEXITED(status);
-  watch_.keeper_gone();
-  clock_.go_on(JobClock::kDebugger, *keeper_gone_at_);  // nobody is left whom one could hold
-  if (WIFSIGNALED(status) && !keeper_killed_)
+void Supervisor::on_keeper_gone(HostAgent& agent, int status) {
+  agent.note_keeper_end(status, Clock::now());
+  note_held();
+  give_credit();
+  if (agent.cut_off()) {
+    say("the connection to " + agent.host().name +
+        " is lost; waiting until its agent has ended what runs there, up to 11 s");
+    // Where its stream still lives it is told to end.
+    lose(agent, lost_words(agent));
+    agent.close_lease();
+  } else if (WIFSIGNALED(status) && !agent.keeper_killed)
     say("the keeper was killed by " + signal_name(WTERMSIG(status)) + "; the job is ended");
+}
+
+// An agent that is over without a last word: its ranks were ended, whatever they had done.
+void Supervisor::note_lost(TimePoint now) {
+  for (const auto& agent : agents_) {
+    if (agent->lost || agent->ended() || !agent->over(now)) continue;
+    agent->lost = true;
+    const std::string words = lost_words(*agent);
+    record_.note_agent_lost(words);
+    if (!agent->frames().noise().empty()) say("before the agent spoke: " + agent->frames().noise());
+    lose(*agent, words);
+  }
 }
 
 void Supervisor::on_deadlines(TimePoint now) {
   const auto due = [&](const std::optional<TimePoint>& deadline) {
     return deadline && now >= *deadline;
   };
+  if (remote_hosts_) remote_hosts_->turn(now);  // knows better than a time-out why a host is late
   if (due(suspend_deadline_)) suspend();
   if (due(answer_by_)) time_out(now);
   if (!answer_by_ && due(job_deadline())) begin_time_out(now);
-  if (due(give_up_at_)) {
-    // If hvdrun itself stood still, the reader has its time again.
-    const bool stood = now > *give_up_at_ + AgentWatch::kTick;
-    if (!stood) output_.give_up(now - *reader_patience_, only_still_readers_);
-    give_up_at_ = now + (stood ? *reader_patience_ : AgentWatch::kTick);
-  }
   if (due(say_why_at_)) {
     say_why_at_.reset();
     if (record_.anyone_runs()) say(record_.first_failure() + "; ending the others");
   }
-  on_watch(watch_.tick(now));
+  if (due(say_progress_at_)) say_progress(now);
+  if (due(are_you_there_at_)) say_are_you_there(now);
+  relay_.flush();
+  if (!clock_.stands()) relay_.tick(clock_.time(now));
+  for (const auto& agent : agents_) {
+    // Until it has attached --start-timeout is its time.
+    if (agent->remote() && !agent->attached() && !membership_.ending()) agent->heard(now);
+    on_watch(*agent, agent->watch().tick(now));
+  }
+  note_lost(now);
+}
+
+// What a user who waits wants to know, from the second second on.
+void Supervisor::say_progress(TimePoint now) {
+  say_progress_at_.reset();
+  const bool watched = isatty(2) != 0;
+  // A batch job that waits for hosts is told once.
+  if (!watched && spec_.host_wait.count() == 0) return;
+  std::vector<std::string> lines = remote_hosts_->progress(now);
+  for (const auto& agent : agents_)
+    if (agent->remote() && !agent->attached()) lines.push_back(coming_back(*agent, now));
+  for (const std::string& line : lines) say("waiting for " + line);
+  if (watched && !lines.empty()) say_progress_at_ = now + kProgressNext;
+}
+
+// The step that a late agent is at: others have their own reasons.
+void Supervisor::say_who_is_late() {
+  for (const auto& agent : agents_)
+    if (agent->remote() && !agent->attached())
+      say(coming_back(*agent, Clock::now()) +
+          "; does a firewall here drop what comes from there? (--port-range)");
+}
+
+// Who hears nothing of hvdrun takes itself for cut off, and ends what it runs.
+void Supervisor::say_are_you_there(TimePoint now) {
+  are_you_there_at_ = now + AgentWatch::kTick;
+  proto::ToAgent message;
+  message.mutable_are_you_there();
+  for (const auto& agent : agents_)
+    if (agent->remote() && agent->attached() && agent->control_open() && !agent->keeper_gone())
+      agent->order(server_, message);
 }
 
 bool Supervisor::over() const {
-  if (!keeper_gone_at_) return false;
-  if (agent_.drained() && !control_open_) return true;
-  // Nobody may hold the channels open for ever; but what is in them comes out first.
-  return Clock::now() >= *keeper_gone_at_ + kLastWords && !agent_.output_paused() &&
-         agent_.unread_bytes() == 0;
+  const TimePoint now = Clock::now();
+  if (remote_hosts_ && remote_hosts_->waiting()) return false;
+  return std::all_of(agents_.begin(), agents_.end(),
+                     [&](const auto& one) { return one->over(now); });
+}
+
+bool Supervisor::no_rank_runs() const {
+  return record_.all_ended() || std::all_of(agents_.begin(), agents_.end(),
+                                            [](const auto& one) { return one->keeper_gone(); });
 }
 
 std::map<pid_t, unsigned long long> Supervisor::processes_below() {
@@ -173,7 +247,9 @@ bool Supervisor::is_stranger(pid_t child) const {
 // our child now and ends the job; if both were, so are all that the ranks left, and we end them.
 // Who is stuck has been tried for long, and the report names them.
 void Supervisor::sweep() {
-  if (keeper_ended_) return;
+  if (std::all_of(agents_.begin(), agents_.end(),
+                  [](const auto& one) { return one->keeper_ended(); }))
+    return;
   const bool tried = !record_.facts().stuck.empty();
   const int left = end_descendants(tried ? kSweepOnce : kSweepLimit, nullptr,
                                    [this](pid_t child) { return is_stranger(child); });
@@ -186,22 +262,31 @@ void Supervisor::write_out() {
   for (output_.flush(); !output_.idle();
        output_.flush()) {  // a turn may add words, about a failed sink for one
     const TimePoint tick = Clock::now() + AgentWatch::kTick;
-    loop_.turn(give_up_at_ ? std::min(tick, *give_up_at_) : tick);
-    on_deadlines(Clock::now());
+    loop_.turn(std::min(tick, output_.next_deadline().value_or(tick)));
+    const TimePoint now = Clock::now();
+    on_deadlines(now);
+    output_.tick(now, false, true);
   }
 }
 
 std::optional<TimePoint> Supervisor::next_deadline() const {
-  TimePoint soonest = watch_.deadline();
+  const TimePoint now = Clock::now();
+  TimePoint soonest = now + AgentWatch::kTick;
   const auto consider = [&](const std::optional<TimePoint>& at) {
     if (at) soonest = std::min(soonest, *at);
   };
   consider(answer_by_ ? answer_by_ : job_deadline());
+  if (const auto at = relay_.deadline()) consider(clock_.when(*at));
   consider(suspend_deadline_);
   consider(say_why_at_);
-  consider(give_up_at_);
   consider(output_.next_deadline());
-  if (keeper_gone_at_ && !agent_.output_paused()) consider(*keeper_gone_at_ + kLastWords);
+  consider(say_progress_at_);
+  consider(are_you_there_at_);
+  if (remote_hosts_) consider(remote_hosts_->next_deadline());
+  for (const auto& agent : agents_) {
+    consider(agent->watch().deadline());
+    if (!agent->over(now)) consider(agent->over_at());
+  }
   return soonest;
 }
 
@@ -210,7 +295,10 @@ ExitStatus Supervisor::run() {
     loop_.turn(next_deadline());
     const TimePoint now = Clock::now();
     on_deadlines(now);
-    output_.tick(now, agent_.output_paused() || agent_.unread_bytes() > 0);
+    const bool behind = std::any_of(agents_.begin(), agents_.end(), [](const auto& one) {
+      return one->pipes().output_paused() || one->pipes().unread_bytes() > 0;
+    });
+    output_.tick(now, behind, no_rank_runs());
     output_.flush();
   }
   return finish();
@@ -219,17 +307,14 @@ ExitStatus Supervisor::run() {
 ExitStatus Supervisor::finish() {
   fault_point("hvdrun_finish");
   sweep();
+  note_lost(Clock::now());
   output_.finish();
-  if (!agent_ended_) {
-    record_.note_agent_lost(agent_name() + " was lost; its ranks were ended");
-    if (!output_.noise().empty()) say("before the agent spoke: " + output_.noise());
-  }
   write_out();
   on_sink();
   if (output_.lost()) record_.note_output_lost();
-  if (reader_patience_ && output_.lost_bytes() > 0)
-    say("lost " + std::to_string(output_.lost_bytes()) +
-        " bytes of output that nobody read any more");
+  if (output_.unread_bytes() > 0)
+    say("lost " + std::to_string(output_.unread_bytes()) +
+        " bytes of output that nobody read in time");
   JobResult result = record_.result(Clock::now());
   if (result.verdict.first) result.stderr_tail = output_.stderr_tail(result.verdict.first->rank);
   result.lost_output_bytes = output_.lost_bytes();

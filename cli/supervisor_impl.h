@@ -1,10 +1,12 @@
-// The state behind supervise(), and its work in two files: what happens (supervisor.cc), and what
-// is due, up to the end (supervisor_end.cc).
+// The state behind supervise(), and its work in three files: the start of its agents
+// (supervisor_start.cc), what happens (supervisor.cc), and what is due, up to the end
+// (supervisor_end.cc).
 #pragma once
 
 #include <unistd.h>
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -12,15 +14,20 @@
 #include <vector>
 
 #include "cli/agent/descendants.h"
-#include "cli/agent_pipes.h"
-#include "cli/agent_watch.h"
+#include "cli/epoch_relay.h"
+#include "cli/host_agent.h"
+#include "cli/host_choice.h"
+#include "cli/host_identity.h"
 #include "cli/job_log.h"
 #include "cli/job_record.h"
 #include "cli/loop.h"
 #include "cli/output.h"
+#include "cli/remote_hosts.h"
 #include "cli/signals.h"
 #include "cli/stdin_reader.h"
 #include "cli/supervisor.h"
+#include "rendezvous/credentials.h"
+#include "rendezvous/link_handshake.h"
 #include "rendezvous/membership.h"
 #include "rendezvous/server.h"
 #include "runtime/base/job_clock.h"
@@ -38,16 +45,20 @@ class Supervisor {
   void on_signals();
   void on_interrupt();
   void on_control();
-  void on_message(const proto::FromAgent& message);
-  void on_ended(const proto::Ended& ended);
+  void on_message(HostAgent& agent, const proto::FromAgent& message);
+  void on_attached(HostAgent& agent, int session, const proto::Attached& attached);
+  void on_ended(HostAgent& agent, const proto::Ended& ended);
   void say_threads(int threads_each);
-  void on_states(const proto::RankStates& states);
-  void on_held(const proto::Held& held);
-  void on_output(std::string_view bytes);
+  void say_limits(const HostAgent& agent, const proto::Started& started);
+  void on_states(HostAgent& agent, const proto::RankStates& states);
+  void on_suspended(HostAgent& agent);
+  void on_held(HostAgent& agent, const proto::Held& held);
+  void on_output(HostAgent& agent, std::string_view bytes);
   void on_sink();
   void on_stdin();
-  void on_watch(AgentWatch::Due due);
-  void on_keeper_gone(int status);
+  void on_stdin_taken(HostAgent& agent, size_t bytes);
+  void on_watch(HostAgent& agent, AgentWatch::Due due);
+  void on_keeper_gone(HostAgent& agent, int status);
   void on_deadlines(TimePoint now);
 
   // what follows from them
@@ -58,16 +69,25 @@ class Supervisor {
   void perform(const std::vector<Action>& actions);
   void perform(const action::StartWorkers& start);
   void perform(const action::StartEpoch& start);
+  void order_links(HostAgent& agent);
   void perform(const action::RefuseEpoch& refuse);
   void perform(const action::EndJob& end);
   void limit_end(const action::EndJob& end);
   void limit_readers(const action::EndJob& end);
-  void limit_readers(std::chrono::milliseconds patience, bool only_still);
+  bool no_rank_runs() const;
   std::chrono::milliseconds kind_patience() const {
     return std::max(spec_.stop_grace, kImpatience);
   }
-  void order(const proto::ToAgent& order);
+  void order_all(const proto::ToAgent& order);
+  bool ask_all(const proto::ToAgent& order);
+  bool all_answered() const;
   void begin_stdin();
+  void give_stdin(FrameKind kind, std::string_view bytes);
+  void give_credit();
+  void note_held();
+  void lose(HostAgent& agent, const std::string& why);
+  void lose_contact(HostAgent& agent, const std::string& why);
+  void note_lost(TimePoint now);
   void suspend();
   void begin_time_out(TimePoint now);
   void time_out(TimePoint now);
@@ -80,8 +100,24 @@ class Supervisor {
   void sweep();
   void write_out();
   ExitStatus finish();
-  std::string agent_name() const { return "the agent on " + host().name; }
-  const Host& host() const { return spec_.hosts.at(size_t(host_)); }
+  RendezvousServer::Remote way_in();
+  void start_agents(Carrier& carrier);
+  HostAgent& add_agent(int host, AgentChannels channels);
+  void on_remote_started(int host, AgentChannels channels, const proto::Bootstrap& way_in,
+                         const Hello& hello, const InterfaceAddress& place);
+  void on_remote_failed(int host, const std::string& reason);
+  void on_all_hosts_there();
+  void retire_idle_agents();
+  void say_progress(TimePoint now);
+  void say_who_is_late();
+  void say_are_you_there(TimePoint now);
+  std::string master_address() const;
+  std::string address_of(const HostAgent& agent) const;
+  std::string interface_of_host(const HostAgent& agent) const;
+  HostAgent* agent_of(int host);
+  bool reads_stdin(const HostAgent& agent) const;
+  bool is_on(int rank, const HostAgent& agent) const;
+  bool any_paused() const;
   void say(const std::string& words) { output_.say("hvdrun: " + words + "\n", Clock::now()); }
   std::optional<TimePoint> job_deadline() const;
   std::optional<TimePoint> next_deadline() const;
@@ -91,40 +127,37 @@ class Supervisor {
   static constexpr std::chrono::milliseconds kAnswerLimit{1000};
 
   const JobSpec& spec_;
+  std::vector<Slot> slots_;  // settled when all hosts are there
   const StartState& start_;
+  const HostIdentity here_ = look_at_this_host();
   Loop loop_;
   SignalReader signals_;
   Output output_;
   JobLog log_;
   const std::map<pid_t, unsigned long long> earlier_ = processes_below();  // and when each began
-  const int host_;  // the agent's, an index into the hosts: the one that has the slots
-  AgentPipes agent_;
+  JobRecord record_;
+  const std::optional<JobAuthority> authority_;  // of a job with remote hosts
   RendezvousServer server_;
+  std::vector<char> read_buffer_;
+  std::vector<std::unique_ptr<HostAgent>> agents_;   // of the hosts that have slots, in their order
+  std::vector<std::unique_ptr<HostAgent>> retired_;  // of hosts that have none after all
   JobClock clock_;  // its time is what the Membership and the time limit know
   Membership membership_;
-  JobRecord record_;
-  AgentWatch watch_;
+  const Secret link_secret_ = make_link_secret();
+  EpochRelay relay_;
+  std::optional<RemoteHosts> remote_hosts_;
+  std::string address_here_;  // by which remote hosts reach this machine
+  std::optional<TimePoint> say_progress_at_, are_you_there_at_;
   std::optional<StdinReader> stdin_;
-  proto::Bootstrap bootstrap_;
-  bool bootstrap_sent_ = false;
-  std::optional<int> session_;  // the agent's, once it has attached
-  pid_t agent_process_ = 0;     // 0: not known yet
-  std::vector<proto::ToAgent> early_orders_;
-  bool control_open_ = true;
-  bool agent_ended_ = false;    // it said so itself
-  bool keeper_killed_ = false;  // by us
-  bool keeper_ended_ = false;   // by itself: nobody is left whom it could end
+  size_t stdin_credited_ = 0;  // bytes that all who read have taken
   int interrupts_ = 0;
   bool output_lost_said_ = false, threads_said_ = false;
   std::set<int> held_said_;              // ranks
+  std::set<int> limits_said_;            // RLIMIT_…
   std::optional<TimePoint> time_limit_;  // by the job's clock
   std::optional<TimePoint> answer_by_;   // before a time-out is carried out
   std::optional<TimePoint> suspend_deadline_;
-  std::optional<std::chrono::milliseconds> reader_patience_;  // while the job ends; else for ever
-  bool only_still_readers_ = false;                           // slow ones are waited for
-  std::optional<TimePoint> give_up_at_;                       // readers that stand still
-  std::optional<TimePoint> say_why_at_;                       // unless the job is over by then
-  std::optional<TimePoint> keeper_gone_at_;
+  std::optional<TimePoint> say_why_at_;  // unless the job is over by then
 };
 
 }  // namespace hvd

@@ -11,7 +11,10 @@
 // and the next one goes on.
 #pragma once
 
+#include <poll.h>
+
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -34,7 +37,8 @@ enum class Outcome : uint8_t {
              // what; the world lives
   kFailedUntouched,  // the epoch is broken; the buffers hold what they held
   kFailedUndefined,  // the epoch is broken; results may be half written. Which of the two is the
-                     // same on all survivors
+                     // same on all survivors; between hosts it is this one, and survivors may
+                     // differ in the last operation that completed, by one at most
 };
 
 // One operation, owned by whoever starts it: it stays where it is until `outcome` is no longer
@@ -88,6 +92,12 @@ class Communicator {
   // Nothing started is unresolved.
   virtual bool idle() const = 0;
 
+  // For who goes to sleep: adds the descriptors, beside the doorbell, that would let what is under
+  // way move on; returns after how long to look again all the same. The holder only.
+  virtual std::chrono::milliseconds watch(std::vector<pollfd>& /*descriptors*/) const {
+    return std::chrono::milliseconds::max();
+  }
+
   // The way out of a broken epoch, driven by the Engine (holder only): close() publishes that
   // nothing more is entered, after it frozen peers make operations fail; drained(): whatever was
   // entered and can complete is complete; fail_rest(), once every other rank is quiet or dead,
@@ -100,7 +110,8 @@ class Communicator {
   // Any thread: the epoch is broken from now on; who makes progress sees it.
   virtual void abort() noexcept = 0;
 
-  // Ranks that have not entered the oldest unresolved operation of this rank, for warnings. The
+  // Ranks of the job that have not entered the oldest unresolved operation of this rank, for
+  // warnings. The
   // holder only.
   virtual std::vector<int> missing_ranks() const = 0;
   virtual uint64_t entered() const = 0;  // operations so far

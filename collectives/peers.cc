@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "hvd/error.h"
 #include "runtime/base/fault_point.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/utf8.h"
@@ -15,21 +16,29 @@ void ring_each(Peers& peers, int local_rank, uint32_t sleepers) {
 }
 
 // The first reason of all ranks stays; its text is written before the word that points to it.
-void note_reason(ControlBlock& block, int me, TroubleReason reason, const std::string& text,
-                 std::span<const int> missing) {
+void note_reason(ControlBlock& block, const World& world, TroubleReason reason,
+                 const std::string& text, std::span<const int> missing) {
   static Mutex mutex;  // two threads of one rank must not write one text
   MutexLock lock(mutex);
   if (block.reason.load(std::memory_order_acquire) != 0) return;
+  const int me = world.local_rank;
   RankWords& mine = block.rank(me);
   copy_text(mine.reason, sizeof mine.reason, text);
-  for (int k : missing)
-    mine.missing[k / 64].fetch_or(uint64_t{1} << (k % 64), std::memory_order_release);
+  for (int rank : missing)
+    if (rank >= 0 && rank < world.size) block.miss(me, rank);
   uint32_t none = 0;
   const uint32_t word = static_cast<uint32_t>(reason) | static_cast<uint32_t>(me) << 8;
   block.reason.compare_exchange_strong(none, word, std::memory_order_acq_rel);
 }
 
 }  // namespace
+
+void Peers::request_links(uint32_t, std::span<const int>) {}
+
+std::optional<std::vector<UniqueFd>> Peers::take_links(uint32_t) {
+  throw Error(ErrorCode::kUnavailable,
+              "ranks on several hosts are not supported yet; start all on one");
+}
 
 // ThreadSanitizer does not know fences, and GCC says so; only atomics lie on both sides of this
 // one.
@@ -56,10 +65,16 @@ void ring_sleepers(Peers& peers) {
 void raise_trouble(Peers& peers, TroubleReason reason, const std::string& text,
                    std::span<const int> missing) noexcept {
   ControlBlock& block = peers.block();
-  note_reason(block, peers.world().local_rank, reason, text, missing);
+  note_reason(block, peers.world(), reason, text, missing);
   block.trouble.fetch_add(1, std::memory_order_seq_cst);
   for (int k = 0; k < static_cast<int>(block.local_size); ++k) ring_each(peers, k, ~0u);
   peers.report_broken();
+}
+
+std::string departure_text(int rank, const std::string& name) {
+  const std::string what =
+      name.empty() ? "called shutdown()" : "let go of \"" + name + "\", or called shutdown(),";
+  return "rank " + std::to_string(rank) + " " + what + " while other ranks went on";
 }
 
 }  // namespace hvd

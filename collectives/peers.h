@@ -36,11 +36,22 @@ class Peers {
   // kUnavailable when it was refused (out of memory, too large), with the reason.
   virtual std::optional<std::vector<UniqueFd>> take_segment(uint32_t id) = 0;
 
+  // Can ranks of other hosts be reached at all?
+  virtual bool gives_links() const { return false; }
+  // Asks for links to those ranks, which ask for theirs to this one by the same id (numbered from 0
+  // in program order, apart from segments). A link is a connected, authenticated byte stream, of
+  // this epoch and this id alone. Never blocks.
+  virtual void request_links(uint32_t id, std::span<const int> ranks);
+  // The non-blocking sockets in the order of `ranks` once all are there, given out once. Never
+  // blocks; throws kUnavailable when one cannot be had, with the reason.
+  virtual std::optional<std::vector<UniqueFd>> take_links(uint32_t id);
+
   // Wakes one sleeper of a rank. Any thread; never blocks.
   virtual void ring(int local_rank, Sleeper sleeper) = 0;
   // Own doorbell (an eventfd, non-blocking): readable after ring().
   virtual int doorbell(Sleeper sleeper) const = 0;
-  // Readable when the agent said something (drained by take_segment() and by the Store), or is
+  // Readable when the agent said something (drained by take_segment(), take_links()
+  // and the Store), or is
   // gone; -1: nothing to watch.
   virtual int agent_fd() const = 0;
   // False: nobody would tell of deaths any more, so the process has to end.
@@ -62,10 +73,13 @@ void ring_sleepers(Peers& peers);
 
 // This rank declares the epoch broken: notes its reason (the first one of all ranks is kept),
 // raises trouble, wakes everybody and tells the agent. What comes of it is `engine.md` 7: nobody
-// gives up, everybody closes. `missing`: the local ranks who are to blame: those it waited for in
-// vain, or itself.
-// Any thread.
+// gives up, everybody closes. `missing`: the ranks of the job who are to blame: those it waited for
+// in vain, or itself. Any thread.
 void raise_trouble(Peers& peers, TroubleReason reason, const std::string& text,
                    std::span<const int> missing = {}) noexcept;
+
+// What is said of a rank of the job that enters no more while others need it: by shutdown(), or
+// because it let go of what the communicator called `name`, if it has one, is for.
+std::string departure_text(int rank, const std::string& name);
 
 }  // namespace hvd

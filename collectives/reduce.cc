@@ -38,6 +38,17 @@ ReduceVariant fastest() {
   return best;
 }
 
+const ReduceVariant& chosen() {
+  static const ReduceVariant variant = fastest();
+  return variant;
+}
+
+bool is_float_sum(DataType type, ReduceOp op) {
+  const bool is_float = type == DataType::kFloat16 || type == DataType::kBfloat16 ||
+                        type == DataType::kFloat32 || type == DataType::kFloat64;
+  return is_float && (op == ReduceOp::kAverage || op == ReduceOp::kSum);
+}
+
 }  // namespace
 
 Slice slice_of(size_t count, int rank, int ranks, DataType type) {
@@ -49,8 +60,49 @@ Slice slice_of(size_t count, int rank, int ranks, DataType type) {
 
 void reduce(DataType type, const Reduction& reduction, std::span<const std::byte* const> sources,
             std::span<std::byte* const> destinations, size_t count) {
-  static const ReduceVariant variant = fastest();
-  reduce_with(variant, type, reduction, sources, destinations, count);
+  reduce_with(chosen(), type, reduction, sources, destinations, count);
+}
+
+void reduce_hop(DataType type, const Reduction& reduction, const Hop& hop,
+                std::span<const std::byte* const> sources, std::byte* destination, size_t count) {
+  const bool average = reduction.op == ReduceOp::kAverage;
+  const bool float_sum = is_float_sum(type, reduction.op);
+  const double share = average ? 1.0 / hop.inputs : 1.0;
+  const double factor =
+      float_sum ? reduction.prescale * (reduction.postscale * share) : reduction.prescale;
+  const bool finish = hop.last && !float_sum;
+  const DefaultFloatEnvironment environment(type == DataType::kInt64 &&
+                                            (factor != 1 || reduction.postscale != 1));
+  chosen().function({.type = type,
+                     .op = average && !finish ? ReduceOp::kSum : reduction.op,
+                     .prescale = hop.rest_are_sums ? 1 : factor,
+                     .postscale = finish ? reduction.postscale : 1,
+                     .prescale_first = hop.first_is_sum ? 1 : factor,
+                     .inputs = static_cast<size_t>(hop.inputs),
+                     .sources = sources.data(),
+                     .source_count = sources.size(),
+                     .destinations = &destination,
+                     .destination_count = 1,
+                     .count = count});
+}
+
+void reduce_host(DataType type, const Reduction& reduction, const HostSum& sum,
+                 std::span<const std::byte* const> sources, std::byte* destination, size_t count) {
+  const bool finish = sum.last || is_float_sum(type, reduction.op);
+  const bool average = reduction.op == ReduceOp::kAverage;
+  const DefaultFloatEnvironment environment(type == DataType::kInt64 &&
+                                            (reduction.prescale != 1 || reduction.postscale != 1));
+  chosen().function({.type = type,
+                     .op = average && !finish ? ReduceOp::kSum : reduction.op,
+                     .prescale = reduction.prescale,
+                     .postscale = finish ? reduction.postscale : 1,
+                     .prescale_first = reduction.prescale,
+                     .inputs = static_cast<size_t>(sum.inputs),
+                     .sources = sources.data(),
+                     .source_count = sources.size(),
+                     .destinations = &destination,
+                     .destination_count = 1,
+                     .count = count});
 }
 
 void reduce_with(const ReduceVariant& variant, DataType type, const Reduction& reduction,
@@ -62,6 +114,8 @@ void reduce_with(const ReduceVariant& variant, DataType type, const Reduction& r
                     .op = reduction.op,
                     .prescale = reduction.prescale,
                     .postscale = reduction.postscale,
+                    .prescale_first = reduction.prescale,
+                    .inputs = sources.size(),
                     .sources = sources.data(),
                     .source_count = sources.size(),
                     .destinations = destinations.data(),

@@ -33,6 +33,33 @@ Slice slice_of(size_t count, int rank, int ranks, DataType type);
 void reduce(DataType type, const Reduction& reduction, std::span<const std::byte* const> sources,
             std::span<std::byte* const> destinations, size_t count);
 
+// One hop of a reduction that travels from rank to rank: sources are inputs, or sums of inputs that
+// earlier hops made, each rounded once. The last hop's result is that of the whole reduction.
+//
+// Floats: Sum and Average take all factors (prescale, postscale, 1/n), multiplied, where an input
+// is first read, so that 16-bit sums do not overflow on their way. All else takes prescale there,
+// and postscale, and an integer's division, at the last hop.
+struct Hop {
+  int inputs = 1;             // of the whole reduction: ranks
+  bool first_is_sum = false;  // sources[0]
+  bool rest_are_sums = false;
+  bool last = false;
+};
+void reduce_hop(DataType type, const Reduction& reduction, const Hop& hop,
+                std::span<const std::byte* const> sources, std::byte* destination, size_t count);
+
+// The first stage where ranks share hosts: the inputs of one, in rank order, become the sum that
+// hops go on with, as `first_is_sum` and `rest_are_sums`.
+//
+// Float sums take prescale on each input, and postscale and 1/n once, before the sum is rounded;
+// all else takes prescale here, and the rest at the last hop.
+struct HostSum {
+  int inputs = 1;     // of the whole reduction
+  bool last = false;  // there is no other host
+};
+void reduce_host(DataType type, const Reduction& reduction, const HostSum& sum,
+                 std::span<const std::byte* const> sources, std::byte* destination, size_t count);
+
 struct ReduceArguments;
 
 // One compiled form of the arithmetic.

@@ -65,7 +65,7 @@ template <class T>
 void finish_integers(const ReduceArguments& arguments, T* a, size_t n) {
   using Wide = typename WideOf<T>::type;
   const bool average = arguments.op == ReduceOp::kAverage;
-  const auto ranks = static_cast<int64_t>(arguments.source_count);
+  const auto ranks = static_cast<int64_t>(arguments.inputs);
   if (arguments.postscale != 1) {
     const auto factor = static_cast<Wide>(arguments.postscale);
     const Wide divisor = average ? static_cast<Wide>(ranks) : Wide(1);
@@ -85,10 +85,10 @@ void reduce_integers(const ReduceArguments& arguments) {
     for (size_t s = 0; s < arguments.source_count; ++s) {
       T* const into = s == 0 ? a : x;
       memcpy(into, arguments.sources[s] + at * sizeof(T), n * sizeof(T));
-      if (arguments.prescale != 1)
+      const double prescale = s == 0 ? arguments.prescale_first : arguments.prescale;
+      if (prescale != 1)
         for (size_t i = 0; i < n; ++i)
-          into[i] =
-              truncated<T>(static_cast<Wide>(into[i]) * static_cast<Wide>(arguments.prescale));
+          into[i] = truncated<T>(static_cast<Wide>(into[i]) * static_cast<Wide>(prescale));
       if (s != 0) combine_integers<U>(arguments.op, a, x, n);
     }
     finish_integers(arguments, a, n);

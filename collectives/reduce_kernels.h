@@ -15,6 +15,8 @@ struct ReduceArguments {
   DataType type = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   double prescale = 1, postscale = 1;
+  double prescale_first = 1;  // of sources[0]; of the others: prescale
+  size_t inputs = 0;          // that Average divides by
   const std::byte* const* sources = nullptr;
   size_t source_count = 0;
   std::byte* const* destinations = nullptr;

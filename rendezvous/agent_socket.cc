@@ -21,7 +21,7 @@ constexpr size_t kQueueMax = 4096;
 
 struct WireHeader {
   static constexpr uint32_t kMagic = 0x68766441;  // "hvdA"
-  static constexpr uint16_t kVersion = 1;
+  static constexpr uint16_t kVersion = 2;
 
   uint32_t magic = kMagic;
   uint16_t version = kVersion;
@@ -123,6 +123,19 @@ Bytes encode(const World& world) {
   Bytes bytes(sizeof wire);
   std::memcpy(bytes.data(), &wire, sizeof wire);
   return bytes;
+}
+
+Bytes encode_ranks(std::span<const int> ranks) {
+  const auto bytes = std::as_bytes(ranks);
+  return {bytes.begin(), bytes.end()};
+}
+
+std::vector<int> decode_ranks(const AgentMessage& message) {
+  if (message.body.empty() || message.body.size() % sizeof(int) != 0)
+    throw Error(ErrorCode::kInvalidArgument, "a message that should list ranks does not");
+  std::vector<int> ranks(message.body.size() / sizeof(int));
+  std::memcpy(ranks.data(), message.body.data(), message.body.size());
+  return ranks;
 }
 
 World decode_world(const AgentMessage& message) {

@@ -28,6 +28,7 @@ struct AgentMessage {
     kClaim,           // id: the slot on this host that this process wants to be
     kWantEpoch,       // init(): start me in the next epoch
     kRequestSegment,  // id, value: bytes per rank
+    kRequestLinks,    // id, body: encode_ranks() of those on other hosts
     kBroken,          // the epoch is broken: see to it that everybody goes quiet
     kStoreSet,        // id: number of the question, key, body
     kStoreGet,        // id, key, value: milliseconds left, -1 for ever
@@ -40,6 +41,8 @@ struct AgentMessage {
     kDoorbells,       // descriptors by local rank and sleeper; several messages when many
     kSegment,         // id, value: bytes per rank; descriptors by local rank, likewise
     kSegmentRefused,  // id, body: why
+    kLinks,           // id, value: how many; sockets in the order asked for, likewise
+    kLinksRefused,    // id, body: why
     kStoreAnswer,     // id, value: the sum, body: the value
     kStoreRefused,    // id, value: ErrorCode, or kCommFailureCode; body: the text
     kKinds
@@ -64,6 +67,8 @@ inline constexpr size_t kAgentMessageFdsMax = 250;  // the kernel takes 253
 Bytes to_bytes(const std::string& text);
 Bytes encode(const World& world);
 World decode_world(const AgentMessage& message);  // throws kInvalidArgument when it is none
+Bytes encode_ranks(std::span<const int> ranks);
+std::vector<int> decode_ranks(const AgentMessage& message);  // likewise
 
 class AgentSocket {
  public:

@@ -5,14 +5,20 @@
 #include <grpcpp/grpcpp.h>
 #include <pthread.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cerrno>
+#include <climits>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "proto/rendezvous.grpc.pb.h"
+#include "rendezvous/socket_address.h"
 #include "rendezvous/stream_pump.h"
 #include "runtime/base/start_thread.h"
 #include "runtime/base/wake_fd.h"
@@ -23,7 +29,10 @@ namespace {
 using Stream = grpc::ClientAsyncReaderWriter<proto::FromAgent, proto::ToAgent>;
 using Pump = StreamPump<Stream, proto::FromAgent, proto::ToAgent>;
 
-enum Tag : uintptr_t { kStarted = 1, kRead, kWritten, kWritesDone, kFinished };
+using std::chrono::milliseconds;
+using SystemClock = std::chrono::system_clock;  // gRPC's
+
+enum Tag : uintptr_t { kStarted = 1, kRead, kWritten, kWritesDone, kFinished, kLooked };
 // gRPC aborts the process when it gets no epoll set or eventfd. It needs four or so; the rest is
 // for what the owner opens meanwhile.
 constexpr int kDescriptorsFree = 16;
@@ -41,6 +50,133 @@ void expect_descriptors(int any) {
 
 void* tag(Tag which) { return reinterpret_cast<void*>(which); }
 
+// One of hvdrun's addresses, being tried.
+struct Candidate {
+  std::string address;
+  TimePoint begin;  // or sooner, when those before have failed
+  std::shared_ptr<grpc::Channel> channel = nullptr;
+  bool looking = false;  // gRPC will tell of its next change
+  bool failed = false;   // at least once; gRPC tries again by itself
+};
+
+constexpr milliseconds kStagger{250};    // as browsers do (RFC 8305)
+constexpr milliseconds kLookAgain{100};  // whether the owner has ended meanwhile
+constexpr int kAttemptMs = 3000;         // for one connection, its proof included
+constexpr int kUserTimeoutMs = 10'000;   // sent and not acknowledged for so long: hvdrun is gone
+
+std::shared_ptr<grpc::Channel> channel_to(const std::string& address,
+                                          const Credentials& credentials) {
+  grpc::ChannelArguments arguments;
+  arguments.SetSslTargetNameOverride(kLauncherName);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kAttemptMs);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  // No pings, which a server counts: liveness is a message each second. The time-out is what gRPC
+  // sets TCP_USER_TIMEOUT to.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, INT_MAX - 1);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kUserTimeoutMs);
+  grpc::SslCredentialsOptions options;
+  options.pem_root_certs = credentials.authority;
+  options.pem_private_key = credentials.key.view();
+  options.pem_cert_chain = credentials.certificate;
+  std::string target = address.starts_with('[') ? "ipv6:" : "ipv4:";
+  for (char letter : address) target += letter == '%' ? "%25" : std::string(1, letter);
+  return grpc::CreateCustomChannel(target, grpc::SslCredentials(options), arguments);
+}
+
+// What gRPC says last of a connection that it cannot make, without its own places.
+std::string last_words(const std::shared_ptr<grpc::Channel>& channel) {
+  grpc::ClientContext context;
+  context.set_deadline(SystemClock::now() + kLookAgain);
+  const grpc::Status status = proto::Rendezvous::NewStub(channel)->Attach(&context)->Finish();
+  std::string words = status.error_message();
+  const size_t colon = words.rfind(": ");
+  if (colon != words.npos) words.erase(0, colon + 2);
+  if (!words.empty()) words[0] = char(std::tolower(static_cast<unsigned char>(words[0])));
+  return words;
+}
+
+class Race {
+ public:
+  explicit Race(const RendezvousClient::Remote& remote)
+      : remote_(remote), deadline_(Clock::now() + remote.patience) {
+    TimePoint begin = Clock::now();
+    for (const std::string& address : remote.addresses) {
+      candidates_.push_back({SocketAddress::parse(address).text(), begin});
+      begin += kStagger;
+    }
+  }
+
+  // The first channel that is connected and has proven that it is hvdrun's. Nothing when `over`
+  // says so, or when none is by the deadline; `words` then says why. Leaves kLooked tags in the
+  // queue.
+  std::shared_ptr<grpc::Channel> run(grpc::CompletionQueue& queue,
+                                     const std::function<bool()>& over, std::string& words) {
+    while (!over()) {
+      const TimePoint now = Clock::now();
+      if (now >= deadline_) {
+        words = failure();
+        return nullptr;
+      }
+      begin_some(now);
+      for (Candidate& one : candidates_)
+        if (one.channel && look(one, queue)) return one.channel;
+      wait(queue, now);
+    }
+    return nullptr;
+  }
+
+ private:
+  void begin_some(TimePoint now) {
+    bool all_failed = true;
+    for (Candidate& one : candidates_) {
+      if (!one.channel && (now >= one.begin || all_failed))
+        one.channel = channel_to(one.address, remote_.credentials);
+      all_failed = all_failed && one.failed;
+    }
+  }
+
+  bool look(Candidate& one, grpc::CompletionQueue& queue) {
+    const grpc_connectivity_state state = one.channel->GetState(true);
+    one.failed = one.failed || state == GRPC_CHANNEL_TRANSIENT_FAILURE;
+    if (state == GRPC_CHANNEL_READY) return true;
+    if (!std::exchange(one.looking, true))
+      one.channel->NotifyOnStateChange(state, SystemClock::now() + kLookAgain, &queue,
+                                       tag(which(one)));
+    return false;
+  }
+
+  // Tags of candidates count up from kLooked.
+  Tag which(const Candidate& one) const { return Tag(kLooked + (&one - candidates_.data())); }
+
+  void wait(grpc::CompletionQueue& queue, TimePoint now) {
+    TimePoint until = std::min(now + kLookAgain, deadline_);
+    for (const Candidate& one : candidates_)
+      if (!one.channel) until = std::min(until, one.begin);
+    void* looked = nullptr;
+    bool ok = false;
+    if (queue.AsyncNext(&looked, &ok, SystemClock::now() + (until - now)) ==
+        grpc::CompletionQueue::GOT_EVENT)
+      candidates_[reinterpret_cast<uintptr_t>(looked) - kLooked].looking = false;
+  }
+
+  std::string failure() {
+    const auto waited = std::chrono::duration_cast<std::chrono::seconds>(remote_.patience).count();
+    std::string text = "cannot reach hvdrun within " + std::to_string(waited) + " s";
+    for (const Candidate& one : candidates_)
+      text += "; " + one.address + ": " +
+              (one.failed ? last_words(one.channel) : std::string("no answer"));
+    return text + (candidates_.empty() ? "; it gave no address" : "");
+  }
+
+  const RendezvousClient::Remote& remote_;
+  const TimePoint deadline_;
+  std::vector<Candidate> candidates_;
+};
+
 }  // namespace
 
 struct RendezvousClient::Impl {
@@ -54,7 +190,13 @@ struct RendezvousClient::Impl {
   Mutex mutex;
   std::unique_ptr<grpc::ClientContext> context GUARDED_BY(mutex);
   bool ending GUARDED_BY(mutex) = false;
+  std::string why GUARDED_BY(mutex);
   std::jthread thread;
+
+  bool is_ending() EXCLUDES(mutex) {
+    MutexLock lock(mutex);
+    return ending;
+  }
 
   // The first gRPC object in a process starts gRPC, eight threads: all of them are made here, on
   // the client's thread.
@@ -63,7 +205,36 @@ struct RendezvousClient::Impl {
     grpc::CompletionQueue queue;
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    auto channel = grpc::CreateCustomInsecureChannelFromFd("hvdrun", connection, arguments);
+    serve(queue, grpc::CreateCustomInsecureChannelFromFd("hvdrun", connection, arguments));
+  }
+
+  void run(const Remote& remote) {
+    pthread_setname_np(pthread_self(), "rendezvous");
+    grpc::CompletionQueue queue;
+    std::string words;
+    std::shared_ptr<grpc::Channel> channel;
+    try {
+      channel = Race(remote).run(queue, [this] { return is_ending(); }, words);
+    } catch (const Error& error) {
+      words = error.what();
+    }
+    if (channel) return serve(queue, channel);
+    finish(words);
+    queue.Shutdown();
+    void* which = nullptr;
+    for (bool ok = false; queue.Next(&which, &ok);) {
+    }
+  }
+
+  void finish(const std::string& words) EXCLUDES(mutex) {
+    {
+      MutexLock lock(mutex);
+      why = words;
+    }
+    pump.abandon();
+  }
+
+  void serve(grpc::CompletionQueue& queue, const std::shared_ptr<grpc::Channel>& channel) {
     auto stub = proto::Rendezvous::NewStub(channel);
     std::unique_ptr<Stream> stream;
     {
@@ -92,8 +263,10 @@ struct RendezvousClient::Impl {
         case kWritesDone:
           break;
         case kFinished:
-          pump.abandon();
+          finish(status.ok() ? "" : status.error_message());
           queue.Shutdown();
+          break;
+        default:  // of the race
           break;
       }
     }
@@ -106,6 +279,12 @@ RendezvousClient::RendezvousClient(UniqueFd connection) : impl_(std::make_unique
   fcntl(socket, F_SETFL, fcntl(socket, F_GETFL) | O_NONBLOCK);
   impl_->thread =
       start_thread("the rendezvous's", [impl = impl_.get(), socket] { impl->run(socket); });
+}
+
+RendezvousClient::RendezvousClient(Remote remote) : impl_(std::make_unique<Impl>()) {
+  expect_descriptors(impl_->wake.get());
+  impl_->thread = start_thread(
+      "the rendezvous's", [impl = impl_.get(), remote = std::move(remote)] { impl->run(remote); });
 }
 
 RendezvousClient::~RendezvousClient() {
@@ -122,7 +301,8 @@ int RendezvousClient::wake_fd() const { return impl_->wake.get(); }
 RendezvousClient::Incoming RendezvousClient::take() {
   impl_->wake.clear();
   Received<proto::ToAgent> received = impl_->pump.take();
-  return {std::move(received.messages), received.closed};
+  MutexLock lock(impl_->mutex);
+  return {std::move(received.messages), received.closed, received.closed ? impl_->why : ""};
 }
 
 void RendezvousClient::send(const proto::FromAgent& message) { impl_->pump.send(message); }

@@ -26,8 +26,14 @@ std::string seconds(std::chrono::milliseconds time) {
 
 Membership::Membership(std::vector<Host> hosts, std::vector<Slot> slots, MembershipOptions options,
                        TimePoint now)
-    : options_(options), agents_deadline_(now + options.start_timeout) {
+    : options_(options), agents_deadline_(now + options.host_wait + options.start_timeout) {
   for (Host& host : hosts) hosts_.emplace_back().host = std::move(host);
+  take(std::move(slots));
+}
+
+void Membership::take(std::vector<Slot> slots) {
+  for (HostState& one : hosts_) one.has_workers = false;
+  ranks_.clear();
   for (Slot& slot : slots) {
     HVD_CHECK(slot.world.rank == int(ranks_.size()), "slots come in the order of their ranks");
     hosts_.at(size_t(slot.host)).has_workers = true;
@@ -35,10 +41,19 @@ Membership::Membership(std::vector<Host> hosts, std::vector<Slot> slots, Members
   }
 }
 
+std::vector<Action> Membership::seat(std::vector<Slot> slots, TimePoint now) {
+  if (ending()) return {};
+  take(std::move(slots));
+  agents_deadline_ = now + options_.start_timeout;
+  decide_start(now);
+  return std::exchange(actions_, {});
+}
+
 std::vector<Action> Membership::begin(TimePoint now) {
-  const auto used =
-      std::count_if(hosts_.begin(), hosts_.end(), [](const HostState& h) { return h.has_workers; });
-  if (used == 1) start_workers(now);
+  const auto has_workers = [](const HostState& h) { return h.has_workers; };
+  const auto used = std::find_if(hosts_.begin(), hosts_.end(), has_workers);
+  const auto more = std::count_if(hosts_.begin(), hosts_.end(), has_workers);
+  if (more == 1 && !used->host.remote) start_workers(now);
   return std::exchange(actions_, {});
 }
 
@@ -73,7 +88,8 @@ void Membership::on(const event::AgentLost& event, TimePoint now) {
     one.waits = false;
     one.lost = true;
   }
-  if (options_.size_min == 0 || too_few()) end_job(EndCause::kAgentLost, SIGTERM, {}, event.reason);
+  if (options_.size_min == 0 || too_few())
+    end_job(EndCause::kAgentLost, SIGTERM, last_words(), event.reason);
   decide_start(now);
   decide_epoch();
 }
@@ -108,10 +124,7 @@ void Membership::on(const event::RankEnded& event, TimePoint now) {
   one.waits = false;
   one.lost = event.failed;
   if (event.failed && !ending() && too_few()) {
-    const bool can_notice =
-        std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.claimed; });
-    end_job(EndCause::kRankFailed, SIGTERM, can_notice ? kLastWords : std::chrono::milliseconds(0),
-            event.how);
+    end_job(EndCause::kRankFailed, SIGTERM, last_words(), event.how);
   }
   decide_start(now);
   decide_epoch();
@@ -147,6 +160,13 @@ void Membership::on(const event::TimePassed&, TimePoint now) {
     refuse_epoch(missing, names(missing) + " did not call hvd::init() within " + limit +
                               " of the first rank's call");
   }
+}
+
+// None when nobody can notice: what libhvd knows nothing of is ended at once.
+std::chrono::milliseconds Membership::last_words() const {
+  const bool any = std::any_of(ranks_.begin(), ranks_.end(),
+                               [](const Rank& r) { return r.claimed && r.state != State::kEnded; });
+  return any ? kLastWords : std::chrono::milliseconds(0);
 }
 
 bool Membership::too_few() const {
@@ -228,16 +248,14 @@ void Membership::start_epoch() {
     world.local_rank = local_size[members[i]->slot.host]++;
     world.cross_rank = cross_size[world.local_rank]++;
   }
-  for (size_t host = 0; host < hosts_.size(); ++host) {
-    action::StartEpoch start{int(host), epoch_, {}};
-    for (Rank* one : members) {
-      one->waits = false;
-      one->world.local_size = local_size[one->slot.host];
-      one->world.cross_size = cross_size[one->world.local_rank];
-      if (one->slot.host == int(host)) start.members.push_back({one->slot.world.rank, one->world});
-    }
-    if (!start.members.empty()) actions_.emplace_back(std::move(start));
+  action::StartEpoch start{epoch_, {}};
+  for (Rank* one : members) {
+    one->waits = false;
+    one->world.local_size = local_size[one->slot.host];
+    one->world.cross_size = cross_size[one->world.local_rank];
+    start.members.push_back({one->slot.world.rank, one->world, one->slot.host});
   }
+  actions_.emplace_back(std::move(start));
   init_deadline_.reset();
 }
 

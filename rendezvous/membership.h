@@ -74,11 +74,12 @@ struct StartWorkers {
 struct Member {
   int rank;
   World world;
+  int host = 0;
 };
+// On every host that has members of it.
 struct StartEpoch {
-  int host;
   uint32_t epoch;
-  std::vector<Member> members;
+  std::vector<Member> members;  // in the order of their ranks in its world
 };
 struct RefuseEpoch {
   int host;
@@ -98,6 +99,7 @@ using Action =
 struct MembershipOptions {
   int size_min = 0;  // fewer ranks that are not lost end the job; 0: as many as there are slots
   std::chrono::milliseconds start_timeout{30'000};
+  std::chrono::milliseconds host_wait{0};  // for hosts to come up, before that begins
 };
 
 class Membership {
@@ -106,9 +108,12 @@ class Membership {
   Membership(std::vector<Host> hosts, std::vector<Slot> slots, MembershipOptions options,
              TimePoint now);
 
-  // A job on one host starts its workers at once, together with its agent; with several, when all
-  // agents have joined.
+  // A job on this machine alone starts its workers at once, together with its agent; with other
+  // hosts, when all agents have joined.
   std::vector<Action> begin(TimePoint now);
+  // All hosts are there, and these are the job's slots now: some hosts were one. Before any worker
+  // has started; the wait for agents begins anew.
+  std::vector<Action> seat(std::vector<Slot> slots, TimePoint now);
   std::vector<Action> apply(const Event& event, TimePoint now);
   std::optional<TimePoint> next_deadline() const;
 
@@ -143,6 +148,8 @@ class Membership {
   void on(const event::EndAsked& event, TimePoint now);
   void on(const event::TimePassed& event, TimePoint now);
 
+  void take(std::vector<Slot> slots);
+  std::chrono::milliseconds last_words() const;
   bool too_few() const;  // ranks are not lost
   void decide_start(TimePoint now);
   void start_workers(TimePoint now);

@@ -15,6 +15,7 @@ struct Host {
   std::string name;  // as the user wrote it, without user and slots
   std::string user;  // empty: the carrier's default
   int slots = 1;
+  bool remote = false;  // not this machine
 
   friend bool operator==(const Host&, const Host&) = default;
 };

@@ -35,7 +35,10 @@ class StreamPump {
 
   Received<In> take() EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    return {std::exchange(inbox_, {}), closed_};
+    Received<In> received{std::exchange(inbox_, {}), closed_};
+    inbox_bytes_ = 0;
+    if (std::exchange(full_, false)) read_next();
+    return received;
   }
 
   void send(const Out& message) EXCLUDES(mutex_) {
@@ -63,7 +66,7 @@ class StreamPump {
   void started(Stream* stream) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     stream_ = stream;
-    stream_->Read(&incoming_, tags_.read);
+    read_next();
     write_next();
   }
 
@@ -71,9 +74,11 @@ class StreamPump {
   bool received(bool ok) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     if (!ok || stream_ == nullptr) return false;
+    inbox_bytes_ += incoming_.ByteSizeLong();
     inbox_.push_back(std::move(incoming_));
     incoming_ = In();
-    stream_->Read(&incoming_, tags_.read);
+    full_ = inbox_.size() >= kInboxMessagesMax || inbox_bytes_ >= kInboxBytesMax;
+    if (!full_) read_next();
     wake_();
     return true;
   }
@@ -102,6 +107,13 @@ class StreamPump {
   }
 
  private:
+  // What the owner has not taken. A peer that says more waits, in the end in its own send().
+  static constexpr size_t kInboxMessagesMax = 1024;
+  static constexpr size_t kInboxBytesMax = 8 << 20;
+
+  void read_next() REQUIRES(mutex_) {
+    if (stream_ != nullptr) stream_->Read(&incoming_, tags_.read);
+  }
   void write_next() REQUIRES(mutex_) {
     if (stream_ == nullptr || writing_) return;
     if (!outbox_.empty()) {
@@ -122,6 +134,8 @@ class StreamPump {
   Mutex mutex_;
   Stream* stream_ GUARDED_BY(mutex_) = nullptr;
   std::vector<In> inbox_ GUARDED_BY(mutex_);
+  size_t inbox_bytes_ GUARDED_BY(mutex_) = 0;
+  bool full_ GUARDED_BY(mutex_) = false;  // the next read waits for take()
   std::deque<Out> outbox_ GUARDED_BY(mutex_);
   In incoming_;
   Out outgoing_;

@@ -133,14 +133,24 @@ AgentMessage AgentConnection::ask(AgentMessage question) {
 
 std::optional<std::vector<UniqueFd>> AgentConnection::take_segment(uint32_t id) {
   MutexLock lock(mutex_);
+  return take_parts(segments_, id);
+}
+
+std::optional<std::vector<UniqueFd>> AgentConnection::take_links(uint32_t id) {
+  MutexLock lock(mutex_);
+  return take_parts(links_, id);
+}
+
+std::optional<std::vector<UniqueFd>> AgentConnection::take_parts(std::map<uint32_t, Parts>& from,
+                                                                 uint32_t id) {
   take_in();
-  const auto found = segments_.find(id);
-  if (found == segments_.end()) return std::nullopt;
-  SegmentParts& parts = found->second;
+  const auto found = from.find(id);
+  if (found == from.end()) return std::nullopt;
+  Parts& parts = found->second;
   if (!parts.refusal.empty()) throw Error(ErrorCode::kUnavailable, parts.refusal);
-  if (parts.pieces.size() < static_cast<size_t>(local_size_)) return std::nullopt;
+  if (parts.pieces.size() < parts.all) return std::nullopt;
   std::vector<UniqueFd> pieces = std::move(parts.pieces);
-  segments_.erase(found);
+  from.erase(found);
   return pieces;
 }
 
@@ -220,6 +230,7 @@ void AgentConnection::take_in(AgentMessage message) {
       epoch_ = epoch.world.epoch;
       local_size_ = epoch.world.local_size;
       segments_.clear();
+      links_.clear();
       next_ = std::move(epoch);
       return;
     }
@@ -229,7 +240,18 @@ void AgentConnection::take_in(AgentMessage message) {
       return;
     case AgentMessage::kSegment:
     case AgentMessage::kSegmentRefused:
-      if (message.epoch == epoch_) take_in_segment(std::move(message));
+      if (message.epoch == epoch_) {
+        Parts& parts = segments_[message.id];
+        take_in_parts(std::move(message), parts, static_cast<size_t>(local_size_));
+      }
+      return;
+    case AgentMessage::kLinks:
+    case AgentMessage::kLinksRefused:
+      if (message.epoch == epoch_) {
+        Parts& parts = links_[message.id];
+        const auto all = static_cast<size_t>(message.value);
+        take_in_parts(std::move(message), parts, all);
+      }
       return;
     case AgentMessage::kStoreAnswer:
     case AgentMessage::kStoreRefused: {
@@ -244,12 +266,13 @@ void AgentConnection::take_in(AgentMessage message) {
   }
 }
 
-void AgentConnection::take_in_segment(AgentMessage message) {
-  SegmentParts& parts = segments_[message.id];
-  if (message.kind == AgentMessage::kSegmentRefused) parts.refusal = message.text();
+void AgentConnection::take_in_parts(AgentMessage message, Parts& parts, size_t all) {
+  parts.all = all;
+  const bool refused =
+      message.kind == AgentMessage::kSegmentRefused || message.kind == AgentMessage::kLinksRefused;
+  if (refused) parts.refusal = message.text();
   for (UniqueFd& fd : message.fds) parts.pieces.push_back(std::move(fd));
-  const bool whole = parts.pieces.size() == static_cast<size_t>(local_size_);
-  if (arrived_ && (whole || !parts.refusal.empty())) arrived_();
+  if (arrived_ && (refused || parts.pieces.size() == all)) arrived_();
 }
 
 }  // namespace hvd

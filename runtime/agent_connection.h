@@ -50,8 +50,10 @@ class AgentConnection {
   // The descriptors of a segment of the epoch once all have come, given out once. Never blocks;
   // throws kUnavailable with the agent's reason when it was refused.
   std::optional<std::vector<UniqueFd>> take_segment(uint32_t id);
-  // `arrived` is called when a segment is complete or refused, from whichever thread took it in; it
-  // must not call back. forget() ends that, unless somebody else is called by now.
+  // The sockets of links, in the order of the request; likewise.
+  std::optional<std::vector<UniqueFd>> take_links(uint32_t id);
+  // `arrived` is called when a segment or links are complete or refused, from whichever thread took
+  // it in; it must not call back. forget() ends that, unless somebody else is called by now.
   void on_segment(const void* owner, std::function<void()> arrived);
   void forget(const void* owner);
 
@@ -61,8 +63,10 @@ class AgentConnection {
   void close_in_child() noexcept;
 
  private:
-  struct SegmentParts {
+  // Descriptors that come together, in several messages.
+  struct Parts {
     std::vector<UniqueFd> pieces;
+    size_t all = 0;
     std::string refusal;
   };
   struct Pending {
@@ -73,7 +77,9 @@ class AgentConnection {
   static void wake(const Pending& question);
   void take_in() REQUIRES(mutex_);
   void take_in(AgentMessage message) REQUIRES(mutex_);
-  void take_in_segment(AgentMessage message) REQUIRES(mutex_);
+  void take_in_parts(AgentMessage message, Parts& parts, size_t all) REQUIRES(mutex_);
+  std::optional<std::vector<UniqueFd>> take_parts(std::map<uint32_t, Parts>& from, uint32_t id)
+      REQUIRES(mutex_);
   void check_alive() REQUIRES(mutex_);
   void wait_readable(int also) EXCLUDES(mutex_);
 
@@ -88,7 +94,8 @@ class AgentConnection {
   bool claimed_ GUARDED_BY(mutex_) = false;
   std::optional<AgentMessage> refusal_ GUARDED_BY(mutex_);
   std::optional<Epoch> next_ GUARDED_BY(mutex_);  // complete with its last doorbell
-  std::map<uint32_t, SegmentParts> segments_ GUARDED_BY(mutex_);
+  std::map<uint32_t, Parts> segments_ GUARDED_BY(mutex_);
+  std::map<uint32_t, Parts> links_ GUARDED_BY(mutex_);
   std::function<void()> arrived_ GUARDED_BY(mutex_);
   const void* arrived_owner_ GUARDED_BY(mutex_) = nullptr;
   std::map<uint32_t, Pending> pending_ GUARDED_BY(mutex_);

@@ -78,7 +78,7 @@ AgentPeers::AgentPeers(std::shared_ptr<AgentConnection> connection)
   world_ = std::move(epoch.world);
   doorbells_ = std::move(epoch.doorbells);
   fault_point("block_map");
-  const size_t bytes = ControlBlock::bytes(world_.local_size);
+  const size_t bytes = ControlBlock::bytes(world_.local_size, world_.size);
   void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, epoch.block.get(), 0);
   if (at == MAP_FAILED) throw Error(ErrorCode::kUnavailable, "the control block cannot be mapped");
   madvise(at, bytes, MADV_DONTFORK);
@@ -92,7 +92,8 @@ AgentPeers::AgentPeers(std::shared_ptr<AgentConnection> connection)
                     "); build the program with the libhvd that came with hvdrun");
   }
   if (block_->magic != ControlBlock::kMagic || block_->epoch != world_.epoch ||
-      static_cast<int>(block_->local_size) != world_.local_size) {
+      static_cast<int>(block_->local_size) != world_.local_size ||
+      static_cast<int>(block_->world_size) != world_.size) {
     munmap(at, bytes);
     throw Error(ErrorCode::kInternal, "the control block is not that of this epoch");
   }
@@ -107,7 +108,7 @@ AgentPeers::AgentPeers(std::shared_ptr<AgentConnection> connection)
 AgentPeers::~AgentPeers() {
   if (getpid() != process_) return;  // a forked child has neither
   connection_->forget(this);
-  munmap(block_, ControlBlock::bytes(world_.local_size));
+  munmap(block_, ControlBlock::bytes(world_.local_size, world_.size));
 }
 
 void AgentPeers::request_segment(uint32_t id, uint64_t bytes) {
@@ -117,6 +118,15 @@ void AgentPeers::request_segment(uint32_t id, uint64_t bytes) {
   request.id = id;
   request.value = static_cast<int64_t>(bytes);
   fault_point("segment_ask");
+  connection_->post(request);
+}
+
+void AgentPeers::request_links(uint32_t id, std::span<const int> ranks) {
+  AgentMessage request;
+  request.kind = AgentMessage::kRequestLinks;
+  request.epoch = world_.epoch;
+  request.id = id;
+  request.body = encode_ranks(ranks);
   connection_->post(request);
 }
 

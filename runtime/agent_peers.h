@@ -27,6 +27,11 @@ class AgentPeers : public Peers {
   std::optional<std::vector<UniqueFd>> take_segment(uint32_t id) override {
     return connection_->take_segment(id);
   }
+  bool gives_links() const override { return true; }
+  void request_links(uint32_t id, std::span<const int> ranks) override;
+  std::optional<std::vector<UniqueFd>> take_links(uint32_t id) override {
+    return connection_->take_links(id);
+  }
   void ring(int local_rank, Sleeper sleeper) override;
   int doorbell(Sleeper sleeper) const override { return doorbell(world_.local_rank, sleeper); }
   int agent_fd() const override { return connection_->fd(); }

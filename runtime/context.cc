@@ -6,6 +6,7 @@
 #include "runtime/agent_peers.h"
 #include "runtime/base/error.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/private_fd.h"
 #include "runtime/solo_peers.h"
 
 namespace hvd {
@@ -38,6 +39,7 @@ void forget_rank() {
   // Its children's, too: what it has closed may be files of its own by then.
   if (all.forked.exchange(true, std::memory_order_relaxed)) return;
   own_context = nullptr;
+  PrivateFd::close_all_in_child();
   if (AgentConnection* agent = all.agent.load(std::memory_order_acquire)) agent->close_in_child();
   Context* current = all.current.load(std::memory_order_acquire);
   if (current == nullptr) return;

@@ -14,15 +14,16 @@
 namespace hvd {
 
 SoloPeers::SoloPeers(uint32_t epoch) : memory_(std::make_unique<BlockMemory>()) {
-  static_assert(sizeof(ControlBlock) + sizeof(RankWords) <= sizeof(BlockMemory));
+  HVD_CHECK(ControlBlock::bytes(1, 1) <= sizeof(BlockMemory), "a block of one fits");
   world_.epoch = epoch;
   world_.host = "localhost";
   block_ = new (memory_->bytes.data()) ControlBlock{};
-  new (&block_->rank(0)) RankWords{};
   block_->magic = ControlBlock::kMagic;
   block_->version = ControlBlock::kVersion;
   block_->epoch = epoch;
-  block_->local_size = 1;
+  block_->local_size = block_->world_size = 1;
+  new (&block_->rank(0)) RankWords{};
+  new (&block_->fate(0)) FateWords{.dead = 0, .quiet = 0, .host_first = 0, .host_ranks = 1};
   pthread_mutexattr_t attributes;
   pthread_mutexattr_init(&attributes);
   pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);

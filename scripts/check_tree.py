@@ -22,7 +22,7 @@ FOLDER_README_LINES = 60
 VOCABULARY = ("hvd/error.h", "hvd/types.h", "hvd/work.h")  # names of the public API that every part may speak
 BASE = ("runtime/base/", *VOCABULARY)
 CORE = ("rendezvous/world.h", "rendezvous/store.h")
-GRPC_PART = r"rendezvous/(client|server|stream_pump)\."
+GRPC_PART = r"rendezvous/(client|permission|server|stream_pump)\."
 
 # What a folder's files may include of ours; the longest folder that fits counts. tests/ may include everything.
 MAY_INCLUDE = {
@@ -39,7 +39,7 @@ MAY_INCLUDE = {
 }
 # What of that is not for everybody: header, who alone may include it, the way to go instead.
 ONLY_FOR = (
-    (r"rendezvous/(client|server)\.h", GRPC_PART + r"|cli/|tests/", "the gRPC part is for the launcher and its agents"),
+    (r"rendezvous/(client|permission|server)\.h", GRPC_PART + r"|cli/|tests/", "the gRPC part is for the launcher and its agents"),
     (r"rendezvous/stream_pump\.h", GRPC_PART, "it shows gRPC types: use rendezvous/client.h or server.h"),
     (r"proto/.*\.grpc\.pb\.h", GRPC_PART + r"|tests/", "the service stays behind rendezvous/client.h and server.h"),
     (r"proto/.*\.pb\.h", GRPC_PART + r"|cli/|tests/", "messages are for the launcher and its agents"),
@@ -53,6 +53,7 @@ THIRD_PARTY = (
     (r"CLI/.*", r"cli/(command_line|help|man)[a-z_]*\.|examples/|tests/benchmark/", "CLI11 only where argv is parsed"),
     (r"(grpc|grpcpp|google/protobuf)/.*", GRPC_PART + r"|cli/version\.cc|tests/rendezvous/", "gRPC stays in rendezvous/client and server"),
     (r"(nccl|cuda|cuda_runtime|cuda_runtime_api)\.h", r"collectives/nccl/", "CUDA and NCCL only in collectives/nccl/"),
+    (r"openssl/.*", r"rendezvous/[a-z_]+\.cc|tests/rendezvous/", "OpenSSL stays behind rendezvous/credentials.h"),
     (r"hwy/.*", r"collectives/|tests/collectives/", "vector instructions only in collectives/"),
     (r"nlohmann/.*", r"cli/|tests/", "JSON only in cli/"),
     (r"catch2/.*", r"tests/support/catch\.h", "include tests/support/catch.h"),

@@ -5,10 +5,19 @@
 // command line the control socket.
 #pragma once
 
+#include <memory>
+
+#include "cli/agent/keeper.h"
+#include "rendezvous/credentials.h"
+
 namespace hvd {
 
 // `hvdrun agent` alone is one that a user asked for: run_agent() says what that is.
 bool is_agent(int argc, char** argv);
+
+// The agent of another host, below its keeper; its first words are said, `key` was in them. Returns
+// the exit code.
+int run_agent(Kept kept, std::unique_ptr<AgentKey> key);
 
 // Forks the keeper first: call it in a single-threaded process. Leaves by _exit.
 [[noreturn]] void run_agent(int argc, char** argv);

@@ -65,14 +65,15 @@ SharedMemory make_mapped_memory(const char* name, uint64_t bytes) {
   return memory;
 }
 
-EpochMemory::EpochMemory(uint32_t epoch, int local_size, uint64_t segment_bytes_max)
+EpochMemory::EpochMemory(uint32_t epoch, int local_size, int world_size, uint64_t segment_bytes_max)
     : segment_bytes_max_(segment_bytes_max != 0 ? segment_bytes_max : 2 * machine_bytes()),
-      block_(make_mapped_memory("hvd-block", ControlBlock::bytes(local_size))) {
+      block_(make_mapped_memory("hvd-block", ControlBlock::bytes(local_size, world_size))) {
   ControlBlock& words = *new (block_.mapping.get()) ControlBlock{};
   words.magic = ControlBlock::kMagic;
   words.version = ControlBlock::kVersion;
   words.epoch = epoch;
   words.local_size = static_cast<uint32_t>(local_size);
+  words.world_size = static_cast<uint32_t>(world_size);
   for (int rank = 0; rank < local_size; ++rank) make_life(&words.rank(rank).life);
   doorbells_ = std::make_shared<std::vector<UniqueFd>>();
   for (int i = 0; i < local_size * kSleepers; ++i) {

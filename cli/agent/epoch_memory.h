@@ -36,9 +36,10 @@ class EpochMemory {
   static constexpr uint32_t kSegmentsMax = 65'536;
 
   // Throws std::system_error when the kernel refuses memory or descriptors.
-  EpochMemory(uint32_t epoch, int local_size, uint64_t segment_bytes_max);
+  EpochMemory(uint32_t epoch, int local_size, int world_size, uint64_t segment_bytes_max);
 
   uint32_t epoch() const { return block().epoch; }
+  int world_size() const { return static_cast<int>(block().world_size); }
   int local_size() const { return static_cast<int>(block().local_size); }
   ControlBlock& block() const { return *static_cast<ControlBlock*>(block_.mapping.get()); }
   int block_fd() const { return block_.fd.get(); }

@@ -14,9 +14,9 @@ HeldPort hold(int family, Address address, in_port_t Address::* port) {
   const int on = 1;
   socklen_t bytes = sizeof address;
   auto* generic = reinterpret_cast<sockaddr*>(&address);
-  if (!held.socket ||
+  // Only then is it let go for others to listen on: another job may hold it just so.
+  if (!held.socket || bind(held.socket.get(), generic, bytes) != 0 ||
       setsockopt(held.socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
-      bind(held.socket.get(), generic, bytes) != 0 ||
       getsockname(held.socket.get(), generic, &bytes) != 0)
     return {};
   held.port = ntohs(address.*port);
@@ -25,14 +25,20 @@ HeldPort hold(int family, Address address, in_port_t Address::* port) {
 
 }  // namespace
 
-HeldPort hold_port() {
-  sockaddr_in6 both{};  // takes the number in both families
-  both.sin6_family = AF_INET6;
-  HeldPort held = hold(AF_INET6, both, &sockaddr_in6::sin6_port);
-  if (held.port != 0) return held;
-  sockaddr_in four{};
-  four.sin_family = AF_INET;
-  return hold(AF_INET, four, &sockaddr_in::sin_port);
+HeldPort hold_port(PortRange ports) {
+  HeldPort held;
+  for (int port = ports.high; port >= ports.low && held.port == 0; --port) {
+    sockaddr_in6 both{};  // takes the number in both families
+    both.sin6_family = AF_INET6;
+    both.sin6_port = htons(uint16_t(port));
+    held = hold(AF_INET6, both, &sockaddr_in6::sin6_port);
+    if (held.port != 0) break;
+    sockaddr_in four{};
+    four.sin_family = AF_INET;
+    four.sin_port = htons(uint16_t(port));
+    held = hold(AF_INET, four, &sockaddr_in::sin_port);
+  }
+  return held;
 }
 
 }  // namespace hvd

@@ -1,6 +1,7 @@
 // A TCP port that is kept for rank 0's own use: MASTER_PORT.
 #pragma once
 
+#include "rendezvous/listener.h"
 #include "runtime/base/unique_fd.h"
 
 namespace hvd {
@@ -12,6 +13,7 @@ struct HeldPort {
   int port = 0;  // 0: none could be had
 };
 
-HeldPort hold_port();
+// One of the range, from its end; listeners take theirs from its beginning.
+HeldPort hold_port(PortRange ports = {});
 
 }  // namespace hvd

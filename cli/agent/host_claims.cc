@@ -166,6 +166,9 @@ void HostMemory::Impl::handle(Connection& connection, const AgentMessage& messag
     case AgentMessage::kRequestSegment:
       give_segment(slot, message);
       return;
+    case AgentMessage::kRequestLinks:
+      want_links(slot, message);
+      return;
     case AgentMessage::kBroken:
       ask();
       return;
@@ -173,7 +176,7 @@ void HostMemory::Impl::handle(Connection& connection, const AgentMessage& messag
     case AgentMessage::kStoreGet:
     case AgentMessage::kStoreWait:
     case AgentMessage::kStoreAdd:
-      store->handle(slot.local_rank, message, clock.time(Clock::now()));
+      ask_store(slot, message);
       return;
     default:
       throw Error(ErrorCode::kInvalidArgument, "a worker sent what only agents send");

@@ -68,9 +68,10 @@ void HostMemory::Impl::declare_dead(Slot& slot) {
   if (in_epoch(slot)) {
     slot.left = words(slot).left.load(std::memory_order_acquire) != 0;
     slot.stranded_others = !slot.left && others_live(slot.local_rank);
-    freeze(slot.local_rank);
   }
-  if (events.dead) events.dead(static_cast<int>(&slot - slots.data()));
+  // Before anybody hears of it: whoever then ends since it did, on whichever host, has ended later.
+  if (events.dead) events.dead(slot_number(slot));
+  if (in_epoch(slot)) freeze(slot.local_rank);
 }
 
 // The order matters: the word, then the trouble that makes ranks look at the words, then the bells.
@@ -79,8 +80,9 @@ void HostMemory::Impl::freeze(int local_rank) {
   RankWords& mine = epoch->block().rank(local_rank);
   store->ended(local_rank);
   mine.dead.store(1, std::memory_order_release);
-  if (mine.left.load(std::memory_order_acquire) == 0)
-    raise_trouble(TroubleReason::kDeath, local_rank);
+  if (mine.left.load(std::memory_order_acquire) != 0) return;
+  raise_trouble(TroubleReason::kDeath, local_rank);
+  if (events.died) events.died(epoch->epoch(), members[static_cast<size_t>(local_rank)]);
 }
 
 bool HostMemory::Impl::others_live(int local_rank) const {
@@ -90,7 +92,7 @@ bool HostMemory::Impl::others_live(int local_rank) const {
         other.left.load(std::memory_order_acquire) == 0)
       return true;
   }
-  return false;
+  return anyone_elsewhere_lives();
 }
 
 void HostMemory::Impl::raise_trouble(TroubleReason reason, int local_rank) {
@@ -112,7 +114,8 @@ std::string HostMemory::Impl::trouble_text() const {
   if (reason == TroubleReason::kNone) return "the epoch is broken";
   if (reason == TroubleReason::kDeath) return who + " has died";
   if (reason == TroubleReason::kLostSocket) return who + " has closed its socket to the agent";
-  const char* text = epoch->block().rank(local_rank).reason;
+  const char* text = reason == TroubleReason::kElsewhere ? epoch->block().elsewhere
+                                                         : epoch->block().rank(local_rank).reason;
   return std::string(text, strnlen(text, sizeof RankWords::reason));
 }
 
@@ -122,15 +125,18 @@ void HostMemory::Impl::add_waited_in_vain(RankFacts& facts) const {
   const uint32_t word = epoch->block().reason.load(std::memory_order_acquire);
   const auto reason = static_cast<TroubleReason>(word & 0xff);
   const int waited = static_cast<int>(word >> 8);
+  if (reason == TroubleReason::kElsewhere && !elsewhere.heard.waited_for.empty()) {
+    facts.waited_in_vain = printable(elsewhere.heard.reason);
+    facts.waited_for = elsewhere.heard.waited_for;
+    return;
+  }
   if ((reason != TroubleReason::kTimeout && reason != TroubleReason::kLeft &&
        reason != TroubleReason::kEngineError) ||
       waited >= epoch->local_size())
     return;
   const RankWords& words = epoch->block().rank(waited);
   facts.waited_in_vain = printable({words.reason, strnlen(words.reason, sizeof words.reason)});
-  for (int k = 0; k < epoch->local_size(); ++k)
-    if ((words.missing[k / 64].load(std::memory_order_acquire) >> k % 64 & 1) != 0)
-      facts.waited_for.push_back(slots[static_cast<size_t>(members[static_cast<size_t>(k)])].rank);
+  facts.waited_for = missed_by(waited);
 }
 
 // Everybody is rung, asleep by the book or not: the publisher they wait for may be the dead one.
@@ -138,6 +144,8 @@ void HostMemory::Impl::ask() {
   store->broken(trouble_text());
   epoch->ring_all();
   questions->ask(Clock::now(), epoch->block().trouble.load(std::memory_order_acquire), answers());
+  tell_broken();
+  tell_quiet();
 }
 
 std::vector<Questions::Answer> HostMemory::Impl::answers() {
@@ -166,6 +174,7 @@ void HostMemory::Impl::look(TimePoint now) {
   if (!questions || !questions->next_look() || now < *questions->next_look()) return;
   const std::vector<Questions::Answer> all = answers();
   const Questions::Verdict verdict = questions->look(now, all);
+  tell_quiet();
   for (int i : verdict.give_up)
     if (Slot* slot = member(i)) give_up(*slot, all[static_cast<size_t>(i)].stopped);
   if (verdict.ask_again) {

@@ -49,8 +49,9 @@ void HostMemory::Impl::tell_who_wants() {
   if (!asked.empty() && events.epoch_wanted) events.epoch_wanted(asked, all);
 }
 
-void HostMemory::Impl::start_epoch(std::span<const EpochMember> wanted) {
-  check_epoch(wanted);
+void HostMemory::Impl::start_epoch(std::span<const EpochMember> wanted,
+                                   std::span<const int> its_started_as) {
+  check_epoch(wanted, its_started_as);
   const uint32_t number = wanted.front().world.epoch;
   for (Slot& slot : slots) slot.local_rank = -1;
   members.clear();
@@ -59,11 +60,15 @@ void HostMemory::Impl::start_epoch(std::span<const EpochMember> wanted) {
     Slot& slot = slots[static_cast<size_t>(one.slot)];
     slot.local_rank = one.world.local_rank;
     slot.epoch = number;
+    slot.links_asked.clear();
     members.push_back(one.slot);
     ranks.push_back(one.world.rank);
   }
   const int local_size = static_cast<int>(wanted.size());
-  epoch = std::make_unique<EpochMemory>(number, local_size, options.segment_bytes_max);
+  epoch = std::make_unique<EpochMemory>(number, local_size, wanted.front().world.size,
+                                        options.segment_bytes_max);
+  start_elsewhere(its_started_as);
+  write_hosts();
   store = std::make_unique<StoreService>(number, ranks,
                                          [this](int local_rank, const AgentMessage& answer) {
                                            const Slot* slot = member(local_rank);
@@ -81,20 +86,30 @@ void HostMemory::Impl::start_epoch(std::span<const EpochMember> wanted) {
 }
 
 // What comes from the launcher is believed only as far as this host can follow it.
-void HostMemory::Impl::check_epoch(std::span<const EpochMember> wanted) const {
+void HostMemory::Impl::check_epoch(std::span<const EpochMember> wanted,
+                                   std::span<const int> its_started_as) const {
   const auto refuse_it = [](const std::string& why) {
     throw Error(ErrorCode::kInternal, "an epoch cannot start on this host: " + why);
   };
   if (wanted.empty() || wanted.size() > static_cast<size_t>(kLocalRanksMax))
     refuse_it(std::to_string(wanted.size()) + " members");
   const uint32_t number = wanted.front().world.epoch;
+  const int size = wanted.front().world.size;
+  for (const EpochMember& one : wanted)
+    if (one.world.rank < 0 || one.world.rank >= size)
+      refuse_it("rank " + std::to_string(one.world.rank));
+  if (size < static_cast<int>(wanted.size()) || size > kWorldSizeMax)
+    refuse_it("a world of " + std::to_string(size));
+  if (!its_started_as.empty() && its_started_as.size() != static_cast<size_t>(size))
+    refuse_it(std::to_string(its_started_as.size()) + " ranks in a world of " +
+              std::to_string(size));
   if (number == 0 || (epoch && number <= epoch->epoch()))
     refuse_it("its number " + std::to_string(number) + " is not new");
   std::vector<bool> taken(slots.size());
   for (size_t i = 0; i < wanted.size(); ++i) {
     const auto at = static_cast<size_t>(wanted[i].slot);
     if (at >= slots.size() || taken[at] || wanted[i].world.local_rank != static_cast<int>(i) ||
-        wanted[i].world.epoch != number)
+        wanted[i].world.epoch != number || wanted[i].world.size != size)
       refuse_it("member " + std::to_string(i) + " does not fit");
     taken[at] = true;
   }
@@ -176,7 +191,10 @@ void HostMemory::started(int slot, pid_t pid) {
 
 void HostMemory::ended(int slot) { impl_->ended(slot); }
 
-void HostMemory::start_epoch(std::span<const EpochMember> members) { impl_->start_epoch(members); }
+void HostMemory::start_epoch(std::span<const EpochMember> members,
+                             std::span<const int> started_as) {
+  impl_->start_epoch(members, started_as);
+}
 
 void HostMemory::refuse_init(const std::string& text) { impl_->refuse_init(text); }
 
@@ -207,6 +225,14 @@ void HostMemory::look_for_debuggers() {
     impl_->clock.stand(JobClock::kDebugger, Clock::now());
   impl_->tell_clock();
   if (impl_->events.held) impl_->events.held(impl_->held);
+}
+
+void HostMemory::hold_elsewhere(bool any) {
+  if (any)
+    impl_->clock.stand(JobClock::kDebuggerElsewhere, Clock::now());
+  else
+    impl_->clock.go_on(JobClock::kDebuggerElsewhere, Clock::now());
+  impl_->tell_clock();
 }
 
 std::optional<TimePoint> HostMemory::deadline() const {

@@ -21,8 +21,10 @@
 
 #include "cli/agent/rank_facts.h"
 #include "cli/loop.h"
+#include "rendezvous/agent_socket.h"
 #include "rendezvous/world.h"
 #include "runtime/base/deadline.h"
+#include "runtime/base/unique_fd.h"
 
 namespace hvd {
 
@@ -48,6 +50,23 @@ struct Held {
   bool operator==(const Held&) const = default;
 };
 
+// A rank of this host asks for links to ranks of others, by their numbers in the epoch's world.
+struct LinksWanted {
+  int slot = 0;
+  uint32_t epoch = 0;
+  uint32_t id = 0;
+  int rank = 0;
+  std::vector<int> remote_ranks;
+};
+
+// Why an epoch broke, and for whom the rank whose words these are had waited in vain: ranks as they
+// were started.
+struct Breakage {
+  uint32_t epoch = 0;
+  std::string reason;
+  std::vector<int> waited_for;
+};
+
 // Called on the loop's thread, from inside the loop or a call of HostMemory. Any may be empty.
 struct HostMemoryEvents {
   // A process that speaks for the slot: the worker itself or something that it started.
@@ -55,13 +74,24 @@ struct HostMemoryEvents {
   // The slots that wait in init() for the next epoch, each time one more does; `all`: nobody else
   // lives on this host. The answer is start_epoch() or refuse_init().
   std::function<void(const std::vector<int>& slots, bool all)> epoch_wanted{};
-  // The death word is written: no task of the rank runs any more. Up to a second before it can be
-  // reaped.
+  // No task of the rank runs any more; next its death word is written. Up to a second before it can
+  // be reaped.
   std::function<void(int slot)> dead{};
   // These are held by debuggers now, with the processes that are; after each change.
   std::function<void(const std::vector<Held>&)> held{};
   // The rank did not answer and is killed now; why: what broke the epoch, and that of this rank.
   std::function<void(int slot, const std::string& why)> given_up{};
+  // The answer is give_links() or refuse_links(), now or later. Empty: refused.
+  std::function<void(const LinksWanted&)> links_wanted{};
+  // For the agents of the other hosts of the epoch, if it has any: a rank of this one died before
+  // it had left; a rank of the broken epoch touches nothing of it any more; something else than a
+  // death broke it here.
+  std::function<void(uint32_t epoch, int slot)> died{};
+  std::function<void(uint32_t epoch, int slot)> quiet{};
+  std::function<void(const Breakage&)> broken{};
+  // A question of such an epoch's Store; the answer is answer_store(). Empty: this host has its
+  // own.
+  std::function<void(int slot, const AgentMessage& question)> store_asked{};
   std::function<void(const std::string& text)> warn{};
 };
 
@@ -81,17 +111,35 @@ class HostMemory {
   void started(int slot, pid_t pid);
   void ended(int slot);
 
+  // Before start_epoch(): by rank of its world, the first rank of the host that rank is on. Without
+  // it all are on this one.
+  void know_hosts(std::vector<int> first_of_host);
   // Starts the epoch with these members of this host, in the order of their local ranks; all of
-  // them wait in init(). Its number is larger than any before.
-  void start_epoch(std::span<const EpochMember> members);
+  // them wait in init(). Its number is larger than any before. `started_as`: by rank of its world,
+  // the rank that each was started as; empty: the same.
+  void start_epoch(std::span<const EpochMember> members, std::span<const int> started_as = {});
   // init() of every waiting slot throws kTimeout with this text.
   void refuse_init(const std::string& text);
+
+  // The sockets in the order of `remote_ranks`. Dropped when the epoch or the rank is over.
+  void give_links(const LinksWanted& wanted, std::vector<UniqueFd> links);
+  void refuse_links(const LinksWanted& wanted, const std::string& why);
+
+  // What agents of other hosts have told of ranks of theirs, as those were started; dropped when it
+  // is of another epoch than the current one. Each death, and whatever broke the epoch there,
+  // breaks it here.
+  void hear_of_deaths(uint32_t epoch, std::span<const int> ranks);
+  void hear_of_quiet(uint32_t epoch, std::span<const int> ranks);
+  void hear_of_trouble(const Breakage& breakage);
+  // Dropped when the epoch or the rank is over.
+  void answer_store(int slot, const AgentMessage& answer);
 
   // While the job is suspended its clocks stand, those of questions and those of ranks.
   void suspend();
   void resume();
   // Looks which ranks a debugger holds: the clocks of time-outs stand as long as it holds any.
   void look_for_debuggers();
+  void hold_elsewhere(bool any);  // likewise, of other hosts' ranks
 
   // When tick() wants to be called next, and that call: both from the agent's loop, every turn.
   std::optional<TimePoint> deadline() const;

@@ -1,15 +1,17 @@
 // The state behind HostMemory, and the parts of its work: sockets and claims (host_claims.cc),
-// epochs and what ranks ask for (host_memory.cc), deaths and questions (host_deaths.cc).
+// epochs and what ranks ask for (host_memory.cc, host_links.cc), deaths and questions
+// (host_deaths.cc), and what is told to and heard of other hosts (host_elsewhere.cc).
 #pragma once
 
 #include <list>
+#include <set>
 
 #include "cli/agent/death_watch.h"
 #include "cli/agent/epoch_memory.h"
 #include "cli/agent/host_memory.h"
 #include "cli/agent/questions.h"
-#include "cli/agent/store_service.h"
 #include "rendezvous/agent_socket.h"
+#include "rendezvous/store_service.h"
 #include "runtime/base/error.h"
 #include "runtime/base/job_clock.h"
 #include "runtime/base/status_page.h"
@@ -37,8 +39,9 @@ struct HostMemory::Impl {
     bool asked = false;   // waits in init()
     int local_rank = -1;  // in the current epoch
     uint32_t epoch = 0;
-    bool dead = false;     // that process runs no more
-    std::string given_up;  // why, if it was
+    std::set<uint32_t> links_asked;  // for, in that epoch
+    bool dead = false;               // that process runs no more
+    std::string given_up;            // why, if it was
     bool stranded_others = false;
     bool left = false;
     std::string doing;  // frozen at its death
@@ -51,6 +54,15 @@ struct HostMemory::Impl {
       return !worker_ended || (speaks() && !dead);
     }
     StatusPage& status() const { return *static_cast<StatusPage*>(page.mapping.get()); }
+  };
+
+  // Of the current epoch, as far as it has ranks on other hosts.
+  struct Elsewhere {
+    std::vector<int> started_as;  // by rank of its world; empty: the same
+    std::vector<bool> here;       // by rank of its world: on this host
+    bool broken_told = false;
+    std::vector<bool> quiet_told;  // by local rank
+    Breakage heard;                // why it is broken, if that was heard first
   };
 
   Impl(Loop& loop, HostMemoryOptions options, HostMemoryEvents events);
@@ -79,17 +91,39 @@ struct HostMemory::Impl {
   // host_memory.cc
   void want_epoch(Slot& slot);
   void tell_who_wants();
-  void start_epoch(std::span<const EpochMember> members);
-  void check_epoch(std::span<const EpochMember> members) const;
+  void start_epoch(std::span<const EpochMember> members, std::span<const int> started_as);
+  void check_epoch(std::span<const EpochMember> members, std::span<const int> started_as) const;
   void greet(const EpochMember& member);
   void refuse_init(const std::string& text);
   void give_segment(Slot& slot, const AgentMessage& message);
+  void write_hosts();
+  void want_links(Slot& slot, const AgentMessage& message);
+  void refuse_links(const LinksWanted& wanted, const std::string& why);
+  int slot_number(const Slot& slot) const { return static_cast<int>(&slot - slots.data()); }
+  std::string objection_to_links(const Slot& slot, const LinksWanted& wanted) const;
+  void answer_links(const LinksWanted& wanted, AgentMessage answer, const Descriptors& links);
   void tell_clock() const;
   static pid_t held_process(const Slot& slot);
   // Null when another process has claimed its slot since.
   Slot* member(int local_rank);
   bool in_epoch(const Slot& slot) const { return epoch && slot.local_rank >= 0; }
   RankWords& words(const Slot& slot) const { return epoch->block().rank(slot.local_rank); }
+
+  // host_elsewhere.cc
+  void start_elsewhere(std::span<const int> started_as);
+  bool is_current(uint32_t number) const { return epoch && epoch->epoch() == number; }
+  bool anyone_elsewhere_lives() const;
+  int started_as(int rank) const;
+  std::vector<int> numbers_elsewhere(std::span<const int> started) const;
+  std::vector<int> missed_by(int local_rank) const;
+  void hear_of_deaths(std::span<const int> started);
+  void hear_of_quiet(std::span<const int> started);
+  void hear_of_trouble(const Breakage& breakage);
+  void break_elsewhere(const std::string& text);
+  void ask_store(Slot& slot, const AgentMessage& question);
+  void answer_store(const Slot& slot, const AgentMessage& answer);
+  void tell_broken();
+  void tell_quiet();
 
   // host_deaths.cc
   void ended(int slot);
@@ -119,7 +153,9 @@ struct HostMemory::Impl {
   std::optional<Questions> questions;
   std::vector<int> members;  // slots by local rank
   std::vector<int> ranks;    // in the job, by local rank
-  JobClock clock;            // the ranks see it; the Store's deadlines are its
+  Elsewhere elsewhere;
+  std::vector<int> first_of_host;  // of the next epoch
+  JobClock clock;                  // the ranks see it; the Store's deadlines are its
   bool suspended = false;
   std::vector<Held> held;             // as it was told last
   std::optional<TimePoint> next_try;  // of what the kernel refused for want of descriptors

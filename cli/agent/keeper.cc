@@ -116,7 +116,7 @@ Kept become_kept(int argc, char** argv, int control_fd) {
   pipe.write.reset();
   // The agent's channels are its alone: if we held them too, hvdrun would not see its end.
   dup2(null.get(), STDOUT_FILENO);
-  close(control_fd);
+  if (control_fd >= 0) close(control_fd);
   fault_point("keeper_started");
   keep(agent, child_ends);
 }

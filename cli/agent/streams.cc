@@ -11,8 +11,8 @@
 
 namespace hvd {
 
-OutputForwarder::OutputForwarder(Loop& loop, int output)
-    : loop_(loop), output_(output), header_(kFrameMagic) {
+OutputForwarder::OutputForwarder(Loop& loop, int output, std::string_view first_words)
+    : loop_(loop), output_(output), header_(first_words) {
   set_nonblocking(output_);
   fcntl(output_, F_SETPIPE_SZ, 1 << 20);
   loop_.watch(output_, EPOLLOUT | EPOLLONESHOT, [this](uint32_t events) {
@@ -162,15 +162,15 @@ void OutputForwarder::discard() {
   current_.reset();
 }
 
-StdinFeeder::StdinFeeder(Loop& loop, size_t readers, std::function<void(size_t)> taken)
-    : loop_(loop), taken_(std::move(taken)), expected_(readers) {}
+StdinFeeder::StdinFeeder(Loop& loop, std::function<void(size_t)> taken)
+    : loop_(loop), taken_(std::move(taken)) {}
 
 StdinFeeder::~StdinFeeder() {
   for (Reader& reader : readers_) close(reader);
 }
 
 void StdinFeeder::attach(UniqueFd pipe) {
-  if (expected_ > 0) --expected_;
+  if (expected_.value_or(0) > 0) --*expected_;
   readers_.emplace_back().pipe = std::move(pipe);
   write_all();
 }
@@ -219,7 +219,7 @@ void StdinFeeder::write_to(Reader& reader) {
 }
 
 void StdinFeeder::give_back() {
-  if (expected_ > 0 || pending_.empty()) return;
+  if (expected_ != 0u || pending_.empty()) return;
   size_t taken = pending_.size();
   for (const Reader& reader : readers_) taken = std::min(taken, reader.done);
   if (taken == 0) return;

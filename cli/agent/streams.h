@@ -21,7 +21,7 @@ namespace hvd {
 class OutputForwarder {
  public:
   // To this descriptor, kept by the caller and shared with nobody: it is made non-blocking.
-  OutputForwarder(Loop& loop, int output);
+  OutputForwarder(Loop& loop, int output, std::string_view first_words = kFrameMagic);
   void add(int rank, Stream stream, UniqueFd pipe);
   void on_deadline(TimePoint now);  // streams that have rested are looked at again
   std::optional<TimePoint> next_deadline() const;
@@ -72,12 +72,14 @@ class OutputForwarder {
 // Feeds stdin to its readers, one or all ranks; reports what every one has taken, which is the
 // credit to give back.
 //
-// Frames may come before the pipes do (in one read with the bootstrap): they wait, bounded by the
-// credit. With several readers the slowest one sets the pace.
+// Frames may come before the pipes do (in one read with the bootstrap, or long before a host's
+// ranks are to start): they wait, bounded by the credit. With several readers the slowest one sets
+// the pace.
 class StdinFeeder {
  public:
-  StdinFeeder(Loop& loop, size_t readers, std::function<void(size_t)> taken);
+  StdinFeeder(Loop& loop, std::function<void(size_t)> taken);
   ~StdinFeeder();
+  void expect(size_t readers) { expected_ = readers; }
   void attach(UniqueFd pipe);
   void expect_no_more();  // who is not attached by now never will be
   void feed(std::string_view bytes);
@@ -96,9 +98,9 @@ class StdinFeeder {
 
   Loop& loop_;
   const std::function<void(size_t)> taken_;
-  std::deque<Reader> readers_;  // a deque: handlers keep their addresses
-  size_t expected_;             // readers that are still to come
-  std::string pending_;         // what not all have taken; at most the credit window
+  std::deque<Reader> readers_;      // a deque: handlers keep their addresses
+  std::optional<size_t> expected_;  // readers that are still to come; nothing: not known yet
+  std::string pending_;             // what not all have taken; at most the credit window
   bool ending_ = false;
 };
 

@@ -33,8 +33,8 @@ std::vector<Setting> settings_of(const WorkerPlace& place) {
   all.emplace_back("WORLD_SIZE", text(world.size));
   all.emplace_back("LOCAL_RANK", text(world.local_rank));
   all.emplace_back("LOCAL_WORLD_SIZE", text(world.local_size));
-  all.emplace_back("GROUP_RANK", text(world.cross_rank));
-  all.emplace_back("GROUP_WORLD_SIZE", text(world.cross_size));
+  all.emplace_back("GROUP_RANK", text(place.group_rank));
+  all.emplace_back("GROUP_WORLD_SIZE", text(place.group_size));
   all.emplace_back("ROLE_RANK", text(world.rank));
   all.emplace_back("ROLE_WORLD_SIZE", text(world.size));
   all.emplace_back("TORCHELASTIC_RUN_ID", place.job);
@@ -68,13 +68,50 @@ bool is_of_place(std::string_view name) {
 
 std::vector<std::string> with_settings(std::span<const std::string> users,
                                        std::span<const EnvironmentSetting> settings) {
+  std::vector<std::string> entries;
+  for (const EnvironmentSetting& one : settings)
+    if (one.value && one.ranks.empty()) entries.push_back(one.name + "=" + *one.value);
+  return with_entries(users, entries);
+}
+
+std::vector<std::string> entries_of_rank(std::span<const EnvironmentSetting> settings, int rank) {
+  std::vector<std::string> entries;
+  for (const EnvironmentSetting& one : settings)
+    if (one.value && std::binary_search(one.ranks.begin(), one.ranks.end(), rank))
+      entries.push_back(one.name + "=" + *one.value);
+  return entries;
+}
+
+std::vector<std::string> with_entries(std::span<const std::string> users,
+                                      std::span<const std::string> entries) {
   std::vector<std::string> all(users.begin(), users.end());
-  for (const EnvironmentSetting& one : settings) {
-    if (!one.value) continue;
-    std::erase_if(all, [&](const std::string& entry) { return name_of(entry) == one.name; });
-    all.push_back(one.name + "=" + *one.value);
+  for (const std::string& one : entries) {
+    std::erase_if(all, [&](const std::string& entry) { return name_of(entry) == name_of(one); });
+    all.push_back(one);
   }
   return all;
+}
+
+std::span<const std::string_view> names_of_session() {
+  static constexpr std::string_view kNames[] = {"HOME",
+                                                "USER",
+                                                "LOGNAME",
+                                                "SHELL",
+                                                "HOSTNAME",
+                                                "TMPDIR",
+                                                "SSH_CLIENT",
+                                                "SSH_CONNECTION",
+                                                "SSH_TTY",
+                                                "SSH_AUTH_SOCK",
+                                                "SSH_AGENT_PID",
+                                                "DISPLAY",
+                                                "XAUTHORITY",
+                                                "WAYLAND_DISPLAY",
+                                                "DBUS_SESSION_BUS_ADDRESS",
+                                                "XDG_RUNTIME_DIR",
+                                                "XDG_SESSION_ID",
+                                                "XDG_SESSION_TYPE"};
+  return kNames;
 }
 
 std::vector<std::string> worker_environment(std::span<const std::string> users,
@@ -95,6 +132,10 @@ std::vector<std::string> worker_environment(std::span<const std::string> users,
     if (!is_set_in(users, name)) ours.emplace_back(name, std::move(value));
   };
   add_unless_set("PYTHONUNBUFFERED", "1");
+  if (!place.interface.empty()) {  // NCCL takes a name without "=" for the beginning of one
+    add_unless_set("NCCL_SOCKET_IFNAME", "=" + place.interface);
+    add_unless_set("GLOO_SOCKET_IFNAME", place.interface);
+  }
   if (place.threads_each > 0) add_unless_set("OMP_NUM_THREADS", std::to_string(place.threads_each));
 
   std::vector<std::string> all;

@@ -23,7 +23,9 @@ struct WorkerPlace {
   std::string agent_address;  // of the socket to the agent; empty: none
   std::string master_address;
   int master_port = 0;
-  int threads_each = 0;  // OMP_NUM_THREADS, unless the user set it; 0: leave it alone
+  int group_rank = 0, group_size = 1;  // of the host among those that have ranks
+  std::string interface = {};          // that reaches other hosts; empty: there are none
+  int threads_each = 0;                // OMP_NUM_THREADS, unless the user set it; 0: leave it alone
 };
 
 // "NAME=value" of the whole environment. `chosen` names were given on hvdrun's command line:
@@ -35,9 +37,19 @@ std::vector<std::string> worker_environment(std::span<const std::string> users,
 // Says where a worker stands (RANK, WORLD_SIZE, HVD_RANK, …): always ours, whatever the user sets.
 bool is_of_place(std::string_view name);
 
-// The user's environment with what -x says: NAME=V replaces, NAME alone changes nothing.
+// The user's environment with what -x says of all ranks: NAME=V replaces, NAME alone changes
+// nothing.
 std::vector<std::string> with_settings(std::span<const std::string> users,
                                        std::span<const EnvironmentSetting> settings);
+// What it says of this rank alone, "NAME=V" each.
+std::vector<std::string> entries_of_rank(std::span<const EnvironmentSetting> settings, int rank);
+// The later ones replace those of the same name.
+std::vector<std::string> with_entries(std::span<const std::string> users,
+                                      std::span<const std::string> entries);
+
+// What means something on the host alone where a session has it (HOME, TMPDIR, DISPLAY): ranks on
+// other hosts have it from there, unless -x names it.
+std::span<const std::string_view> names_of_session();
 
 // The value of NAME among "NAME=value" entries; the last one counts.
 std::string value_in(std::span<const std::string> entries, std::string_view name,

@@ -1,5 +1,6 @@
 #include "cli/agent/workers.h"
 
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include "cli/agent/worker_environment.h"
 #include "cli/messages.h"
 #include "cli/pipe.h"
+#include "runtime/base/env.h"
 #include "runtime/base/fault_point.h"
 #include "runtime/base/usable_cpus.h"
 
@@ -23,16 +25,19 @@ int threads_for_each(const std::vector<std::string>& users, int workers) {
   return std::max(1, usable_cpus() / std::max(1, workers));
 }
 
-bool holds_rank_0(const proto::StartWorkers& start) {
-  return std::any_of(start.worlds().begin(), start.worlds().end(),
-                     [](const proto::World& world) { return world.rank() == 0; });
+// The user's environment, with what is this host's own to say.
+std::vector<std::string> with_own(const proto::StartWorkers& start) {
+  std::vector<std::string> all(start.environment().begin(), start.environment().end());
+  for (const std::string& name : start.own())
+    if (const auto value = env::get(name.c_str())) all.push_back(name + "=" + *value);
+  return all;
 }
 
 int64_t nanoseconds(Clock::duration span) { return std::chrono::nanoseconds(span).count(); }
 
 }  // namespace
 
-Workers::Workers(Loop& loop, proto::StartWorkers start, std::string job,
+Workers::Workers(Loop& loop, proto::StartWorkers start, std::string job, int held_port,
                  std::function<std::string(int slot)> agent_address,
                  std::function<void(int rank)> ready)
     : loop_(loop),
@@ -40,15 +45,25 @@ Workers::Workers(Loop& loop, proto::StartWorkers start, std::string job,
       job_(std::move(job)),
       agent_address_(std::move(agent_address)),
       ready_(std::move(ready)),
-      users_environment_(start_.environment().begin(), start_.environment().end()),
+      users_environment_(with_own(start_)),
       chosen_(start_.chosen().begin(), start_.chosen().end()),
-      master_port_(holds_rank_0(start_) ? hold_port() : HeldPort{}),
-      path_(value_in(users_environment_, "PATH", kDefaultPath)),
+      master_port_(start_.master_port() > 0 ? start_.master_port() : held_port),
       threads_each_(threads_for_each(users_environment_, start_.worlds_size())),
       null_(open_null()),
       workers_(size_t(start_.worlds_size())) {
-  for (const proto::ResourceLimit& limit : start_.limits())
-    limits_.push_back({limit.resource(), {limit.soft(), limit.hard()}});
+  // As where hvdrun runs, as far as this host allows it.
+  for (const proto::ResourceLimit& limit : start_.limits()) {
+    rlimit here{};
+    getrlimit(__rlimit_resource_t(limit.resource()), &here);
+    limits_.push_back({limit.resource(),
+                       {std::min<rlim_t>(limit.soft(), here.rlim_max),
+                        std::min<rlim_t>(limit.hard(), here.rlim_max)}});
+    if (limit.soft() <= here.rlim_max) continue;
+    proto::ResourceLimit& lowered = *lowered_.Add();
+    lowered.set_resource(limit.resource());
+    lowered.set_soft(here.rlim_max);
+    lowered.set_hard(here.rlim_max);
+  }
   for (int i = 0; i < start_.worlds_size(); ++i)
     workers_[size_t(i)].world = from_proto(start_.worlds(i));
 }
@@ -58,10 +73,24 @@ std::vector<std::string> Workers::environment_of(int slot) const {
   place.world = workers_[size_t(slot)].world;
   place.job = job_;
   place.agent_address = agent_address_(slot);
-  place.master_address = "127.0.0.1";
-  place.master_port = master_port_.port;
+  place.group_rank = start_.group_rank();
+  place.group_size = start_.group_size();
+  place.master_address = start_.master_address();
+  place.master_port = master_port_;
+  place.interface = start_.interface();
   place.threads_each = threads_each_;
-  return worker_environment(users_environment_, chosen_, place);
+  const auto own = std::find_if(start_.of_ranks().begin(), start_.of_ranks().end(),
+                                [&](const auto& one) { return one.rank() == place.world.rank; });
+  if (own == start_.of_ranks().end()) return worker_environment(users_environment_, chosen_, place);
+  std::vector<std::string> chosen = chosen_;
+  for (const std::string& entry : own->entries())
+    chosen.push_back(entry.substr(0, entry.find('=')));
+  const std::vector<std::string> entries(own->entries().begin(), own->entries().end());
+  return worker_environment(with_entries(users_environment_, entries), chosen, place);
+}
+
+std::string Workers::describe_step(std::string step) const {
+  return step == "chdir" ? step + " to " + start_.directory() : step;
 }
 
 SpawnResult Workers::start_next() {
@@ -77,7 +106,7 @@ SpawnResult Workers::start_next() {
   entries.push_back(nullptr);
   SpawnOptions options;
   options.argv.assign(start_.argv().begin(), start_.argv().end());
-  options.path = path_;
+  options.path = value_in(environment, "PATH", kDefaultPath);
   options.environment = entries.data();
   options.directory = start_.directory().c_str();
   options.stdin_fd = with_stdin ? in.read.get() : null_.get();
@@ -90,7 +119,6 @@ SpawnResult Workers::start_next() {
   options.limits = limits_;
   options.ignored_signals = start_.ignored_signals();
   worker.started = Clock::now();
-  if (first_start_ == TimePoint{}) first_start_ = worker.started;
   SpawnResult result = spawn(options);
   if (result.pid == 0) return result;
   worker.pid = result.pid;
@@ -141,7 +169,7 @@ std::optional<proto::RankEnd> Workers::ended(pid_t pid, int status) {
   end.set_killed(WIFSIGNALED(status));
   end.set_status(WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
   end.set_run_ns(nanoseconds(worker.died - worker.started));
-  end.set_at_ns(nanoseconds(worker.died - first_start_));
+  end.set_at_clock_ns(nanoseconds(worker.died.time_since_epoch()));
   end.set_order(worker.death_order);
   end.set_batch(worker.death_batch);
   end.set_sent_signal(worker.sent_signal);

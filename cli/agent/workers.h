@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "cli/agent/held_port.h"
 #include "cli/loop.h"
 #include "cli/subprocess.h"
 #include "proto/rendezvous.pb.h"
@@ -34,12 +33,14 @@ class Workers {
  public:
   // `ready` is called when a worker's pidfd says that it has ended; then reap() it.
   // `agent_address` gives the HVD_AGENT of the worker in a slot of this host: its place in all().
-  Workers(Loop& loop, proto::StartWorkers start, std::string job,
+  // `held_port`: MASTER_PORT where the order names none; 0: there is none.
+  Workers(Loop& loop, proto::StartWorkers start, std::string job, int held_port,
           std::function<std::string(int slot)> agent_address, std::function<void(int rank)> ready);
 
   bool all_tried() const { return tried_ == workers_.size(); }
   Worker& next() { return workers_[tried_]; }
   SpawnResult start_next();
+  std::string describe_step(std::string step) const;  // of a start that failed
   void give_up_starting() { tried_ = workers_.size(); }
 
   // Both return the end once, when it is known.
@@ -58,6 +59,10 @@ class Workers {
   std::vector<Worker>& all() { return workers_; }
   int running() const { return int(running_by_pid_.size()); }
   int threads_each() const { return threads_each_; }
+  // Limits of the job that this host does not allow, and what they came to.
+  const google::protobuf::RepeatedPtrField<proto::ResourceLimit>& lowered() const {
+    return lowered_;
+  }
   proto::Stdin stdin_mode() const { return start_.stdin(); }
 
  private:
@@ -69,14 +74,13 @@ class Workers {
   const std::function<std::string(int slot)> agent_address_;
   const std::function<void(int rank)> ready_;
   const std::vector<std::string> users_environment_, chosen_;
-  const HeldPort master_port_;
-  const std::string path_;
+  const int master_port_;
   const int threads_each_;  // 0: the user chose
   std::vector<RlimitValue> limits_;
+  google::protobuf::RepeatedPtrField<proto::ResourceLimit> lowered_;
   UniqueFd null_;
   std::vector<Worker> workers_;  // in the order of their ranks
   std::map<pid_t, int> running_by_pid_;
-  TimePoint first_start_{};
   size_t tried_ = 0;
   int batch_ = 0, deaths_ = 0;
 };

@@ -1,7 +1,8 @@
 // Waiting for peers, and what follows when they differ, die or leave.
 #include <algorithm>
 
-#include "collectives/shared_memory/describe.h"
+#include "collectives/describe.h"
+#include "collectives/refusal.h"
 #include "collectives/shared_memory/shared_memory_communicator.h"
 #include "runtime/base/fault_point.h"
 #include "runtime/base/utf8.h"
@@ -49,12 +50,8 @@ void SharedMemoryCommunicator::notice_departure(int rank, uint64_t sequence) {
   if (name_.empty() && block_.rank(rank).left.load(kAcquire) == 0) return;
   if (block_.trouble.load(kAcquire) != 0) return;
   departure_noticed_ = true;
-  const std::string what =
-      name_.empty() ? "called shutdown()" : "let go of \"" + name_ + "\", or called shutdown(),";
-  raise_trouble(
-      peers_, TroubleReason::kLeft,
-      "rank " + std::to_string(world_rank(rank)) + " " + what + " while other ranks went on",
-      std::span(&rank, 1));
+  const int gone = world_rank(rank);
+  raise_trouble(peers_, TroubleReason::kLeft, departure_text(gone, name_), std::span(&gone, 1));
 }
 
 // All entries are here; whether they agree is in `stage`.
@@ -127,11 +124,7 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::refuse(Operation& opera
     if (!settled(cursor_.rank, words(cursor_.rank).told, operation.sequence)) return Step::kWait;
   compose_refusal(operation);
   operation.stage |= kRefusedHere;
-  new_segment_.reset();
-  if (operation.kind == OperationKind::kSegment && arena_.has(operation.segment)) {
-    arena_.segment(operation.segment)->give_back(0);  // a rank that did not ask keeps it there
-    arena_.remove(operation.segment);
-  }
+  NewSegment::undo(operation, arena_);
   return Step::kDone;
 }
 
@@ -146,37 +139,25 @@ bool SharedMemoryCommunicator::is_agreed(const Operation& operation) const {
 }
 
 void SharedMemoryCommunicator::tell(const Operation& operation) {
-  const std::string text = unable_.empty() || !is_agreed(operation) ? describe(operation) : unable_;
-  unable_.clear();
+  const std::string unable = new_segment_.take_unable();
+  const std::string text = unable.empty() || !is_agreed(operation) ? describe(operation) : unable;
   copy_text(mine().text, sizeof mine().text, text);
   last_told_ = operation.sequence;
   fault_point("collective_told");
   publish(mine().told, operation.sequence);
 }
 
-// Who cannot do it, or one side per different call, named by the lowest rank that made it.
 void SharedMemoryCommunicator::compose_refusal(Operation& operation) const {
-  constexpr size_t kSidesMax = 4;
   const bool agreed = operation.kind == OperationKind::kSegment && is_agreed(operation);
-  std::vector<std::pair<uint64_t, std::string>> sides;
-  std::string text;
-  for (int k = 0; k < size_ && sides.size() < kSidesMax; ++k) {
+  std::vector<Side> sides;
+  for (int k = 0; k < size_; ++k) {
     const bool told = words(k).told.load(kAcquire) >= operation.sequence;
-    std::pair side{lines(k, operation.sequence)[0].word.load(kAcquire),
-                   told ? std::string(words(k).text) : "something else, and died"};
-    const std::string rank = "rank " + std::to_string(world_rank(k));
-    if (agreed && entry(k, operation.sequence).place == Place::kUnable) {
-      operation.error = rank + ": " + side.second;
-      operation.code = ErrorCode::kUnavailable;
-      return;
-    }
-    if (std::find(sides.begin(), sides.end(), side) != sides.end()) continue;
-    text += (text.empty() ? "" : ", ") + rank + " called " + side.second;
-    sides.push_back(std::move(side));
+    sides.push_back({.rank = world_rank(k),
+                     .hash = lines(k, operation.sequence)[0].word.load(kAcquire),
+                     .unable = agreed && entry(k, operation.sequence).place == Place::kUnable,
+                     .text = told ? words(k).text : "something else, and died"});
   }
-  operation.disagreed = true;
-  operation.error = "ranks called different operations: " + text +
-                    "; every rank has to call the same operations in the same order";
+  set_refusal(operation, sides);
 }
 
 // Could anybody have begun to store results? For a small allreduce that takes all lines, for the
@@ -199,11 +180,12 @@ std::vector<int> SharedMemoryCommunicator::missing_ranks() const {
   if (sequence > entered_) {  // not even here: who still holds its slot?
     for (int k = 0; k < size_; ++k)
       if (k != me_ && words(k).done.load(kAcquire) + kOperationSlots < sequence)
-        missing.push_back(k);
+        missing.push_back(world_rank(k));
     return missing;
   }
   for (int k = 0; k < size_; ++k)
-    if (!reached(lines(k, sequence)[0].word.load(kAcquire), sequence)) missing.push_back(k);
+    if (!reached(lines(k, sequence)[0].word.load(kAcquire), sequence))
+      missing.push_back(world_rank(k));
   return missing;
 }
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "collectives/shared_memory/describe.h"
+#include "collectives/describe.h"
 #include "runtime/base/error.h"
 #include "runtime/base/fault_point.h"
 
@@ -109,8 +109,9 @@ bool SharedMemoryCommunicator::slot_is_free(uint64_t sequence) {
 SharedMemoryCommunicator::Step SharedMemoryCommunicator::enter(Operation& operation) {
   if (!slot_is_free(operation.sequence)) return Step::kWait;
   if (operation.kind == OperationKind::kSegment) {
-    const Step step = prepare_segment(operation);
-    if (step != Step::kDone) return step;
+    const NewSegment::Step step = new_segment_.prepare(operation, peers_, arena_);
+    if (step != NewSegment::Step::kDone)
+      return step == NewSegment::Step::kWait ? Step::kWait : Step::kMoved;
   }
   to_enter_ = operation.next;
   if (is_small(operation))
@@ -176,7 +177,7 @@ Place SharedMemoryCommunicator::place_of(Operation& operation) {
     case OperationKind::kBarrier:
       return Place::kNone;
     case OperationKind::kSegment:
-      return unable_.empty() ? Place::kNone : Place::kUnable;
+      return new_segment_.unable().empty() ? Place::kNone : Place::kUnable;
     case OperationKind::kBroadcast:
       if (operation.root != me_) return Place::kNone;
       break;
@@ -252,7 +253,10 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::work_on(Operation& oper
     case OperationKind::kAllgather:
       return allgather(operation);
     case OperationKind::kSegment:
-      return meet_segment(operation);
+      operation.stage |= kHasReaders;
+      return NewSegment::meet(operation, arena_, me_, size_, &cursor_.rank, &cursor_.at)
+                 ? Step::kDone
+                 : Step::kMoved;
     case OperationKind::kBarrier:
       break;
   }

@@ -10,7 +10,7 @@
 // later large allreduce, overlap the resolving of an earlier operation.
 //
 // Sources: shared_memory_communicator (order and stages), outcome (waiting for peers, refusing,
-// failing), allreduce, copies (broadcast and allgather), segments.
+// failing), allreduce, copies (broadcast and allgather).
 #pragma once
 
 #include <cstddef>
@@ -22,6 +22,7 @@
 #include "collectives/arena.h"
 #include "collectives/backends.h"
 #include "collectives/communicator.h"
+#include "collectives/new_segment.h"
 #include "collectives/peers.h"
 #include "collectives/reduce.h"
 #include "collectives/shared_memory/words.h"
@@ -58,7 +59,6 @@ class SharedMemoryCommunicator final : public Communicator {
     kRefusedHere = 8,
     kStagedData = 16,  // somebody's part comes in chunks: `done` is the commit word
     kHasReaders = 32,  // peers read this rank's tensor, or fault it in: it waits for them
-    kRequested = 64,   // kSegment: the agent was asked
   };
   // How far the operation under work has come. Reset with each.
   struct Cursor {
@@ -128,10 +128,6 @@ class SharedMemoryCommunicator final : public Communicator {
   bool take_piece(Operation& operation);
   const std::byte* part_of(const Operation& operation, const OperationEntry& said) const;
 
-  // segments.cc
-  Step prepare_segment(Operation& operation);
-  Step meet_segment(Operation& operation);
-
   CommunicatorWords& words(int rank) const { return *words_[static_cast<size_t>(rank)]; }
   CommunicatorWords& mine() const { return *words_[static_cast<size_t>(me_)]; }
   WordLine* lines(int rank, uint64_t sequence) const {
@@ -174,9 +170,7 @@ class SharedMemoryCommunicator final : public Communicator {
   uint64_t chunks_before_ = 0;  // of all earlier staged operations
   Cursor cursor_;
   bool closed_ = false, over_ = false, departure_noticed_ = false;
-  std::shared_ptr<Segment> new_segment_;  // being added
-  uint64_t populated_ = 0;                // bytes of it
-  std::string unable_;                    // why it cannot be
+  NewSegment new_segment_;
   // Filled anew for each operation, never allocated there.
   std::vector<std::byte> gathered_;  // small allreduce: everybody's data, kGatheredBytes each
   std::vector<const std::byte*> sources_;

@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "collectives/refusal.h"
+
 namespace hvd {
 
 inline constexpr uint64_t kOperationSlots = 8;  // operations that may be entered and not done with
@@ -71,7 +73,7 @@ struct alignas(64) CommunicatorWords {
   alignas(64) std::atomic<uint64_t> brought;  // chunks in my staging, over all operations
   alignas(64) std::atomic<uint64_t> summed;   // chunks of which I read, and wrote, my part
   alignas(64) std::atomic<uint64_t> told;     // the refused operation that `text` describes
-  char text[448];                             // zero-terminated
+  char text[kSideTextBytes];                  // zero-terminated
 };
 static_assert(sizeof(CommunicatorWords) % 64 == 0);
 

@@ -18,6 +18,7 @@
 namespace hvd {
 
 inline constexpr int kLocalRanksMax = 1024;
+inline constexpr int kWorldSizeMax = 1 << 20;
 
 // Who of a rank may sleep on a doorbell; bit numbers of RankWords::asleep.
 enum Sleeper : uint32_t { kCaller = 0, kEngineThread = 1 };
@@ -30,7 +31,9 @@ enum class TroubleReason : uint32_t {
   kTimeout,
   kEngineError,
   kLostSocket,
-  kLeft
+  kLeft,
+  kLostLink,
+  kElsewhere  // on another host: ControlBlock::elsewhere says what
 };
 
 // What the agent has to say of a rank of a broken epoch that did not answer it.
@@ -48,28 +51,58 @@ struct alignas(64) RankWords {
   pthread_mutex_t life;  // robust, process-shared, held by the rank's engine thread: the kernel
                          // marks its end early
   char reason[256];      // by the rank before it raises trouble: why; zero-terminated
-  std::atomic<uint64_t> missing[kLocalRanksMax / 64];  // by the rank, with `reason`: bit per local
-                                                       // rank that it waited for in vain
+};
+
+// What agents have told each other of a rank on another host; by the agent of this host. Those of
+// local ranks stay 0: their own words say it.
+struct FateWords {
+  std::atomic<uint32_t> dead;
+  std::atomic<uint32_t> quiet;
+  uint32_t host_first, host_ranks;  // of local ranks too: the first rank of its host, and how many
+                                    // there are. Constant
 };
 
 struct ControlBlock {
   static constexpr uint32_t kMagic = 0x68766442;  // "hvdB"
-  static constexpr uint32_t kVersion = 4;
+  static constexpr uint32_t kVersion = 6;
 
   uint32_t magic;
   uint32_t version;
   uint32_t epoch;
   uint32_t local_size;
+  uint32_t world_size;
   alignas(64) std::atomic<uint32_t> trouble;  // deaths, aborts, the agent's questions; != 0: the
                                               // epoch is broken. Only fetch_add
   std::atomic<uint32_t> reason;  // the first one: TroubleReason | local rank << 8, set once by
-                                 // compare-exchange from 0
+                                 // compare-exchange from 0. The agent gives local rank 0 for
+                                 // what broke elsewhere
   std::atomic<int64_t> clock;    // by the agent: JobClock's word
+  char elsewhere[256];           // by the agent before it gives kElsewhere; zero-terminated
 
   RankWords* ranks() { return reinterpret_cast<RankWords*>(this + 1); }
   RankWords& rank(int local_rank) { return ranks()[local_rank]; }
-  static size_t bytes(int local_size) {
-    return sizeof(ControlBlock) + sizeof(RankWords) * static_cast<size_t>(local_size);
+  // By rank of the world.
+  FateWords& fate(int rank) { return reinterpret_cast<FateWords*>(ranks() + local_size)[rank]; }
+  // A bit of `missed`, by the local rank with its `reason`: this rank of the world is to blame.
+  void miss(int local_rank, int rank) {
+    missed(local_rank, rank).fetch_or(uint64_t{1} << rank % 64, std::memory_order_release);
+  }
+  bool misses(int local_rank, int rank) {
+    return (missed(local_rank, rank).load(std::memory_order_acquire) >> rank % 64 & 1) != 0;
+  }
+  static size_t bytes(int local_size, int world_size) {
+    return sizeof(ControlBlock) + sizeof(RankWords) * static_cast<size_t>(local_size) +
+           sizeof(FateWords) * static_cast<size_t>(world_size) +
+           sizeof(uint64_t) * static_cast<size_t>(local_size) * missed_words(world_size);
+  }
+
+ private:
+  static size_t missed_words(int world_size) { return (static_cast<size_t>(world_size) + 63) / 64; }
+  std::atomic<uint64_t>& missed(int local_rank, int rank) {
+    const int all = static_cast<int>(world_size);
+    auto* words = reinterpret_cast<std::atomic<uint64_t>*>(&fate(0) + all);
+    return words[static_cast<size_t>(local_rank) * missed_words(all) +
+                 static_cast<size_t>(rank) / 64];
   }
 };
 
@@ -81,7 +114,8 @@ inline std::string given_up_text(int rank, GivenUp given_up) {
          " and was given up on";
 }
 
-static_assert(sizeof(ControlBlock) % 64 == 0 && sizeof(RankWords) % 64 == 0);
+static_assert(sizeof(ControlBlock) % 64 == 0 && sizeof(RankWords) % 64 == 0 &&
+              sizeof(FateWords) % sizeof(uint64_t) == 0);
 static_assert(std::atomic<uint32_t>::is_always_lock_free &&
               std::atomic<uint64_t>::is_always_lock_free);
 

@@ -21,6 +21,9 @@
 #include "runtime/base/mutex.h"
 
 namespace hvd::fault {
+
+std::atomic<bool> armed{false};
+
 namespace {
 
 // Every fault point there is, by the file that passes it.
@@ -30,12 +33,12 @@ constexpr const char* kFaultPoints[] = {
     // runtime/engine/
     "engine_submit", "engine_announce", "engine_log", "engine_start", "engine_seen",
     "engine_close", "engine_quiet", "engine_shutdown", "engine_left", "bucket_issue",
-    "bucket_finish",
+    "bucket_finish", "log_send", "log_message",
     // collectives/
     "segment_map", "segment_populate", "segment_request", "collective_entry", "collective_line",
     "collective_payload", "collective_entered", "collective_slice", "collective_sum",
     "collective_stage", "collective_copy", "collective_done", "collective_told",
-    "collective_closed",
+    "collective_closed", "link_post", "link_header", "link_piece",
     "keeper_before_fork",     // cli/agent/keeper
     "keeper_started",         // cli/agent/keeper
     "keeper_lease_lost",      // cli/agent/keeper
@@ -154,11 +157,8 @@ Specification parse(const std::string& text) {
   return {.name = name, .action = action, .passings = passings};
 }
 
-}  // namespace
-
-std::atomic<bool> armed{false};
-
-void arm(const char* specification) {
+// In one go: no other thread may pass before it is known who counts.
+void arm_for(std::optional<std::thread::id> only, const char* specification) {
   if (specification == nullptr) {  // what was counted so far is still written at exit
     armed = false;
     return;
@@ -167,7 +167,7 @@ void arm(const char* specification) {
   State& s = state();
   MutexLock lock(s.mutex);
   armed = true;
-  s.only.reset();
+  s.only = only;
   s.name = std::move(wanted.name);
   s.remaining = wanted.passings;
   s.action = std::move(wanted.action);
@@ -175,11 +175,11 @@ void arm(const char* specification) {
   if (!s.count_file.empty()) std::atexit(write_counts);
 }
 
-void arm_here(const char* specification) {
-  arm(specification);
-  MutexLock lock(state().mutex);
-  state().only = std::this_thread::get_id();
-}
+}  // namespace
+
+void arm(const char* specification) { arm_for(std::nullopt, specification); }
+
+void arm_here(const char* specification) { arm_for(std::this_thread::get_id(), specification); }
 
 void pass(const char* name) {
   State& s = state();

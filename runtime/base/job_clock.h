@@ -14,7 +14,7 @@ namespace hvd {
 
 class JobClock {
  public:
-  enum Reason : unsigned { kSuspended = 1, kDebugger = 2 };
+  enum Reason : unsigned { kSuspended = 1, kDebugger = 2, kDebuggerElsewhere = 4 };
 
   // Each reason counts once; the clock goes while there is none.
   void stand(Reason why, TimePoint now) {

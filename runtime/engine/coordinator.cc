@@ -7,10 +7,9 @@
 
 namespace hvd {
 
-Coordinator::Coordinator(int ranks, size_t names_max, int first_rank)
+Coordinator::Coordinator(int ranks, size_t names_max)
     : ranks_(static_cast<size_t>(ranks)),
       names_max_(names_max),
-      first_rank_(first_rank),
       phase_(ranks_, std::vector<uint64_t>((names_max + 63) / 64)) {}
 
 Coordinator::Name& Coordinator::name_of(const std::string& name) {
@@ -27,17 +26,15 @@ void Coordinator::announce(int rank, const Announcement& announcement) {
   ask(rank, name_of(announcement.name), &announcement);
 }
 
-void Coordinator::observe(int rank, std::span<const uint64_t> bits) {
-  auto& phase = phase_[static_cast<size_t>(rank)];
-  for (size_t word = 0; word < phase.size() && word < bits.size(); ++word) {
-    uint64_t flipped = bits[word] ^ phase[word];
-    for (phase[word] = bits[word]; flipped != 0; flipped &= flipped - 1) {
-      const size_t id = word * 64 + static_cast<size_t>(std::countr_zero(flipped));
-      if (id >= by_id_.size())
-        throw Error(ErrorCode::kInternal,
-                    "rank " + std::to_string(rank) + " flipped the bit of a name that has none");
-      ask(rank, *by_id_[id], nullptr);
-    }
+void Coordinator::observe(int rank, size_t word, uint64_t bits) {
+  uint64_t& phase = phase_[static_cast<size_t>(rank)].at(word);
+  uint64_t flipped = bits ^ phase;
+  for (phase = bits; flipped != 0; flipped &= flipped - 1) {
+    const size_t id = word * 64 + static_cast<size_t>(std::countr_zero(flipped));
+    if (id >= by_id_.size())
+      throw Error(ErrorCode::kInternal,
+                  "rank " + std::to_string(rank) + " flipped the bit of a name that has none");
+    ask(rank, *by_id_[id], nullptr);
   }
 }
 
@@ -45,8 +42,8 @@ void Coordinator::observe(int rank, std::span<const uint64_t> bits) {
 void Coordinator::ask(int rank, Name& name, const Announcement* announcement) {
   const auto who = static_cast<size_t>(rank);
   if (name.by_rank[who] != 0)
-    throw Error(ErrorCode::kInternal, "rank " + std::to_string(rank + first_rank_) +
-                                          " asked twice for \"" + name.name + "\"");
+    throw Error(ErrorCode::kInternal,
+                "rank " + std::to_string(rank) + " asked twice for \"" + name.name + "\"");
   name.by_rank[who] = 1;
   if (announcement != nullptr) {
     name.said.resize(ranks_, name.known);
@@ -85,8 +82,7 @@ LogEntry Coordinator::decide(Name& name) {
 
 std::string Coordinator::difference(const Name& name, size_t rank) const {
   auto side = [&](size_t r) {
-    return "rank " + std::to_string(static_cast<int>(r) + first_rank_) + " submitted " +
-           name.said[r].text;
+    return "rank " + std::to_string(r) + " submitted " + name.said[r].text;
   };
   return "\"" + name.name + "\" differs between ranks: " + side(0) + ", " + side(rank) +
          "; submit the same operation on all ranks";
@@ -98,7 +94,7 @@ std::vector<WaitingName> Coordinator::waiting() const {
     if (name->asked == 0 || static_cast<size_t>(name->asked) == ranks_) continue;
     WaitingName waiting{key, name->round, {}};
     for (size_t rank = 0; rank < ranks_; ++rank)
-      if (name->by_rank[rank] == 0) waiting.missing.push_back(static_cast<int>(rank) + first_rank_);
+      if (name->by_rank[rank] == 0) waiting.missing.push_back(static_cast<int>(rank));
     result.push_back(std::move(waiting));
   }
   return result;

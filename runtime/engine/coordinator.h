@@ -11,7 +11,6 @@
 #include <deque>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -48,15 +47,15 @@ struct WaitingName {
 
 class Coordinator {
  public:
-  // `first_rank`: what the first rank is called in texts.
-  Coordinator(int ranks, size_t names_max, int first_rank = 0);
+  Coordinator(int ranks, size_t names_max);
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
 
   // Throws kInternal when this rank already waits for that name: its end refuses that.
   void announce(int rank, const Announcement& announcement);
-  // The ready bits of `rank` as they are now. A bit that changed since the last look asks once.
-  void observe(int rank, std::span<const uint64_t> bits);
+  // A word of the ready bits of `rank` as it is now. A bit that changed since the last look asks
+  // once.
+  void observe(int rank, size_t word, uint64_t bits);
 
   // The next entry of the log, or nothing.
   std::optional<LogEntry> next();
@@ -87,7 +86,6 @@ class Coordinator {
 
   const size_t ranks_;
   const size_t names_max_;
-  const int first_rank_;
   std::unordered_map<std::string, std::unique_ptr<Name>> names_;
   std::vector<Name*> by_id_;
   std::vector<std::vector<uint64_t>> phase_;  // by rank: the bits as of the last look

@@ -31,7 +31,7 @@ std::string words_of(const BucketListSpec& spec) {
   return text;
 }
 
-// The bytes of every rank of this host; collective.
+// The bytes of every rank; collective.
 std::vector<std::string> gather(Engine::Parts& parts, const std::string& name, std::string mine) {
   std::vector<uint64_t> counts;
   std::string all;
@@ -65,17 +65,20 @@ std::unique_ptr<BucketList> EngineBucketList::make(const std::shared_ptr<Engine:
                 "the optimizer \"" + spec.name + "\" has no parameter to reduce");
   for (const BucketShape& bucket : spec.buckets) check_reduction(spec.reduction, bucket.type);
   const uint64_t layout_hash = compare_layouts(*parts, spec);
-  Offsets offsets = lay_out(spec, parts->peers->world().local_size);
+  Offsets offsets = lay_out(spec, parts->shape);
   // Others look at this rank's words for as long as they have theirs.
   auto segment = parts->add_segment(offsets.end, offsets.spares, offsets.homes);
   std::unique_ptr<EngineBucketList> list(
       new EngineBucketList(parts, spec, layout_hash, std::move(offsets), std::move(segment)));
+  // The segment is there on all ranks, so the list is made, also if the epoch has broken since: its
+  // first step fails then, like the others'.
   parts->progress.hold();
   parts->progress.add(*list->communicator_);
   parts->progress.add(*list);
-  // The segment is there on all ranks, so the list is made; its first step fails like the others'.
-  if (parts->progress.end().closed()) list->communicator_->close();
   parts->progress.leave();
+  // Who lets go of it before its first step says goodbye by its links, so they have to be there.
+  if (!parts->shape.one_host())
+    parts->meet_in(*list->communicator_, spec.name, parts->options.collective_timeout);
   return list;
 }
 
@@ -90,13 +93,12 @@ uint64_t EngineBucketList::compare_layouts(Engine::Parts& parts, const BucketLis
                                   [&](const std::string& one) { return one != hashes.front(); });
   if (other == hashes.end()) return hash;
 
-  const int local_rank = parts.peers->world().local_rank;
-  const int first_rank = parts.peers->world().rank - local_rank;
+  const int rank = parts.peers->world().rank;
   const auto second = static_cast<int>(other - hashes.begin());
   const std::vector<std::string> texts =
-      gather(parts, spec.name, local_rank == 0 || local_rank == second ? words : std::string());
-  const std::string difference = layout_difference(
-      {first_rank, texts.front()}, {first_rank + second, texts[static_cast<size_t>(second)]});
+      gather(parts, spec.name, rank == 0 || rank == second ? words : std::string());
+  const std::string difference =
+      layout_difference({0, texts.front()}, {second, texts[static_cast<size_t>(second)]});
   const bool strides = difference.find(" with strides ") != std::string::npos;
   throw Error(ErrorCode::kInvalidArgument,
               "the parameters of \"" + spec.name + "\" differ between ranks: " + difference +
@@ -104,12 +106,13 @@ uint64_t EngineBucketList::compare_layouts(Engine::Parts& parts, const BucketLis
                   (strides ? " (contiguous() undoes the strides that a checkpoint brought)" : ""));
 }
 
-EngineBucketList::Offsets EngineBucketList::lay_out(const BucketListSpec& spec, int ranks) {
+EngineBucketList::Offsets EngineBucketList::lay_out(const BucketListSpec& spec,
+                                                    const WorldShape& shape) {
   Offsets offsets;
-  offsets.control = rounded(communicator_bytes(false), 64);
-  const uint64_t control =
-      std::max(sizeof(Word) * static_cast<size_t>(ranks) + static_cast<size_t>(spec.parameters),
-               kPoisonBytes);
+  offsets.control = rounded(world_communicator_bytes(shape, false), 64);
+  const uint64_t control = std::max(
+      sizeof(Word) * static_cast<size_t>(shape.size()) + static_cast<size_t>(spec.parameters),
+      kPoisonBytes);
   offsets.homes = rounded(offsets.control + control, 4096);
   uint64_t bytes = 0;
   for (const BucketShape& bucket : spec.buckets) {
@@ -128,15 +131,17 @@ EngineBucketList::EngineBucketList(std::shared_ptr<Engine::Parts> parts, const B
       spec_(spec),
       offsets_(std::move(offsets)),
       segment_(std::move(segment)),
-      communicator_(make_communicator(*parts_->peers, parts_->arena,
-                                      {.segment = segment_->id(),
-                                       .offset = offsets_.words,
-                                       .seed = text_hash(spec_.name, layout_hash ^ segment_->id()),
-                                       .staging = false,
-                                       .disjoint = true,
-                                       .name = spec_.name})),
-      rank_(parts_->peers->world().local_rank),
-      size_(parts_->peers->world().local_size),
+      communicator_(
+          make_world_communicator(*parts_->peers, parts_->arena, parts_->shape,
+                                  {.segment = segment_->id(),
+                                   .offset = offsets_.words,
+                                   .links = parts_->use_links(),
+                                   .seed = text_hash(spec_.name, layout_hash ^ segment_->id()),
+                                   .staging = false,
+                                   .disjoint = true,
+                                   .name = spec_.name})),
+      rank_(parts_->peers->world().rank),
+      size_(parts_->peers->world().size),
       buckets_(std::make_unique<Bucket[]>(spec_.buckets.size())) {
   for (size_t i = 0; i < spec_.buckets.size(); ++i) {
     Operation& operation = buckets_[i].operation;
@@ -158,11 +163,12 @@ EngineBucketList::~EngineBucketList() {
   const bool in_step = issued_ > 0 && !progress.end().closed();
   const bool breaking = progress.end().broken() && !progress.over();
   progress.leave();
+  const int rank = parts_->peers->world().rank;
   if (in_step)
     raise_trouble(*parts_->peers, TroubleReason::kLeft,
-                  "rank " + std::to_string(parts_->peers->world().rank) + " let go of \"" +
-                      spec_.name + "\" in the middle of a step",
-                  std::span(&rank_, 1));
+                  "rank " + std::to_string(rank) + " let go of \"" + spec_.name +
+                      "\" in the middle of a step",
+                  std::span(&rank, 1));
   if (in_step || breaking) progress.wait_until_over();
   progress.hold();
   communicator_->close();
@@ -275,13 +281,13 @@ void EngineBucketList::run(Operation& operation) {
   };
   awaited.missing = [this] { return communicator_->missing_ranks(); };
   awaited.timeout = parts_->options.collective_timeout;
-  awaited.on_sleep = [this](TimePoint now) {
-    if (parts_->on_init_thread()) parts_->status.waiting(now);
-  };
+  const bool tells = parts_->on_init_thread();
+  if (tells) parts_->tell_of_waiting(awaited, operation, segment_->id());
   progress.hold();
   finishing_ = true;
   last_words_ = &operation;
   progress.wait_and_leave(awaited);
+  if (tells) parts_->done_waiting();
   if (operation.outcome.load(std::memory_order_acquire) != Outcome::kComplete)
     throw_failure(operation);
 }
@@ -327,10 +333,10 @@ StepVerdict EngineBucketList::read_control(const StepWord& word) {
     Word theirs;
     memcpy(&theirs, control() + sizeof(Word) * static_cast<size_t>(k), sizeof theirs);
     if (theirs.step != step() + 1)
-      throw Error(ErrorCode::kInternal,
-                  "\"" + spec_.name + "\": local rank " + std::to_string(rank_) + " ends step " +
-                      std::to_string(step() + 1) + ", local rank " + std::to_string(k) +
-                      " ends step " + std::to_string(theirs.step));
+      throw Error(ErrorCode::kInternal, "\"" + spec_.name + "\": rank " + std::to_string(rank_) +
+                                            " ends step " + std::to_string(step() + 1) + ", rank " +
+                                            std::to_string(k) + " ends step " +
+                                            std::to_string(theirs.step));
     verdict.additions.push_back(theirs.additions);
     if (theirs.poisoned != 0 && poisoned < 0) poisoned = k;
   }
@@ -353,8 +359,7 @@ std::string EngineBucketList::exchange_poison(int poisoned_rank, const std::stri
   exchange.reduction.op = ReduceOp::kMax;
   exchange.name = spec_.name;
   run(exchange);
-  const int first_rank = parts_->peers->world().rank - rank_;
-  return "rank " + std::to_string(first_rank + poisoned_rank) + ": " +
+  return "rank " + std::to_string(poisoned_rank) + ": " +
          std::string(text, strnlen(text, kPoisonBytes));
 }
 

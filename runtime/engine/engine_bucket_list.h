@@ -54,7 +54,7 @@ class EngineBucketList final : public BucketList, private Feed {
 
   EngineBucketList(std::shared_ptr<Engine::Parts> parts, const BucketListSpec& spec,
                    uint64_t layout_hash, Offsets offsets, std::shared_ptr<Segment> segment);
-  static Offsets lay_out(const BucketListSpec& spec, int ranks);
+  static Offsets lay_out(const BucketListSpec& spec, const WorldShape& shape);
   static uint64_t compare_layouts(Engine::Parts& parts, const BucketListSpec& spec);
 
   bool feed() override;

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <new>
 
-#include "collectives/shared_memory/describe.h"
+#include "collectives/describe.h"
 #include "runtime/base/error.h"
 #include "runtime/base/fault_point.h"
 #include "runtime/engine/outcome.h"
@@ -15,30 +15,29 @@ namespace {
 
 constexpr int kTriesBeforeLooking = 64;  // a few microseconds: a small operation needs no more
 
-// Takes the first segment, which is there before any communicator, when the agent has made it.
-class FirstSegment final : public Feed {
+// Takes something that the agent was asked for, once it is there.
+class Arrival final : public Feed {
  public:
-  explicit FirstSegment(Peers& peers) : peers_(peers) {}
+  explicit Arrival(std::function<bool()> take) : take_(std::move(take)) {}
 
   bool feed() override {
     if (done) return false;
     try {
-      pieces = peers_.take_segment(0);
+      done = take_();
     } catch (...) {
       error = std::current_exception();
+      done = true;
     }
-    done = pieces || error;
     return done;
   }
   bool waiting() const override { return !done; }
   void epoch_over() override { done = true; }
 
-  std::optional<std::vector<UniqueFd>> pieces;
   std::exception_ptr error;
   std::atomic<bool> done{false};
 
  private:
-  Peers& peers_;
+  const std::function<bool()> take_;
 };
 
 void warn_on_standard_error(const std::string& text) {
@@ -50,6 +49,25 @@ ProgressOptions progress_options(const EngineOptions& options) {
           options.warn ? options.warn : warn_on_standard_error};
 }
 
+// As the agents have agreed on it.
+WorldShape shape_of(Peers& peers) {
+  const World& world = peers.world();
+  if (world.size == world.local_size) return {{{0, world.size}}};
+  if (!peers.gives_links())
+    throw Error(ErrorCode::kUnsupported,
+                "ranks on several hosts are not supported yet; start all on one");
+  std::vector<HostRanks> hosts;
+  for (int rank = 0; rank < world.size; ++rank) {
+    const FateWords& words = peers.block().fate(rank);
+    hosts.push_back({static_cast<int>(words.host_first), static_cast<int>(words.host_ranks)});
+  }
+  WorldShape shape = WorldShape::of(hosts);
+  if (hosts[static_cast<size_t>(world.rank)] !=
+      HostRanks{world.rank - world.local_rank, world.local_size})
+    throw Error(ErrorCode::kInternal, "the control block's hosts are not those of this epoch");
+  return shape;
+}
+
 uint64_t rounded(uint64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 
 }  // namespace
@@ -58,11 +76,8 @@ Engine::Parts::Parts(std::unique_ptr<Peers> its_peers, const EngineOptions& its_
     : options(its_options),
       peers(std::move(its_peers)),
       progress(*peers, progress_options(options)),
-      status(peers->status_page()) {
-  const World& world = peers->world();
-  if (world.size != world.local_size)
-    throw Error(ErrorCode::kUnsupported,
-                "ranks on several hosts are not supported yet; start all on one");
+      status(peers->status_page()),
+      shape(shape_of(*peers)) {
   const ControlBlock& block = peers->block();
   HVD_CHECK(block.magic == ControlBlock::kMagic && block.version == ControlBlock::kVersion,
             "agent and library are not of one version");
@@ -75,12 +90,11 @@ void Engine::Parts::start() {
     progress.start_engine_thread();
     meet();
   } catch (const std::exception& error) {
-    const int me = peers->world().local_rank;
+    const int me = peers->world().rank;
     const bool by_others = dynamic_cast<const CommFailure*>(&error) != nullptr;
-    raise_trouble(
-        *peers, TroubleReason::kEngineError,
-        "rank " + std::to_string(peers->world().rank) + " could not start: " + error.what(),
-        std::span(&me, by_others ? 0 : 1));
+    raise_trouble(*peers, TroubleReason::kEngineError,
+                  "rank " + std::to_string(me) + " could not start: " + error.what(),
+                  std::span(&me, by_others ? 0 : 1));
     go_quiet();
     progress.stop_engine_thread();
     state = State::kLeft;
@@ -92,16 +106,20 @@ void Engine::Parts::start() {
 // One segment holds what has to be there before there is a program order: the words of both
 // communicators and of the log.
 void Engine::Parts::meet() {
-  const uint64_t communicator = rounded(communicator_bytes(true));
+  const uint64_t communicator = rounded(world_communicator_bytes(shape, true));
   const std::shared_ptr<Segment> segment =
       take_first_segment(2 * communicator + rounded(sizeof(LogWords)));
+  const HostLogWords words(segment, 2 * communicator);
   progress.hold();
   const bool closed = progress.end().closed();
   if (!closed) {
     arena.add(segment);
-    program = make_communicator(*peers, arena, {.segment = 0, .offset = 0, .seed = 1});
-    log = make_communicator(*peers, arena, {.segment = 0, .offset = communicator, .seed = 2});
-    negotiation = std::make_unique<Negotiation>(progress, *peers, *log, segment, 2 * communicator,
+    program = make_world_communicator(*peers, arena, shape,
+                                      {.segment = 0, .offset = 0, .links = use_links(), .seed = 1});
+    log = make_world_communicator(
+        *peers, arena, shape,
+        {.segment = 0, .offset = communicator, .links = use_links(), .seed = 2});
+    negotiation = std::make_unique<Negotiation>(progress, *peers, *log, words, shape, links_made++,
                                                 status, options.collective_timeout);
     progress.add(*program);
     progress.add(*log);
@@ -111,7 +129,31 @@ void Engine::Parts::meet() {
   Operation everybody;
   everybody.name = "init()";
   if (!closed) run(everybody, options.start_timeout);
-  if (!closed && everybody.outcome == Outcome::kComplete) return;
+  expect_met(everybody.outcome);
+  if (!shape.one_host()) {  // the links of the log, and of its communicator
+    wait_for_agent([this] { return negotiation->linked(); });
+    expect_met(meet_in(*log, "init()", options.start_timeout));
+  }
+  met_ = true;
+}
+
+Outcome Engine::Parts::meet_in(Communicator& communicator, std::string_view name,
+                               std::chrono::milliseconds timeout) {
+  Operation everybody;
+  everybody.name = name;
+  progress.hold();
+  communicator.start(everybody);
+  Awaited awaited;
+  awaited.operation = &everybody;
+  awaited.what = [name] { return std::string(name); };
+  awaited.missing = [&] { return communicator.missing_ranks(); };
+  awaited.timeout = timeout;
+  progress.wait_and_leave(awaited);
+  return everybody.outcome.load(std::memory_order_acquire);
+}
+
+void Engine::Parts::expect_met(Outcome outcome) {
+  if (outcome == Outcome::kComplete) return;
   progress.wait_until_over();
   peers->status_page().told.store(1, std::memory_order_relaxed);
   const EpochEnd& end = progress.end();
@@ -121,24 +163,32 @@ void Engine::Parts::meet() {
 }
 
 std::shared_ptr<Segment> Engine::Parts::take_first_segment(uint64_t bytes) {
-  FirstSegment first(*peers);
+  std::optional<std::vector<UniqueFd>> pieces;
   peers->request_segment(segments_made++, bytes);
+  wait_for_agent([&] {
+    pieces = peers->take_segment(0);
+    return pieces.has_value();
+  });
+  if (!pieces) return nullptr;  // the epoch is over already
+  return std::make_shared<Segment>(0, std::move(*pieces), bytes, peers->world().local_rank, bytes);
+}
+
+// Until `take` returns true, or the epoch is over.
+void Engine::Parts::wait_for_agent(std::function<bool()> take) {
+  Arrival arrival(std::move(take));
   progress.hold();
-  progress.add(first);
+  progress.add(arrival);
   progress.watch_agent(true);
   Awaited awaited;
-  awaited.flag = &first.done;
+  awaited.flag = &arrival.done;
   awaited.what = [] { return std::string("init()"); };
   awaited.timeout = options.start_timeout;
   progress.wait_and_leave(awaited);
   progress.hold();
   progress.watch_agent(false);
-  progress.remove(first);
+  progress.remove(arrival);
   progress.leave();
-  if (first.error) std::rethrow_exception(first.error);
-  if (!first.pieces) return nullptr;  // the epoch is over already
-  return std::make_shared<Segment>(0, std::move(*first.pieces), bytes, peers->world().local_rank,
-                                   bytes);
+  if (arrival.error) std::rethrow_exception(arrival.error);
 }
 
 void Engine::Parts::throw_not_running() const {
@@ -179,25 +229,39 @@ void Engine::Parts::run(Operation& operation, std::chrono::milliseconds timeout)
 }
 
 void Engine::Parts::wait_for(Operation& operation, std::chrono::milliseconds timeout) {
-  bool called = false;
   Awaited awaited;
   awaited.operation = &operation;
   awaited.what = [&operation] { return describe(operation); };
   awaited.missing = [this] { return program->missing_ranks(); };
   awaited.timeout = timeout;
-  awaited.on_sleep = [&](TimePoint now) {
-    status.waiting(now);
-    negotiation->set_calling(operation.name);
-    called = true;
-  };
+  tell_of_waiting(awaited, operation, 0);
   const bool segment = operation.kind == OperationKind::kSegment;
   if (segment) progress.watch_agent(true);
   progress.wait_and_leave(awaited);
-  if (called) negotiation->set_calling({});
+  done_waiting();
   if (!segment) return;
   progress.hold();
   progress.watch_agent(false);
   progress.leave();
+}
+
+void Engine::Parts::tell_of_waiting(Awaited& awaited, const Operation& operation,
+                                    uint64_t communicator) {
+  awaited.on_sleep = [this, &awaited, &operation, communicator](TimePoint now) {
+    status.waiting(now);
+    // On one host a list's ranks see for themselves who is missing.
+    const bool tells = communicator == 0 || !shape.one_host();
+    if (tells && !std::exchange(told_of_waiting_, true))
+      negotiation->say_waiting(communicator == 0 ? operation.name : std::string_view(),
+                               mix_hash(mix_hash(1, communicator), operation.sequence) | 1,
+                               awaited.what);
+  };
+  if (met_ && !shape.one_host())
+    awaited.told_by_other = [this] { return negotiation->ask_who_is_missing_in_call(); };
+}
+
+void Engine::Parts::done_waiting() {
+  if (std::exchange(told_of_waiting_, false)) negotiation->say_done();
 }
 
 std::shared_ptr<Segment> Engine::Parts::add_segment(uint64_t bytes, uint64_t populate_bytes,
@@ -228,6 +292,7 @@ void Engine::Parts::go_quiet() {
   };
   progress.wait_and_leave(drained);
   progress.hold();
+  if (negotiation && !progress.end().broken() && peers->block().trouble == 0) negotiation->leave();
   progress.end().close(progress.communicators());
   Awaited quiet;
   quiet.what = drained.what;

@@ -3,8 +3,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include "collectives/arena.h"
 #include "collectives/backends.h"
@@ -31,11 +33,23 @@ struct Engine::Parts {
   void run(Operation& operation, std::chrono::milliseconds timeout);
   // The same, and throws it.
   void run_or_throw(Operation& operation);
+  // A barrier of a new communicator: afterwards its links are there on all ranks. Otherwise the
+  // epoch is over.
+  Outcome meet_in(Communicator& communicator, std::string_view name,
+                  std::chrono::milliseconds timeout);
+  // For an Awaited of the init thread: while it sleeps, its wait for this operation of that
+  // communicator (0: the program's) is known to others. Afterwards done_waiting().
+  void tell_of_waiting(Awaited& awaited, const Operation& operation, uint64_t communicator);
+  void done_waiting();
   // When its last user lets go, the own piece's pages but the first `kept_bytes` go back to the
   // machine. Peers touch them only in operations that this rank entered with them, and those are
   // over by then; addresses stay until the epoch's end, since peers may use theirs.
   std::shared_ptr<Segment> add_segment(uint64_t bytes, uint64_t populate_bytes,
                                        uint64_t kept_bytes);
+  // Numbers for the links of the next communicator of all ranks: the first one.
+  uint32_t use_links() {
+    return std::exchange(links_made, links_made + world_communicator_links(shape));
+  }
   // Closes, does its part, goes quiet; on a broken epoch returns once it is over.
   void go_quiet();
   bool on_init_thread() const { return std::this_thread::get_id() == init_thread; }
@@ -47,16 +61,21 @@ struct Engine::Parts {
   Arena arena;  // guarded by the progress token
   Progress progress;
   StatusWriter status;  // the init thread's
+  WorldShape shape;     // once this rank has met the others
   std::unique_ptr<Communicator> program, log;
   std::unique_ptr<Negotiation> negotiation;
-  uint64_t calls = 0;          // of run()
-  uint32_t segments_made = 0;  // numbers used up
+  uint64_t calls = 0;                          // of run()
+  uint32_t segments_made = 0, links_made = 0;  // numbers used up
 
  private:
   [[noreturn]] void throw_not_running() const;
+  bool met_ = false, told_of_waiting_ = false;  // the init thread's
+
   void wait_for(Operation& operation, std::chrono::milliseconds timeout);
-  std::shared_ptr<Segment> take_first_segment(uint64_t bytes);
   void meet();
+  void expect_met(Outcome outcome);
+  std::shared_ptr<Segment> take_first_segment(uint64_t bytes);
+  void wait_for_agent(std::function<bool()> take);
 };
 
 }  // namespace hvd

@@ -47,6 +47,11 @@ void EpochEnd::close(std::span<Communicator* const> communicators) {
   ring_sleepers(peers_);
 }
 
+void EpochEnd::take_in(Communicator& communicator) {
+  if (closed_) communicator.close();
+  if (over_) communicator.fail_rest();
+}
+
 void EpochEnd::publish_left() {
   fault_point("engine_left");
   block_.rank(peers_.world().local_rank).left.store(1, std::memory_order_release);
@@ -75,11 +80,6 @@ TroubleReason EpochEnd::reason_kind() const {
   return static_cast<TroubleReason>(block_.reason.load(std::memory_order_acquire) & 0xff);
 }
 
-bool EpochEnd::caused_here() const {
-  const uint32_t word = block_.reason.load(std::memory_order_acquire);
-  return word != 0 && static_cast<int>(word >> 8) == peers_.world().local_rank;
-}
-
 std::string EpochEnd::reason() const {
   std::string text = first_reason();
   for (int k = 0; k < peers_.world().local_size; ++k)
@@ -102,8 +102,10 @@ std::string EpochEnd::first_reason() const {
   }
   if (kind == TroubleReason::kLostSocket)
     return "rank " + std::to_string(world_rank(who)) + " lost its connection to the host's agent";
-  const char* text = block_.rank(who).reason;
-  return text[0] != 0 ? std::string(text, strnlen(text, sizeof block_.rank(who).reason))
+  const bool elsewhere = kind == TroubleReason::kElsewhere;
+  const char* text = elsewhere ? block_.elsewhere : block_.rank(who).reason;
+  static_assert(sizeof block_.elsewhere == sizeof block_.rank(who).reason);
+  return text[0] != 0 ? std::string(text, strnlen(text, sizeof block_.elsewhere))
                       : "rank " + std::to_string(world_rank(who)) + " broke the epoch off";
 }
 

@@ -36,6 +36,9 @@ class EpochEnd {
 
   // Closes without trouble: this rank enters nothing more. quiet() follows by advance().
   void close(std::span<Communicator* const> communicators);
+  // One that the steps before this have not met, since it was being made: closed, and failed, as
+  // the others are.
+  void take_in(Communicator& communicator);
   // After quiet(): shutdown() was called here.
   void publish_left();
   // A rank that has called shutdown(), or -1.
@@ -45,7 +48,6 @@ class EpochEnd {
   // thread.
   std::string reason() const;
   TroubleReason reason_kind() const;
-  bool caused_here() const;
 
  private:
   bool others_gone() const;

@@ -1,6 +1,9 @@
 // Gives a communicator its next operations, in its order. Driven by whoever makes progress.
 #pragma once
 
+#include <poll.h>
+
+#include <chrono>
 #include <vector>
 
 #include "runtime/engine/coordinator.h"
@@ -16,6 +19,10 @@ class Feed {
   virtual bool feed() = 0;
   // Something was asked for here and is not finished: somebody has to keep moving it.
   virtual bool waiting() const = 0;
+  // For who goes to sleep: as Communicator::watch().
+  virtual std::chrono::milliseconds watch(std::vector<pollfd>& /*descriptors*/) const {
+    return std::chrono::milliseconds::max();
+  }
   // Nobody touches this epoch any more: what is still waiting fails.
   virtual void epoch_over() = 0;
 

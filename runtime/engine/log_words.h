@@ -1,16 +1,50 @@
 // What one rank shares with the others about the log; lies in every rank's piece of a segment.
 //
-// Each word has one writer, the rank whose piece it is; `logged`, `consumed` and `log` are used in
-// the coordinator's piece only. All zero at first.
+// Each word has one writer, the rank whose piece it is; `logged`, `left_elsewhere`, `consumed` and
+// `log` are used in local rank 0's piece only. All zero at first.
 #pragma once
 
+#include <string.h>
+
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <utility>
 
+#include "collectives/arena.h"
 #include "runtime/base/control_block.h"
+#include "runtime/base/utf8.h"
 
 namespace hvd {
+
+// A text that is read while it may be written: what comes then is some text.
+class SharedText {
+ public:
+  void store(const std::string& text) {
+    std::array<char, sizeof words_> bytes{};
+    copy_text(bytes.data(), bytes.size(), text);
+    for (size_t i = 0; i < std::size(words_); ++i) {
+      uint64_t word;
+      memcpy(&word, bytes.data() + 8 * i, sizeof word);
+      words_[i].store(word, std::memory_order_relaxed);
+    }
+  }
+  std::string load() const {
+    std::array<char, sizeof words_ + 1> bytes{};
+    for (size_t i = 0; i < std::size(words_); ++i) {
+      const uint64_t word = words_[i].load(std::memory_order_relaxed);
+      memcpy(bytes.data() + 8 * i, &word, sizeof word);
+    }
+    return bytes.data();
+  }
+
+ private:
+  std::atomic<uint64_t> words_[32];
+};
 
 struct LogWords {
   static constexpr size_t kNamesMax = 1024;     // names that have a bit
@@ -36,17 +70,36 @@ struct LogWords {
   std::atomic<uint64_t> announced;              // announcements written
   std::atomic<uint64_t> ready[kNamesMax / 64];  // a bit flips with every submission of its name
   alignas(64) std::atomic<uint64_t> read;       // log entries this rank has acted on
-  // Hash of the name of the synchronous call in which this rank's init thread has been waiting for
-  // a while, or 0.
+  // What this rank's init thread has been waiting in for a while, a call or the end of a step: hash
+  // of its name; which one, by a number that all ranks have for it; in words. 0: nothing.
   alignas(64) std::atomic<uint64_t> calling;
+  std::atomic<uint64_t> waits_in;
+  SharedText waits_for;
   // Hash of a name that this rank has waited for too long and that is not in the log, or 0; and how
   // long. The coordinator, which alone knows who is missing, ends the wait.
   std::atomic<uint64_t> overdue, overdue_ms;
+  std::atomic<uint64_t> overdue_call;  // the same of a call between hosts: its number
 
-  alignas(64) std::atomic<uint64_t> logged;                    // entries appended
+  alignas(64) std::atomic<uint64_t> logged;  // entries appended
+  std::atomic<uint32_t> left_elsewhere;  // 1 + a rank of another host that called shutdown(), or 0
   alignas(64) std::atomic<uint64_t> consumed[kLocalRanksMax];  // by rank: announcements read
   Announcement announcements[kAnnouncements];
   Entry log[kEntries];
+};
+
+// Those of all ranks of this host.
+class HostLogWords {
+ public:
+  HostLogWords(std::shared_ptr<Segment> segment, uint64_t offset)
+      : segment_(std::move(segment)), offset_(offset) {}
+
+  LogWords& of(int local_rank) const {
+    return *reinterpret_cast<LogWords*>(segment_->at(local_rank) + offset_);
+  }
+
+ private:
+  std::shared_ptr<Segment> segment_;
+  uint64_t offset_;
 };
 
 }  // namespace hvd

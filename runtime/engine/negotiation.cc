@@ -1,11 +1,10 @@
-// Submissions, the rank's reading of the log, and their completion; the coordinator's half is in
-// negotiation_coordinator.cc.
+// Submissions, the rank's reading of the log, and their completion.
 #include "runtime/engine/negotiation.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "collectives/shared_memory/describe.h"
+#include "collectives/describe.h"
 #include "runtime/base/error.h"
 #include "runtime/base/fault_point.h"
 #include "runtime/base/utf8.h"
@@ -79,23 +78,18 @@ class Negotiation::Pending final : public Work {
 };
 
 Negotiation::Negotiation(Progress& progress, Peers& peers, Communicator& communicator,
-                         std::shared_ptr<Segment> segment, uint64_t offset, StatusWriter& status,
-                         std::chrono::milliseconds collective_timeout)
+                         HostLogWords words, const WorldShape& shape, uint32_t links,
+                         StatusWriter& status, std::chrono::milliseconds collective_timeout)
     : progress_(progress),
       peers_(peers),
       communicator_(communicator),
-      segment_(std::move(segment)),
-      offset_(offset),
+      words_(std::move(words)),
       me_(peers.world().local_rank),
-      size_(peers.world().local_size),
-      first_rank_(peers.world().rank - me_),
+      one_host_(shape.one_host()),
       status_(status),
-      collective_timeout_(collective_timeout) {
-  if (me_ != 0) return;
-  coordinator_ = std::make_unique<Coordinator>(size_, LogWords::kNamesMax, first_rank_);
-  changes_seen_.resize(static_cast<size_t>(size_));
-  consumed_.resize(static_cast<size_t>(size_));
-}
+      collective_timeout_(collective_timeout),
+      leader_(me_ == 0 ? std::make_unique<LogLeader>(progress, peers, words_, shape, links)
+                       : nullptr) {}
 
 Negotiation::~Negotiation() = default;
 
@@ -132,9 +126,9 @@ std::shared_ptr<Work> Negotiation::submit(std::unique_ptr<Submission> submission
 
 bool Negotiation::feed() {
   bool moved = inbox_filled_.load(std::memory_order_acquire) && take_inbox();
-  if (waiting_ == 0) return moved;
+  if (!waiting()) return moved;
   moved |= announce();
-  if (coordinator_) moved |= coordinate();
+  if (leader_) moved |= leader_->serve();
   moved |= read_log();
   moved |= complete_resolved();
   return moved;
@@ -173,7 +167,7 @@ bool Negotiation::announce() {
   bool moved = false;
   while (!to_announce_.empty()) {
     const uint64_t consumed =
-        words(0).consumed[static_cast<size_t>(me_)].load(std::memory_order_acquire);
+        words_.of(0).consumed[static_cast<size_t>(me_)].load(std::memory_order_acquire);
     if (announced_ - consumed == LogWords::kAnnouncements) break;
     const std::shared_ptr<Pending> pending = std::move(to_announce_.front());
     to_announce_.pop_front();
@@ -196,9 +190,9 @@ void Negotiation::say_changed() {
 
 bool Negotiation::read_log() {
   if (progress_.end().closed()) return false;  // nothing is started any more
-  const uint64_t logged = words(0).logged.load(std::memory_order_acquire);
+  const uint64_t logged = words_.of(0).logged.load(std::memory_order_acquire);
   if (read_ == logged) return false;
-  while (read_ != logged) act_on(words(0).log[read_++ % LogWords::kEntries]);
+  while (read_ != logged) act_on(words_.of(0).log[read_++ % LogWords::kEntries]);
   mine().read.store(read_, std::memory_order_release);
   return true;
 }
@@ -271,9 +265,31 @@ void Negotiation::finish_asked() {
   to_announce_.clear();
 }
 
-void Negotiation::set_calling(std::string_view name) {
-  const uint64_t hash = name.empty() ? 0 : text_hash(name);
-  mine().calling.store(hash, std::memory_order_release);
+void Negotiation::say_waiting(std::string_view name, uint64_t which,
+                              const std::function<std::string()>& what) {
+  LogWords& words = mine();
+  words.calling.store(name.empty() ? 0 : text_hash(name), std::memory_order_release);
+  if (one_host_) return;
+  words.waits_for.store(what());
+  words.waits_in.store(which, std::memory_order_release);
+}
+
+void Negotiation::say_done() {
+  LogWords& words = mine();
+  for (auto* word : {&words.calling, &words.waits_in, &words.overdue_call})
+    word->store(0, std::memory_order_release);
+}
+
+bool Negotiation::ask_who_is_missing_in_call() {
+  LogWords& words = mine();
+  const uint64_t call = words.waits_in.load(std::memory_order_relaxed);
+  if (one_host_ || call == 0) return false;
+  if (words.overdue_call.load(std::memory_order_relaxed) == call) return true;
+  words.overdue_ms.store(static_cast<uint64_t>(collective_timeout_.count()),
+                         std::memory_order_relaxed);
+  words.overdue_call.store(call, std::memory_order_release);
+  ring_leader();
+  return true;
 }
 
 void Negotiation::refuse_waiting(const std::string& why) {
@@ -294,6 +310,49 @@ void Negotiation::epoch_over() {
 bool Negotiation::needs(int) {
   feed();  // what was logged before that rank left is no longer asked for
   return !asked_.empty();
+}
+
+void Negotiation::leave() {
+  if (leader_) leader_->leave();
+}
+
+// Also when nothing of this rank's own waits: then it may be the missing one.
+void Negotiation::add_waiting(std::vector<WaitingName>& waiting) {
+  if (!leader_ || progress_.end().closed()) return;
+  for (WaitingName& name : leader_->look_at_waiting()) waiting.push_back(std::move(name));
+}
+
+// Past the timeout of a wait here. True: rank 0 will say who is missing.
+bool Negotiation::ask_who_is_missing(const std::string& name) {
+  if ((leader_ && leader_->knows_all()) || asked_.count(name) == 0) return false;
+  const uint64_t hash = text_hash(name);
+  if (mine().overdue.load(std::memory_order_relaxed) == hash) return true;
+  mine().overdue_ms.store(static_cast<uint64_t>(collective_timeout_.count()),
+                          std::memory_order_relaxed);
+  mine().overdue.store(hash, std::memory_order_release);
+  ring_leader();
+  return true;
+}
+
+void Negotiation::ring_leader() {
+  for (const Sleeper sleeper : {kCaller, kEngineThread}) peers_.ring(0, sleeper);
+}
+
+void Negotiation::look() {
+  if (leader_) leader_->look();
+  const uint32_t left = words_.of(0).left_elsewhere.load(std::memory_order_acquire);
+  if (left != 0 && needs(-1)) {
+    const int rank = static_cast<int>(left) - 1;
+    raise_trouble(peers_, TroubleReason::kLeft,
+                  Progress::ranks_text({rank}) + " called shutdown() while other ranks went on",
+                  std::span(&rank, 1));
+  }
+}
+
+std::vector<int> Negotiation::missing(const std::string& name) const {
+  if (asked_.count(name) == 0) return communicator_.missing_ranks();
+  if (leader_) return leader_->missing(name);
+  return {0};  // it was asked, and did not answer
 }
 
 }  // namespace hvd

@@ -2,14 +2,14 @@
 //
 // submit() leaves an operation in an inbox; the holder of the progress token announces it (a bit
 // when its description is known, else in full), acts on the log's entries in order, and completes
-// what the communicator has resolved. On the coordinator's rank (local rank 0) it also decides.
-// With several hosts the entries of that rank will come from the world's coordinator by message;
-// the words inside a host stay.
+// what the communicator has resolved. On local rank 0 a LogLeader hears all ranks of the host and
+// writes the log.
 #pragma once
 
 #include <atomic>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -19,11 +19,12 @@
 
 #include "collectives/communicator.h"
 #include "collectives/peers.h"
+#include "collectives/world_shape.h"
 #include "hvd/work.h"
 #include "runtime/base/mutex.h"
-#include "runtime/engine/coordinator.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/feed.h"
+#include "runtime/engine/log_leader.h"
 #include "runtime/engine/log_words.h"
 #include "runtime/engine/progress.h"
 #include "runtime/engine/status_writer.h"
@@ -32,10 +33,10 @@ namespace hvd {
 
 class Negotiation final : public Feed {
  public:
-  // Made by the init thread, whose `status` it is. `words` of every rank lie at `offset` of its
-  // piece of `segment`. All outlive this.
-  Negotiation(Progress& progress, Peers& peers, Communicator& communicator,
-              std::shared_ptr<Segment> segment, uint64_t offset, StatusWriter& status,
+  // Made by the init thread, whose `status` it is. `links`: number of the log's links between
+  // hosts. All outlive this but `words`.
+  Negotiation(Progress& progress, Peers& peers, Communicator& communicator, HostLogWords words,
+              const WorldShape& shape, uint32_t links, StatusWriter& status,
               std::chrono::milliseconds collective_timeout);
   ~Negotiation() override;
 
@@ -44,20 +45,31 @@ class Negotiation final : public Feed {
   // `self` keeps alive all that a wait needs; the Work holds it weakly.
   std::shared_ptr<Work> submit(std::unique_ptr<Submission> submission,
                                const std::shared_ptr<Negotiation>& self);
-  // The init thread waits in a synchronous call of this name; empty: no more. That thread only.
-  void set_calling(std::string_view name);
+  // The init thread waits in a synchronous call of this name, `which` is the same on all ranks,
+  // `what` is for texts. That thread only.
+  void say_waiting(std::string_view name, uint64_t which, const std::function<std::string()>& what);
+  void say_done();
+  // That call has taken too long. False: who waits knows itself who is missing.
+  bool ask_who_is_missing_in_call();
   // In a forked child: from now on a Work that is not done throws, instead of touching what is not
   // there. Async-signal-safe.
   void forget_in_child() noexcept { forked_.store(true, std::memory_order_relaxed); }
+  // With the token: the links to other hosts are there. Throws kUnavailable when one cannot be had.
+  bool linked() { return leader_ == nullptr || leader_->linked(); }
   // Fails whatever is not started with this text: this rank leaves. With the token.
   void refuse_waiting(const std::string& why);
+  // Nothing of this rank's is under way in a whole epoch, and nothing will be. With the token.
+  void leave();
 
   bool feed() override;
-  bool waiting() const override { return waiting_ > 0; }
+  bool waiting() const override { return waiting_ > 0 || (leader_ && leader_->waiting()); }
   void epoch_over() override;
   void add_waiting(std::vector<WaitingName>& waiting) override;
   void look() override;
   bool needs(int local_rank) override;
+  std::chrono::milliseconds watch(std::vector<pollfd>& descriptors) const override {
+    return leader_ ? leader_->watch(descriptors) : std::chrono::milliseconds::max();
+  }
 
  private:
   class Pending;
@@ -66,18 +78,11 @@ class Negotiation final : public Feed {
     uint64_t hash = 0;
   };
 
-  LogWords& words(int local_rank) const {
-    return *reinterpret_cast<LogWords*>(segment_->at(local_rank) + offset_);
-  }
-  LogWords& mine() const { return words(me_); }
+  LogWords& mine() const { return words_.of(me_); }
   void say_changed();
   bool take_inbox();
   void ask(const std::shared_ptr<Pending>& pending);
   bool announce();
-  bool coordinate();
-  bool hear(int local_rank);
-  bool append_decided();
-  void append(const LogEntry& entry);
   bool read_log();
   void act_on(const LogWords::Entry& entry);
   bool complete_resolved();
@@ -85,14 +90,14 @@ class Negotiation final : public Feed {
   void finish_asked();
   std::vector<int> missing(const std::string& name) const;
   bool ask_who_is_missing(const std::string& name);
-  void look_for_calls(const WaitingName& waiting);
+  void ring_leader();
 
   Progress& progress_;
   Peers& peers_;
   Communicator& communicator_;
-  const std::shared_ptr<Segment> segment_;
-  const uint64_t offset_;
-  const int me_, size_, first_rank_;
+  const HostLogWords words_;
+  const int me_;  // local rank
+  const bool one_host_;
   StatusWriter& status_;  // the init thread's
   const std::thread::id init_thread_ = std::this_thread::get_id();
   const std::chrono::milliseconds collective_timeout_;
@@ -114,10 +119,7 @@ class Negotiation final : public Feed {
   bool over_ = false;
   std::string refusal_;  // why nothing is taken any more
 
-  // The coordinator's rank only; guarded by the progress token.
-  std::unique_ptr<Coordinator> coordinator_;
-  std::vector<uint64_t> changes_seen_, consumed_;
-  uint64_t logged_ = 0;
+  const std::unique_ptr<LogLeader> leader_;  // local rank 0's
 };
 
 }  // namespace hvd

@@ -1,7 +1,7 @@
 // Outcomes as exceptions.
 #include "runtime/engine/outcome.h"
 
-#include "collectives/shared_memory/describe.h"
+#include "collectives/describe.h"
 #include "runtime/base/error.h"
 
 namespace hvd {

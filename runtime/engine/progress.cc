@@ -44,7 +44,7 @@ Progress::Progress(Peers& peers, ProgressOptions options)
     : peers_(peers),
       words_(peers.block().rank(peers.world().local_rank)),
       options_(std::move(options)),
-      may_spin_(peers.world().local_size <= usable_cpus()),
+      may_spin_(options_.may_spin && peers.world().local_size <= usable_cpus()),
       idle_cpus_(2 * peers.world().local_size <= usable_cpus()),
       end_(peers),
       stall_inspector_(options_.stall_warning, options_.stall_shutdown) {}
@@ -65,10 +65,9 @@ bool Progress::advance() {
 bool Progress::break_off(const std::exception& error) {
   // On the way out too: as an error of a communicator.
   if (end_.broken()) check_failed("advance()", error.what(), __FILE__, __LINE__);
-  const int me = peers_.world().local_rank;
+  const int me = peers_.world().rank;
   raise_trouble(peers_, TroubleReason::kEngineError,
-                "rank " + std::to_string(peers_.world().rank) + " failed: " + error.what(),
-                std::span(&me, 1));
+                "rank " + std::to_string(me) + " failed: " + error.what(), std::span(&me, 1));
   return true;
 }
 
@@ -130,6 +129,11 @@ void Progress::leave() {
         if ((sleepers >> kEngineThread & 1) != 0) ring_engine_thread();
         if ((sleepers >> kCaller & 1) != 0) peers_.ring(peers_.world().local_rank, kCaller);
       }
+      // Between hosts nobody rings: a sleeper that polls too few links has to look again.
+      if ((sleepers >> kEngineThread & 1) != 0 && has_unwatched_links(kEngineThread))
+        ring_engine_thread();
+      if ((sleepers >> kCaller & 1) != 0 && has_unwatched_links(kCaller))
+        peers_.ring(peers_.world().local_rank, kCaller);
     }
     if (token_.try_release()) return;
     advance();  // kicked
@@ -235,12 +239,15 @@ bool Progress::rest(Awaited& awaited) {
   const auto most = backstop(awaited);
   drain(kCaller);
   arm(1u << kCaller);
-  if (advance() || awaited.done.load(std::memory_order_acquire) || !token_.try_release(true)) {
+  const bool moved = advance();
+  watch_links(kCaller);
+  const auto until_look = std::min(most, links_again_);
+  if (moved || awaited.done.load(std::memory_order_acquire) || !token_.try_release(true)) {
     disarm();
     advance();
     return true;
   }
-  poll_doorbell(kCaller, agent_answers, most);
+  poll_doorbell(kCaller, true, agent_answers, until_look);
   token_.stop_watching();
   if (!token_.try_take() && !token_.take_unless(awaited.done)) return false;
   disarm();
@@ -284,6 +291,35 @@ void Progress::drain(Sleeper sleeper) {
   }
 }
 
+// With the token: what this sleeper polls from now on.
+void Progress::watch_links(Sleeper sleeper) {
+  std::vector<pollfd>& links = links_[sleeper];
+  links.clear();
+  links_again_ = watch_all(links);
+}
+
+std::chrono::milliseconds Progress::watch_all(std::vector<pollfd>& links) const {
+  auto again = std::chrono::milliseconds::max();
+  for (const Communicator* one : communicators_) again = std::min(again, one->watch(links));
+  for (const Feed* one : feeds_) again = std::min(again, one->watch(links));
+  return again;
+}
+
+// With the token: would the sleeper miss what comes in?
+bool Progress::has_unwatched_links(Sleeper sleeper) {
+  links_wanted_.clear();
+  watch_all(links_wanted_);
+  if (links_wanted_.empty()) return false;
+  // The engine thread says that it stops polling before it looks whether somebody else works.
+  full_fence();
+  if (sleeper == kEngineThread && !engine_watches_.load(std::memory_order_relaxed)) return true;
+  return !std::ranges::all_of(links_wanted_, [&](const pollfd& wanted) {
+    return std::ranges::any_of(links_[sleeper], [&](const pollfd& link) {
+      return link.fd == wanted.fd && (wanted.events & ~link.events) == 0;
+    });
+  });
+}
+
 std::chrono::milliseconds Progress::backstop(const Awaited& awaited) const {
   auto most = awaited.waited < 1s ? kBackstopAtFirst : kBackstop;
   for (const Awaited* one : awaited_) {
@@ -296,11 +332,13 @@ std::chrono::milliseconds Progress::backstop(const Awaited& awaited) const {
 }
 
 // Whoever wakes up looks whether the agent is there: without it nobody would tell of deaths.
-void Progress::poll_doorbell(Sleeper sleeper, bool agent_answers, std::chrono::milliseconds most) {
-  pollfd fds[2] = {
-      {peers_.doorbell(sleeper), POLLIN, 0},
-      {peers_.agent_fd(), static_cast<short>((agent_answers ? POLLIN : 0) | POLLRDHUP), 0}};
-  poll(fds, 2, static_cast<int>(most.count()));
+void Progress::poll_doorbell(Sleeper sleeper, bool links, bool agent_answers,
+                             std::chrono::milliseconds most) {
+  std::vector<pollfd>& fds = polled_[sleeper];
+  fds = {{peers_.doorbell(sleeper), POLLIN, 0},
+         {peers_.agent_fd(), static_cast<short>((agent_answers ? POLLIN : 0) | POLLRDHUP), 0}};
+  if (links) fds.insert(fds.end(), links_[sleeper].begin(), links_[sleeper].end());
+  poll(fds.data(), fds.size(), static_cast<int>(most.count()));
   if (peers_.agent_alive()) return;
   std::fprintf(stderr, "hvd: rank %d lost its agent, which would tell it of deaths, and ends\n",
                peers_.world().rank);
@@ -346,7 +384,9 @@ void Progress::engine_round(TimePoint* idle_since) {
   drain(kEngineThread);
   engine_rung_ = false;
   auto most = kBackstop;
-  bool moved = false;
+  bool moved = false, links = false;
+  engine_watches_.store(false, std::memory_order_seq_cst);
+  full_fence();
   const bool others_look = token_.watched() || token_.has_waiters();
   // A kick: the holder may have rung just before, and would not ring twice.
   if (!others_look && token_.take_or_kick()) {
@@ -356,9 +396,13 @@ void Progress::engine_round(TimePoint* idle_since) {
     tick(now);
     if (moved) *idle_since = now;
     if (outstanding() && now - *idle_since < 1s) most = kBackstopAtFirst;
+    watch_links(kEngineThread);
+    links = true;
+    engine_watches_.store(true, std::memory_order_relaxed);
+    most = std::min<std::chrono::milliseconds>(most, links_again_);
     leave();
   }
-  if (!moved) poll_doorbell(kEngineThread, false, most);
+  if (!moved) poll_doorbell(kEngineThread, links, false, most);
 }
 
 }  // namespace hvd

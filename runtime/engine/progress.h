@@ -6,6 +6,8 @@
 // resort: it is rung only while something is under way and nobody waits, or when the agent says so.
 #pragma once
 
+#include <poll.h>
+
 #include <atomic>
 #include <chrono>
 #include <exception>
@@ -26,9 +28,10 @@
 namespace hvd {
 
 struct ProgressOptions {
-  std::chrono::milliseconds stall_warning{60'000};  // 0: no stall check
-  std::chrono::milliseconds stall_shutdown{0};      // 0: never
-  std::function<void(const std::string&)> warn;     // any thread, with the token; must not block
+  std::chrono::milliseconds stall_warning{60'000};    // 0: no stall check
+  std::chrono::milliseconds stall_shutdown{0};        // 0: never
+  std::function<void(const std::string&)> warn = {};  // any thread, with the token; must not block
+  bool may_spin = true;  // false: more ranks than those of this host share its CPUs
 };
 
 // What a thread waits for: one of the first three. On the waiter's stack.
@@ -37,9 +40,10 @@ struct Awaited {
   const std::atomic<bool>* flag = nullptr;
   std::function<bool()> when;                 // with the token
   std::function<std::string()> what;          // for texts: "allreduce \"loss\""
-  std::function<std::vector<int>()> missing;  // local ranks it waits for, with the token
+  std::function<std::vector<int>()> missing;  // ranks of the job it waits for, with the token
   std::chrono::milliseconds timeout{0};       // while all peers live; 0: none
-  std::function<bool()> told_by_other;        // asks a rank that knows more to say who is missing
+  std::function<bool()> told_by_other;        // asks a rank that knows more to say who is missing;
+                                              // false: there is none
   std::function<void(TimePoint)> on_sleep;    // before each sleep, with the token
 
   // Progress's own. `done` is the holder's last touch.
@@ -70,7 +74,11 @@ class Progress {
   // Returns when it is done, without the token. When its timeout passes the epoch is broken off,
   // with a text that names whom it waited for; only time in which this process ran counts.
   void wait_and_leave(Awaited& awaited);
-  void add(Communicator& communicator) { communicators_.push_back(&communicator); }
+  // Also while the epoch ends, or when it is over: then its operations fail like all others'.
+  void add(Communicator& communicator) {
+    communicators_.push_back(&communicator);
+    end_.take_in(communicator);
+  }
   void add(Feed& feed) { feeds_.push_back(&feed); }
   void remove(const Communicator& communicator) { std::erase(communicators_, &communicator); }
   void remove(const Feed& feed) { std::erase(feeds_, &feed); }
@@ -79,7 +87,7 @@ class Progress {
   // The agent's answers are waited for too (a segment), until it is called with false.
   void watch_agent(bool watch);
 
-  // Breaks the epoch off: that rank has waited for so long. By local ranks.
+  // Breaks the epoch off: that rank of the job has waited for so long.
   void time_out(int waiting, std::chrono::milliseconds timeout, const std::vector<int>& missing,
                 const std::string& what);
 
@@ -94,8 +102,8 @@ class Progress {
   // With the token: does a waiting thread get anything by spinning, or does it keep a peer from
   // running?
   bool spins() const { return may_spin_ && !shares_cpu_; }
-  // "rank 3", "ranks 1, 2": local ranks by their numbers in the job.
-  std::string ranks_text(const std::vector<int>& ranks) const;
+  // "rank 3", "ranks 1, 2".
+  static std::string ranks_text(const std::vector<int>& ranks);
 
   void start_engine_thread();
   void stop_engine_thread();
@@ -126,7 +134,11 @@ class Progress {
   void lower_arms();
   void ring_engine_thread();
   void drain(Sleeper sleeper);
-  void poll_doorbell(Sleeper sleeper, bool agent_answers, std::chrono::milliseconds most);
+  void watch_links(Sleeper sleeper);
+  std::chrono::milliseconds watch_all(std::vector<pollfd>& links) const;
+  bool has_unwatched_links(Sleeper sleeper);
+  void poll_doorbell(Sleeper sleeper, bool links, bool agent_answers,
+                     std::chrono::milliseconds most);
   std::chrono::milliseconds backstop(const Awaited& awaited) const;
 
   TimePoint job_time(TimePoint now) const;
@@ -155,8 +167,16 @@ class Progress {
   bool shares_cpu_ = false;  // a peer waited last on the CPU that this rank waits on
   TimePoint shares_cpu_until_{};
   int agent_answers_ = 0;
+  std::vector<pollfd> links_wanted_;
+  std::chrono::milliseconds links_again_{};
   bool told_over_ = false;
   TimePoint last_tick_{}, last_stall_look_{};
+
+  // What each sleeper polls beside its doorbell: written by it, with the token, and read by others
+  // with the token. The engine thread polls it only while it says so.
+  std::vector<pollfd> links_[kSleepers];
+  std::atomic<bool> engine_watches_{false};
+  std::vector<pollfd> polled_[kSleepers];  // the sleeper's own
 
   std::atomic<bool> engine_rung_{false};
   std::jthread engine_thread_;

@@ -13,8 +13,8 @@ using namespace std::chrono_literals;
 // for longer than the longest sleep, nor for more than a quarter of the timeout.
 constexpr Clock::duration kStepMost = 1500ms;
 constexpr Clock::duration kStallLookEvery = 1s;
-// After a timeout, for the rank that can say who is missing.
-constexpr Clock::duration kOtherTells = 2s;
+// After a timeout, for the rank that can say who is missing; longer if it has to ask other hosts.
+constexpr Clock::duration kOtherTells = 2s, kOtherHostsTell = 5s;
 
 std::string seconds_text(std::chrono::milliseconds duration) {
   std::string text = std::to_string(duration.count() / 1000);
@@ -46,6 +46,8 @@ void Progress::tick(TimePoint real_now) {
 }
 
 void Progress::look_for_timeouts(TimePoint now) {
+  const World& world = peers_.world();
+  const auto other_tells = world.size == world.local_size ? kOtherTells : kOtherHostsTell;
   for (Awaited* one : awaited_) {
     if (one->since == TimePoint{}) continue;  // has not slept yet
     const auto most = one->timeout.count() == 0
@@ -54,10 +56,10 @@ void Progress::look_for_timeouts(TimePoint now) {
     const auto step = now - std::max(last_tick_, one->since);
     one->waited += std::clamp(step, Clock::duration::zero(), most);
     if (one->timeout.count() == 0 || one->waited < one->timeout || end_.broken()) continue;
-    if (one->told_by_other && one->waited < one->timeout + kOtherTells && one->told_by_other())
+    if (one->told_by_other && one->waited < one->timeout + other_tells && one->told_by_other())
       continue;
-    time_out(peers_.world().local_rank, one->timeout,
-             one->missing ? one->missing() : std::vector<int>{}, one->what());
+    time_out(world.rank, one->timeout, one->missing ? one->missing() : std::vector<int>{},
+             one->what());
     return;
   }
 }
@@ -70,12 +72,11 @@ void Progress::time_out(int waiting, std::chrono::milliseconds timeout,
                 missing);
 }
 
-std::string Progress::ranks_text(const std::vector<int>& ranks) const {
+std::string Progress::ranks_text(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank" : "ranks";
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (i == 8) return text + ", …";
-    text += (i == 0 ? " " : ", ") +
-            std::to_string(ranks[i] + peers_.world().rank - peers_.world().local_rank);
+    text += (i == 0 ? " " : ", ") + std::to_string(ranks[i]);
   }
   return text;
 }
@@ -89,14 +90,15 @@ void Progress::look_for_left_ranks() {
   const bool needed =
       std::any_of(feeds_.begin(), feeds_.end(), [&](Feed* feed) { return feed->needs(left); });
   settle_awaited();  // needs() may have answered what was waited for
+  const int rank = peers_.world().rank - peers_.world().local_rank + left;
   if (needed)
     raise_trouble(peers_, TroubleReason::kLeft,
-                  ranks_text({left}) + " called shutdown() while other ranks went on",
-                  std::span(&left, 1));
+                  ranks_text({rank}) + " called shutdown() while other ranks went on",
+                  std::span(&rank, 1));
 }
 
-// The coordinator reports what the log waits for; of what waits in a call, the lowest rank that is
-// in it reports.
+// The coordinator reports what the log waits for and, of several hosts, who waits in which call; on
+// one host the lowest rank that is in a call reports it.
 void Progress::look_for_stalls(TimePoint now) {
   const Clock::duration quarter = options_.stall_warning / 4;  // short ones are for tests
   const auto every = quarter.count() == 0 ? kStallLookEvery : std::min(kStallLookEvery, quarter);
@@ -104,24 +106,23 @@ void Progress::look_for_stalls(TimePoint now) {
   last_stall_look_ = now;
   std::vector<WaitingName> waiting;
   for (Feed* feed : feeds_) feed->add_waiting(waiting);
-  const int me = peers_.world().local_rank, first = peers_.world().rank - me;
+  const int me = peers_.world().rank;
+  const bool several_hosts = peers_.world().size != peers_.world().local_size;
   for (const Awaited* one : awaited_) {
     if (one->operation == nullptr || !one->missing) continue;
+    if (several_hosts && one->told_by_other) continue;  // rank 0 hears of it, and reports
     std::vector<int> missing = one->missing();
     int lowest = 0;
     while (std::find(missing.begin(), missing.end(), lowest) != missing.end()) ++lowest;
     if (missing.empty() || lowest != me) continue;
-    for (int& rank : missing) rank += first;
     waiting.push_back({one->what(), one->operation->sequence, std::move(missing)});
   }
   auto report = stall_inspector_.inspect(waiting, now);
   if (!report) return;
   if (options_.warn) options_.warn(report->text);
   if (!report->shut_down) return;
-  for (int& rank : report->missing) rank -= first;
   raise_trouble(peers_, TroubleReason::kTimeout,
-                "rank " + std::to_string(peers_.world().rank) +
-                    " gave up after the stall check's shutdown time: " +
+                "rank " + std::to_string(me) + " gave up after the stall check's shutdown time: " +
                     ranks_text(report->missing) + " submitted nothing that others waited for",
                 report->missing);
 }

@@ -57,7 +57,8 @@ class ProgressToken {
   }
 
   bool wanted() const { return (word_.load(std::memory_order_relaxed) & kWanted) != 0; }
-  bool watched() const { return (word_.load(std::memory_order_relaxed) & kWatched) != 0; }
+  // Who finds nobody watching may write what a watcher has read.
+  bool watched() const { return (word_.load(std::memory_order_acquire) & kWatched) != 0; }
   bool has_waiters() const { return word_.load(std::memory_order_relaxed) >= kWaiter; }
 
  private:

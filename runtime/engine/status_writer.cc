@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "collectives/shared_memory/describe.h"
+#include "collectives/describe.h"
 #include "runtime/base/utf8.h"
 
 namespace hvd {

@@ -35,6 +35,10 @@ if(HVD_SANITIZE)
   target_link_options(hvd_options INTERFACE -fsanitize=${HVD_SANITIZE})
 endif()
 
+if(HVD_FUZZ)
+  target_compile_options(hvd_options INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+
 # hvd_library(NAME SOURCES file… [DEPS target…]): a static, position-independent library of the tree.
 function(hvd_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})

@@ -35,9 +35,9 @@ def name_of(size):
 class Rows:
     """Runs one of the programs for one size."""
 
-    def __init__(self, options, folder):
+    def __init__(self, options, folder, sizes=SIZES):
         self.seconds, self.folder = str(options.row_seconds), folder
-        self.sizes = {name_of(size): size for size in SIZES}
+        self.sizes = {name_of(size): size for size in sizes}
 
     def variant(self, name, launcher, program, *more, ours):
         def measure(case):

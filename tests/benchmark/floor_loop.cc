@@ -2,35 +2,15 @@
 //
 // An allreduce of N bytes among p ranks has to read p·N and write p·N bytes; this loop does just
 // that and moves nothing between ranks but a barrier. Ranks are threads: the traffic is the same.
-#include <algorithm>
-#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <thread>
 #include <vector>
 
 #include "tests/benchmark/collective_rows.h"
+#include "tests/benchmark/thread_meeting.h"
 
 namespace {
-
-struct alignas(128) Counter {  // two lines: processors fetch them in pairs
-  std::atomic<uint32_t> value{0};
-};
-
-// What the ranks share. Each writes only its own counter and its own values.
-struct Meeting {
-  explicit Meeting(size_t size)
-      : counters(size), values(size), spins(size <= std::thread::hardware_concurrency()) {}
-  std::vector<Counter> counters;
-  std::vector<std::span<double>> values;
-  const bool spins;  // else ranks share CPUs and let each other run
-};
-
-inline void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 
 #if defined(__x86_64__)
 __attribute__((target_clones("avx512f", "avx2", "default")))
@@ -41,10 +21,10 @@ void scale(float* data, size_t count, float factor) {
 
 class Floor final : public hvd::Library {
  public:
-  Floor(Meeting& meeting, int rank) : meeting_(meeting), rank_(rank) {}
+  Floor(hvd::ThreadMeeting& meeting, int rank) : meeting_(meeting), rank_(rank) {}
 
   int rank() const override { return rank_; }
-  int size() const override { return static_cast<int>(meeting_.counters.size()); }
+  int size() const override { return meeting_.size(); }
   bool has_result() const override { return false; }
 
   std::byte* memory(size_t bytes) override {
@@ -52,13 +32,7 @@ class Floor final : public hvd::Library {
     return memory_.data();
   }
 
-  void barrier() override {
-    const uint32_t mine = ++meetings_;
-    meeting_.counters[static_cast<size_t>(rank_)].value.store(mine, std::memory_order_release);
-    for (Counter& counter : meeting_.counters)
-      while (static_cast<int32_t>(counter.value.load(std::memory_order_acquire) - mine) < 0)
-        meeting_.spins ? pause() : std::this_thread::yield();
-  }
+  void barrier() override { meeting_.barrier(rank_); }
 
   const std::byte* run(std::byte* data, size_t bytes) override {
     barrier();
@@ -67,22 +41,12 @@ class Floor final : public hvd::Library {
     return data;
   }
 
-  void maximum(std::span<double> values) override {
-    meeting_.values[static_cast<size_t>(rank_)] = values;
-    barrier();
-    std::vector<double> most(values.size(), 0);
-    for (const auto& theirs : meeting_.values)
-      for (size_t i = 0; i < most.size(); ++i) most[i] = std::max(most[i], theirs[i]);
-    barrier();  // all have read
-    std::ranges::copy(most, values.begin());
-    barrier();
-  }
+  void maximum(std::span<double> values) override { meeting_.maximum(rank_, values); }
 
  private:
-  Meeting& meeting_;
+  hvd::ThreadMeeting& meeting_;
   const int rank_;
   const float factor_ = 1.0000001F;
-  uint32_t meetings_ = 0;
   hvd::PrivateMemory memory_;
 };
 
@@ -99,7 +63,7 @@ int main(int argc, char** argv) {
     hvd::RowsRequest request;
     const std::span<char* const> arguments(argv + 2, static_cast<size_t>(argc - 2));
     if (!hvd::parse_rows_request(arguments, memories, request)) return 0;
-    Meeting meeting(static_cast<size_t>(size));
+    hvd::ThreadMeeting meeting(size);
     std::vector<std::jthread> ranks;
     for (int rank = 0; rank < size; ++rank)
       ranks.emplace_back([&, rank] {

@@ -5,9 +5,11 @@ import os
 import sys
 
 import collectives
+import control
 import death
 import idle
 import launch
+import links
 import output
 import step
 from experiment import run
@@ -17,7 +19,8 @@ from report import as_json, table
 from samples import ENOUGH, QUIET_CPUS, exit_status
 from usage import positive, whole
 
-BENCHMARKS = {"launch": launch, "collectives": collectives, "step": step, "output": output, "idle": idle, "death": death}
+BENCHMARKS = {"launch": launch, "collectives": collectives, "links": links, "step": step, "output": output, "idle": idle, "death": death,
+              "control": control}
 INTRODUCTION = """\
 Measures hvdrun beside others on this machine and prints ratios of one run.
 

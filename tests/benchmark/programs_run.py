@@ -46,6 +46,39 @@ class CollectiveBenchmarkTest(unittest.TestCase):
                     self.assertEqual(found["ranks"], np)
 
 
+class ControlBenchmarkTest(unittest.TestCase):
+    def test_all_agents_become_ready_over_tls_and_over_sockets(self):
+        for how in ("tls", "sockets"):
+            found = json.loads(run_once([program("control_benchmark"), "12", "3", how], 60)[0])
+            self.assertEqual(list(found), ["ready", "hvdrun memory"])
+            self.assertGreater(found["ready"], 0)
+
+
+class LinksBenchmarkTest(unittest.TestCase):
+    def test_every_operation_is_right_over_links(self):
+        for np in (2, 3):
+            for op in ("allreduce", "allgather", "broadcast"):
+                words = [program("links_benchmark"), "-np", str(np), "--op", op, "--min-bytes", "100", "--max-bytes", "4M",
+                         "--factor", "200", "--seconds", "0.001"]
+                out, _ = run_once(words, 60)  # fails when an element is wrong
+                self.assertEqual(len(out.splitlines()), 5, out)
+
+    def test_every_operation_is_right_where_ranks_share_hosts(self):
+        for np, hosts in ((4, 2), (2, 2), (3, 1)):
+            for op in ("allreduce", "allgather", "broadcast"):
+                for memory in ("private", "arena"):
+                    words = [program("links_benchmark"), "-np", str(np), "--hosts", str(hosts), "--op", op, "--memory", memory,
+                             "--min-bytes", "100", "--max-bytes", "4M", "--factor", "200", "--seconds", "0.001"]
+                    out, _ = run_once(words, 60)
+                    self.assertEqual(len(out.splitlines()), 5, out)
+
+    def test_a_raw_stream_runs_among_any_number(self):
+        for np in (2, 3, 4):
+            out, _ = run_once([program("links_benchmark"), "-np", str(np), "--raw", "--min-bytes", "8", "--max-bytes", "1M",
+                               "--factor", "131072", "--seconds", "0.001"], 60)
+            self.assertEqual(len(out.splitlines()), 4, out)
+
+
 class DeathBenchmarkTest(unittest.TestCase):
     def test_survivors_are_told_with_and_without_a_stopped_one(self):
         for words in (["2", "2"], ["4", "2"], ["3", "1", "stopped"], ["3", "1", "asleep"]):

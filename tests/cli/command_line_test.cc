@@ -131,7 +131,9 @@ std::string error_of(const Input& input, const Environment& environment = {}) {
 
 TEST_CASE("command line: every option lands in its field") {
   const CommandLine line = parse(
-      "-np 4 -H localhost:4 -x A=1 -x B= --wdir /tmp --stdin all --timeout 1.5 --start-timeout 10 "
+      "-np 4 -H localhost:4 -p 2222 -i key --ssh-command myssh --ssh-arg=-v --ssh-arg -4 -x A=1 -x "
+      "B= "
+      "--wdir /tmp --stdin all --timeout 1.5 --start-timeout 10 "
       "--stop-grace 0 --collective-timeout 0.25 --agent-timeout 7 "
       "--stall-check-warning-time-seconds 9 --stall-check-shutdown-time-seconds 90 "
       "--output-filename logs --prefix-output-with-timestamp --no-tag-output "
@@ -148,6 +150,7 @@ TEST_CASE("command line: every option lands in its field") {
   CHECK(environment_of(line) ==
         "HOROVOD_START_TIMEOUT=10 HVD_COLLECTIVE_TIMEOUT=0.25 HOROVOD_STALL_CHECK_TIME_SECONDS=9 "
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=90 HOROVOD_LOG_LEVEL=debug A=1 B=");
+  CHECK(spec.ssh == SshOptions{"myssh", 2222, "key", {"-v", "-4"}});
   CHECK(spec.directory == "/tmp");
   CHECK(spec.stdin_mode == StdinMode::kAll);
   CHECK(spec.timeout == 1500ms);
@@ -165,6 +168,32 @@ TEST_CASE("command line: every option lands in its field") {
   CHECK(spec.result_file == "r.json");
   CHECK(spec.verbose);
   CHECK(spec.log_level == LogLevel::kDebug);
+}
+
+TEST_CASE("command line: ports and networks") {
+  const JobSpec spec =
+      parse(
+          "--port-range 4000-4002 --network-interface eth0,10.0.0.0/8 --network-interfaces=ib0 ls")
+          .spec;
+  CHECK(spec.ports.low == 4000);
+  CHECK(spec.ports.high == 4002);
+  CHECK(spec.networks == Words{"eth0", "10.0.0.0/8", "ib0"});
+  for (const char* bad :
+       {"4000", "4000-", "-4000", "4000-4001", "4002-4000", "0-10", "65000-65536", "a-b", "1-2-9"})
+    CHECK(error_of(Words{std::string("--port-range=") + bad, "ls"}) ==
+          "--port-range takes a range of at least 3 ports such as 4000-4099, not \"" +
+              std::string(bad) + "\"");
+  CHECK(error_of("--network-interface 10.0.0.0/33 ls") ==
+        "--network-interface takes the name of an interface, a network such as 10.0.0.0/8 or an "
+        "address, not \"10.0.0.0/33\"");
+}
+
+TEST_CASE("command line: pretended hosts") {
+  const CommandLine line = parse("--pretend-hosts 2x3 ./train");
+  CHECK(line.pretended_hosts == std::vector<Host>{{"pretended1", "", 3}, {"pretended2", "", 3}});
+  for (const char* bad : {"2", "2x", "x2", "0x1", "1x0", "2x3x4", "1025x1", "-1x2", "2 x3"})
+    CHECK(error_of(Words{"--pretend-hosts", bad, "./train"}) ==
+          "--pretend-hosts takes hosts and slots such as 2x4, not \"" + std::string(bad) + "\"");
 }
 
 TEST_CASE("command line: a bare command has every default") {
@@ -271,6 +300,35 @@ TEST_CASE("command line: -x of what is not set here is said") {
   CHECK(parse("-x A ls", {{"A", ""}}).warnings.empty());
   CHECK(parse("-x A ls").warnings ==
         Words{"-x A passes nothing on: it is not set here; -x A=VALUE sets it"});
+}
+
+TEST_CASE("command line: -x@ sets variables for some ranks") {
+  for (const Words& words :
+       {Words{"-x@0,2-3", "A=b=c", "ls"}, Words{"-x@0,2-3=A=b=c", "ls"},
+        Words{"--env@3,2,0", "A=b=c", "ls"}, Words{"-x@", "2-3,0", "A=b=c", "ls"}})
+    CHECK(parse(words).spec.environment ==
+          std::vector<EnvironmentSetting>{{"A", "b=c", {0, 2, 3}}});
+  const CommandLine both = parse("-x@1 A=1 -x@1 B= -x A=0 ls");
+  CHECK(both.spec.environment ==
+        std::vector<EnvironmentSetting>{{"A", "0", {}}, {"A", "1", {1}}, {"B", "", {1}}});
+  const std::pair<Words, const char*> wrong[] = {
+      {{"-x@a", "A=1", "ls"}, "-x@ takes a list of ranks such as 0,2-5, not \"a\""},
+      {{"-x@-1", "A=1", "ls"}, "-x@ takes a list of ranks such as 0,2-5, not \"-1\""},
+      {{"-x@0", "A", "ls"}, "-x@ takes NAME=VALUE behind the ranks, not \"A\""},
+      {{"-x@0"}, "-x@0 takes RANKS NAME=VALUE, but nothing follows it"},
+      {{"-x@0", "RANK=1", "ls"},
+       "-x@ \"RANK=1\" has no effect: hvdrun gives each rank its own RANK; leave it out"},
+      {{"-i@0", "ls"}, "unknown option \"-i@0\"; did you mean -i \"@0\"?"},
+  };
+  for (const auto& [words, message] : wrong) CHECK(error_of(words) == message);
+}
+
+TEST_CASE("command line: wildcards name no variable of their own") {
+  CHECK(parse("-x NCCL_* ls").warnings.empty());
+  CHECK(error_of("-x NCCL_*=1 ls") ==
+        "-x \"NCCL_*=1\": a name with * or ? stands for variables that are set here, and takes no "
+        "value");
+  CHECK(parse("--env-file a --env-file=b ls").environment_files == Words{"a", "b"});
 }
 
 TEST_CASE("command line: what says where a rank stands cannot be set by -x") {
@@ -392,9 +450,9 @@ TEST_CASE("command line: each option of Horovod has an answer") {
     CHECK(warnings == (option->fate == OptionFate::kIgnored ? 1 : 0));
     option->fate == OptionFate::kIgnored ? ++warned : ++taken;
   }
-  CHECK(refused == 29);
+  CHECK(refused == 23);
   CHECK(warned == 18);
-  CHECK(taken == 24);
+  CHECK(taken == 30);
 }
 
 TEST_CASE("command line: an option without effect is warned about once, with what replaces it") {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/command_line.h"
+#include "cli/environment_settings.h"
 #include "cli/host_choice.h"
 #include "cli/hosts.h"
 #include "cli/options.h"
@@ -129,6 +130,22 @@ TEST_CASE("fuzz: host files") {
     std::string text;
     for (size_t i = 0, count = random.below(5); i < count; ++i) text += host_text(random) + "\n";
     parse_host_file(text, "hosts.txt");
+  });
+}
+
+TEST_CASE("fuzz: environment files") {
+  constexpr const char* kPieces[] = {"A",  "export", " ",  "\t", "=",     "'",    "\"",    "\\",
+                                     "\n", "#",      "$x", "B",  "RANK=", "\r\n", "A=1\n", "*"};
+  expect_usage_errors_only([&](Random& random) {
+    std::string text;
+    for (size_t i = 0, count = random.below(12); i < count; ++i)
+      text += random.below(20) == 0 ? random.bytes(8) : random.one_of(kPieces);
+    for (const EnvironmentSetting& one : parse_environment_file(text, "job.env")) {
+      // Whatever was accepted can be an entry of an environment, and says nothing of a rank's
+      // place.
+      if (one.name.empty() || one.name.find_first_of("= \n*") != std::string::npos) FAIL(one.name);
+      if (one.value.value().find('\0') != std::string::npos || one.name == "RANK") FAIL(one.name);
+    }
   });
 }
 

@@ -88,24 +88,96 @@ TEST_CASE("host choice: entries that are this machine become one host, and that 
         "together");
 }
 
-TEST_CASE("host choice: another machine is not supported yet, unless it gets no rank") {
-  CHECK_THROWS_WITH(choose("localhost:2,gpu8:2", 2),
-                    "host \"gpu8\" is not this machine, and other hosts are not supported yet; use "
-                    "localhost");
-  try {
-    choose("gpu8", 1);
-    FAIL("no error");
-  } catch (const Error& error) {
-    CHECK(error.code() == ErrorCode::kUnsupported);
-  }
+TEST_CASE("host choice: other machines are remote hosts, each once") {
+  CHECK(choose("localhost:2,gpu8:2", 3) == "localhost:2,gpu8:2 3");
+  CHECK(choose("gpu8,ann@gpu8:2", 0, with_gpus(4)) == "gpu8:1,gpu8:2 3");
+  CHECK(choose("gpu8:2,box:1,gpu8:3", 0) ==
+        "gpu8:5,box:1 6 | host \"gpu8\" is given more than once: its slots are added, 5 together");
   CHECK(choose("gpu8:0,localhost:2", 0) == "gpu8:0,localhost:2 2");
+  CHECK_THROWS_WITH(choose("gpu8:60000,gpu8:60000", 2),
+                    "host \"gpu8\" is given 120000 slots; a host has at most 65535");
+  const std::vector<std::string> command = {"true"};
+  const HostChoice both = choose_hosts(parse_host_list("localhost:1,gpu8:1"), 0, kBox, command);
+  CHECK_FALSE(both.hosts[0].remote);
+  CHECK(both.hosts[1].remote);
 }
 
-TEST_CASE("host choice: only our own user may be named") {
+TEST_CASE("host choice: another user of this machine is a remote host") {
   CHECK(choose("ann@localhost:2", 0) == "localhost:2 2");
-  CHECK_THROWS_WITH(choose("bob@localhost:2", 0),
-                    "host \"bob@localhost\" is this machine, and starting ranks as another user is "
-                    "not supported yet; leave the user out");
+  const std::vector<std::string> command = {"true"};
+  const HostChoice choice =
+      choose_hosts(parse_host_list("bob@localhost:2,localhost:1"), 0, kBox, command);
+  CHECK(choice.hosts ==
+        std::vector<Host>{{"localhost", "bob", 2, true}, {"localhost", "", 1, false}});
+}
+
+namespace {
+
+// Where ranks are, "0 0 2", and then the notes. Hosts are a:1, b:2, c:3, …; `alike` has a letter
+// for each, equal ones for one identity, '-' for none; a capital one is this machine.
+std::string settle(const std::string& alike, int size) {
+  std::vector<Host> hosts;
+  std::vector<std::optional<HostIdentity>> identities;
+  for (size_t i = 0; i < alike.size(); ++i) {
+    const bool here = alike[i] >= 'A' && alike[i] <= 'Z';
+    hosts.push_back({std::string(1, char('a' + i)), "", int(i) + 1, !here});
+    identities.emplace_back();
+    if (alike[i] != '-')
+      identities.back() = HostIdentity{.boot = "x", .network = uint64_t(alike[i] | 32), .user = 1};
+  }
+  const SettledHosts settled = settle_hosts(hosts, identities, size);
+  std::string out;
+  for (const Slot& slot : settled.slots) {
+    out += (out.empty() ? "" : " ") + std::to_string(slot.host);
+    if (slot.world.host != hosts[size_t(slot.host)].name) out += "?";
+  }
+  for (const std::string& note : settled.notes) out += " | " + note;
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("host choice: hosts that are one machine become one where the first is named") {
+  CHECK(settle("xyz", 6) == "0 1 1 2 2 2");
+  CHECK(settle("xyx", 6) ==
+        "0 0 0 0 1 1 | hosts \"a\" and \"c\" are one machine: their slots are added, 4 together");
+  CHECK(settle("xyx", 4) ==
+        "0 0 0 0 | hosts \"a\" and \"c\" are one machine: their slots are added, 4 together");
+  CHECK(settle("xxx", 6) ==
+        "0 0 0 0 0 0 | hosts \"a\" and \"b\" are one machine: their slots are added, 3 together | "
+        "hosts \"a\" and \"c\" are one machine: their slots are added, 6 together");
+}
+
+TEST_CASE("host choice: this machine is the one that several names of it come to") {
+  CHECK(settle("xyX", 6) ==
+        "2 2 2 2 1 1 | hosts \"a\" and \"c\" are one machine: their slots are added, 4 together");
+  CHECK(settle("Xyx", 6) ==
+        "0 0 0 0 1 1 | hosts \"a\" and \"c\" are one machine: their slots are added, 4 together");
+}
+
+TEST_CASE("host choice: a host that was not needed stays out, and one that is unknown is its own") {
+  CHECK(settle("xy-", 3) == "0 1 1");
+  CHECK_THROWS(settle("xy-", 4));
+  const HostIdentity unknown{.network = 1};
+  CHECK_FALSE(is_one_host(unknown, unknown));
+  CHECK_FALSE(is_one_network(unknown, unknown));
+}
+
+TEST_CASE("host choice: a user, a namespace, a boot make another host") {
+  const HostIdentity one{.boot = "x", .network = 1, .mounts = 2, .processes = 3, .user = 4};
+  for (int part = 0; part < 5; ++part) {
+    HostIdentity other = one;
+    if (part == 0) other.boot = "y";
+    if (part == 1) other.network = 9;
+    if (part == 2) other.mounts = 9;
+    if (part == 3) other.processes = 9;
+    if (part == 4) other.user = 9;
+    CHECK_FALSE(is_one_host(one, other));
+    CHECK(is_one_network(one, other) == (part > 1));
+  }
+  const HostIdentity here = look_at_this_host();
+  CHECK(is_one_host(here, look_at_this_host()));
+  CHECK(here.boot.size() == 36);
 }
 
 TEST_CASE("host choice: no slots and too many are errors") {
@@ -132,7 +204,8 @@ TEST_CASE("host choice: a host file is read, and one that cannot be is named") {
   std::ofstream(path) << std::string(2 << 20, '\n');
   CHECK_THROWS_WITH(
       find_hosts(line),
-      std::string(path) + ": a host file has at most 1 MiB; name another by --hostfile");
+      std::string(path) +
+          " is longer than the 1 MiB of the longest host file; name another by --hostfile");
   unlink(path);
   CHECK_THROWS_WITH(find_hosts(line),
                     "the host file \"" + std::string(path) +

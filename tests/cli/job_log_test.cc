@@ -47,7 +47,7 @@ std::vector<std::string> lines_of(LogLevel level, bool verbose) {
   log.note(message);
   message.mutable_epoch_wanted()->add_ranks(1);
   log.note(message);
-  log.note(action::StartEpoch{0, 1, {{0, {}}, {1, {}}}});
+  log.note(action::StartEpoch{1, {{0, {}}, {1, {}}}});
   log.note(action::RefuseEpoch{0, {2}, "rank 2 did not call it"});
   message.mutable_beat();
   log.note(message);

@@ -21,6 +21,15 @@ TEST_CASE("plan: a line a rank, the command as it would be typed, and names with
         "variables: HVD_RANK TOKEN\n");
 }
 
+TEST_CASE("plan: what some ranks alone find has a line of its own") {
+  JobSpec spec;
+  spec.command = {"true"};
+  spec.environment = {{"A", "1", {}}, {"B", "secret", {0, 2, 3, 4, 7}}, {"C", "", {1}}};
+  const std::string text = plan_text(spec, assign_slots(std::vector<Host>{{"h", "", 8}}, 8),
+                                     std::vector<std::string>{"A"});
+  CHECK(text.ends_with("variables: A\nvariable of ranks 0,2-4,7: B\nvariable of rank 1: C\n"));
+}
+
 TEST_CASE("plan: only variables that a rank would not have anyway are named") {
   const std::vector<std::string> before = {"HOME=/root", "RANK=7", "A=1", "B=1"};
   const std::vector<std::string> after = {"HOME=/root", "RANK=0", "A=1", "B=2", "X=", "B=3"};

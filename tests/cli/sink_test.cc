@@ -60,39 +60,47 @@ TEST_CASE("sink: writes in order, each block to its target") {
 TEST_CASE("sink: a reader that stands still can be given up, and what is lost is counted") {
   Pipe pipe = make_pipe();
   Sink sink("test", {pipe.write.get()}, 100'000);
-  const TimePoint before = Clock::now();
   const std::string block(65536, 'x');
   for (int i = 0; i < 4; ++i) sink.push(0, block);  // the pipe holds one of them
   pollfd begun{pipe.read.get(), POLLIN, 0};
   REQUIRE(poll(&begun, 1, 20'000) == 1);
-  sink.give_up(before - 1ms, false);  // it was idle later than that
   CHECK(sink.full());
-  sink.give_up(Clock::now(), false);
+  sink.give_up();
   CHECK_FALSE(sink.full());
   CHECK(sink.idle());
   sink.push(0, block);  // dropped too
   CHECK(sink.idle());
   CHECK(sink.lost_bytes() >= int64_t(3 * block.size()));
+  CHECK(sink.unread_bytes() == sink.lost_bytes());
   size_t got = 0;  // so that its thread can end
   while (got < block.size()) got += read_some(pipe.read.get()).size();
   CHECK(sink.lost_bytes() >= int64_t(3 * block.size()));
 }
 
-TEST_CASE("sink: a reader that takes a page now and then is not given up") {
+TEST_CASE("sink: a reader is seen to take a page, and a byte") {
   Pipe pipe = make_pipe();
   Sink sink("test", {pipe.write.get()}, 100'000);
+  CHECK(sink.takes());  // there is nothing to take
   for (int i = 0; i < 3; ++i) sink.push(0, std::string(65536, 'x'));
   wait_until_blocked(pipe);
-  const TimePoint before = Clock::now();
-  char page[4096];
-  for (int i = 0; i < 2; ++i) {  // by the second, that the first was taken is noted
-    REQUIRE(read(pipe.read.get(), page, sizeof page) == sizeof page);
-    wait_until_blocked(pipe);
-  }
-  sink.give_up(before, true);
-  CHECK_FALSE(sink.idle());
   const Deadline limit = Deadline::in(20s);
-  while (!sink.idle() && !limit.passed()) sink.give_up(Clock::now(), true);
+  const auto wait_until_still = [&] {
+    while (sink.takes()) REQUIRE_FALSE(limit.passed());
+  };
+  wait_until_still();
+  CHECK_FALSE(sink.takes());
+  char page[4096];
+  REQUIRE(read(pipe.read.get(), page, 1) == 1);
+  CHECK(sink.takes());
+  wait_until_still();
+  REQUIRE(read(pipe.read.get(), page, sizeof page - 1) == sizeof page - 1);
+  wait_until_blocked(pipe);
+  CHECK(sink.takes());
+  wait_until_still();
+  REQUIRE(read(pipe.read.get(), page, sizeof page) == sizeof page);
+  wait_until_blocked(pipe);
+  wait_until_still();
+  sink.give_up();
   CHECK(sink.idle());
   const auto lost = int64_t(2 * 65536 - 2 * sizeof page);
   while (sink.lost_bytes() != lost && !limit.passed()) poll(nullptr, 0, 1);
@@ -101,12 +109,36 @@ TEST_CASE("sink: a reader that takes a page now and then is not given up") {
   while (got < 2 * 65536) got += read_some(pipe.read.get()).size();  // so that its thread can end
 }
 
-TEST_CASE("sink: an idle one is not given up") {
+TEST_CASE("sink: what waits is dropped up to whole lines and kept words, and counted") {
+  Pipe pipe = make_pipe();
+  Sink sink("test", {pipe.write.get()}, 1 << 20);
+  std::string lines;
+  for (int i = 0; i < 30'000; ++i) lines += std::to_string(100'000 + i) + "\n";
+  sink.push(0, lines);
+  wait_until_blocked(pipe);
+  sink.push(0, "dropped\n");
+  sink.push(0, "kept\n", true);
+  sink.push(0, "dropped too\n");
+  sink.drop();
+  CHECK_FALSE(sink.idle());
+  sink.push(0, "later\n", true);
+  std::string got;
+  while (!got.ends_with("later\n")) got += read_some(pipe.read.get());
+  wait_until(sink, [&] { return sink.idle(); });
+  const size_t whole = got.size() - std::string("kept\nlater\n").size();
+  CHECK(whole % 7 == 0);
+  CHECK(whole < lines.size());
+  CHECK(got == lines.substr(0, whole) + "kept\nlater\n");
+  CHECK(sink.unread_bytes() == int64_t(lines.size() - whole) + 8 + 12);
+  CHECK(sink.lost_bytes() == sink.unread_bytes());
+}
+
+TEST_CASE("sink: with nothing to drop nothing changes") {
   Pipe pipe = make_pipe();
   Sink sink("test", {pipe.write.get()}, 100'000);
   sink.push(0, "one");
   wait_until(sink, [&] { return sink.idle(); });
-  sink.give_up(Clock::now(), false);
+  sink.drop();
   sink.push(0, "two");
   wait_until(sink, [&] { return sink.idle(); });
   CHECK(sink.lost_bytes() == 0);
@@ -139,6 +171,7 @@ TEST_CASE("sink: one target that fails is remembered and counted, the others go 
   wait_until(sink, [&] { return sink.idle(); });
   CHECK(sink.error(1) == 0);
   CHECK(sink.lost_bytes() == 12);
+  CHECK(sink.unread_bytes() == 0);
   CHECK(read_some(open_pipe.read.get()) == "fine");
 }
 

@@ -4,8 +4,11 @@
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <numeric>
 #include <string>
+#include <vector>
 
+#include "collectives/schedule.h"
 #include "hvd/error.h"
 #include "tests/collectives/reference.h"
 #include "tests/support/catch.h"
@@ -20,15 +23,79 @@ constexpr DataType kTypes[] = {DataType::kUint8,   DataType::kInt8,    DataType:
                                DataType::kFloat32, DataType::kFloat64, DataType::kBool};
 constexpr ReduceOp kOps[] = {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,
                              ReduceOp::kProduct};
-constexpr int kSizes[] = {1, 2, 3, 4, 8};
 constexpr size_t kArenaBytes = 4 << 20;
 
-struct Backend {
-  const char* name;
+using Hosts = std::vector<int>;  // ranks of each
+using Reference = ByteVector (*)(DataType type, const Reduction& reduction,
+                                 const std::vector<ByteVector>& inputs, const Hosts& hosts);
+
+// A backend among ranks that lie so.
+struct Setting {
+  std::string name;
+  Hosts hosts;
   CommunicatorFactory factory;
+  Reference reference;
+  CommunicatorFactory another;  // a second communicator of a rank
+
+  int ranks() const { return std::accumulate(hosts.begin(), hosts.end(), 0); }
 };
 
-std::vector<Backend> backends() { return {{"shared memory", shared_memory_factory()}}; }
+ByteVector shared_memory_reference(DataType type, const Reduction& reduction,
+                                   const std::vector<ByteVector>& inputs, const Hosts&) {
+  return reference_reduce(type, reduction, inputs);
+}
+
+// Between hosts the order of additions depends on the length, as the schedule says.
+ByteVector tcp_reference(DataType type, const Reduction& reduction,
+                         const std::vector<ByteVector>& inputs, const Hosts&) {
+  const size_t count = inputs[0].size() / size_of(type);
+  const int ranks = static_cast<int>(inputs.size());
+  if (ranks == 1) return reference_reduce(type, reduction, inputs);
+  return allreduce_way(count, type, ranks) == AllreduceWay::kRing
+             ? reference_ring(type, reduction, inputs)
+             : reference_cube(type, reduction, inputs);
+}
+
+ByteVector hierarchical_reference(DataType type, const Reduction& reduction,
+                                  const std::vector<ByteVector>& inputs, const Hosts& hosts) {
+  return host_sums_ride(inputs[0].size()) ? reference_host_cube(type, reduction, inputs, hosts)
+                                          : reference_host_rings(type, reduction, inputs, hosts);
+}
+
+std::unique_ptr<Communicator> another_in_shared_memory(Rank& rank) {
+  rank.add_segment(communicator_bytes(true));
+  return make_communicator(*rank.peers, rank.arena, {.segment = 1, .offset = 0, .seed = 2});
+}
+
+CommunicatorFactory another_hierarchical(const Hosts& hosts) {
+  return [hosts](Rank& rank) {
+    rank.add_segment(hierarchical_bytes(hosts, true));
+    return make_hierarchical_communicator(
+        *rank.peers, rank.arena,
+        {.segment = 1, .links = hierarchical_links(hosts), .hosts = hosts, .seed = 2});
+  };
+}
+
+std::vector<Setting> settings() {
+  std::vector<Setting> all;
+  for (int ranks : {1, 2, 3, 4, 8}) {
+    const std::string text = ", " + std::to_string(ranks) + " ranks";
+    all.push_back({"shared memory" + text,
+                   {ranks},
+                   shared_memory_factory(),
+                   shared_memory_reference,
+                   another_in_shared_memory});
+    all.push_back({"tcp" + text, Hosts(static_cast<size_t>(ranks), 1), tcp_factory(), tcp_reference,
+                   tcp_factory(1)});
+  }
+  for (const Hosts& hosts : {Hosts{1}, {2}, {1, 1}, {2, 2}, {1, 1, 1}, {1, 3}, {2, 2, 2, 2}}) {
+    std::string text = "hierarchical, hosts of";
+    for (int ranks : hosts) text += " " + std::to_string(ranks);
+    all.push_back({text, hosts, hierarchical_factory(hosts), hierarchical_reference,
+                   another_hierarchical(hosts)});
+  }
+  return all;
+}
 
 // Where the tensors of rank k lie.
 enum class Memory { kArena, kPrivate, kMixed };
@@ -61,12 +128,14 @@ struct Case {
   ByteVector expected;
 };
 
-Case make_case(int size, DataType type, const Reduction& reduction, size_t count, Values values) {
+Case make_case(const Setting& setting, DataType type, const Reduction& reduction, size_t count,
+               Values values) {
   Case c{type, reduction, count, {}, {}};
+  const int size = setting.ranks();
   for (int k = 0; k < size; ++k)
     c.inputs.push_back(random_values(type, count, seed_of(k, count, 0), values));
   const bool identity = size == 1 && reduction.prescale == 1 && reduction.postscale == 1;
-  c.expected = identity ? c.inputs[0] : reference_reduce(type, reduction, c.inputs);
+  c.expected = identity ? c.inputs[0] : setting.reference(type, reduction, c.inputs, setting.hosts);
   return c;
 }
 
@@ -97,39 +166,51 @@ void check_cases(RankThreads& ranks, const std::vector<Case>& cases) {
 }  // namespace
 
 TEST_CASE("conformance: allreduce of every type and operation at odd lengths") {
-  const Backend backend = GENERATE(from_range(backends()));
-  const int size = GENERATE(from_range(std::begin(kSizes), std::end(kSizes)));
-  INFO(backend.name << ", " << size << " ranks");
+  const Setting setting = GENERATE(from_range(settings()));
+  const int size = setting.ranks();
+  INFO(setting.name);
   std::vector<Case> cases;
   for (DataType type : kTypes)
     for (ReduceOp op : kOps) {
       if (type == DataType::kBool && op == ReduceOp::kAverage) continue;
       const size_t few = static_cast<size_t>(size) - 1;
       for (size_t count : {size_t{0}, size_t{1}, few, size_t{13}, size_t{257}, size_t{2053}})
-        cases.push_back(make_case(size, type, {.op = op}, count, Values::kStrange));
+        cases.push_back(make_case(setting, type, {.op = op}, count, Values::kStrange));
     }
-  RankThreads ranks(size, backend.factory);
+  RankThreads ranks(setting.hosts, setting.factory);
   check_cases(ranks, cases);
 }
 
 TEST_CASE("conformance: allreduce longer than a chunk, with factors") {
-  const Backend backend = GENERATE(from_range(backends()));
-  const int size = GENERATE(from_range(std::begin(kSizes), std::end(kSizes)));
-  INFO(backend.name << ", " << size << " ranks");
+  const Setting setting = GENERATE(from_range(settings()));
+  INFO(setting.name);
   std::vector<Case> cases;
   for (DataType type : {DataType::kFloat32, DataType::kFloat16, DataType::kInt64})
     for (Reduction reduction : {Reduction{ReduceOp::kAverage, 1, 1}, {ReduceOp::kSum, 0.25, 3}})
-      cases.push_back(make_case(size, type, reduction, 65537, Values::kPlain));
-  cases.push_back(make_case(size, DataType::kFloat32, {}, 500009, Values::kPlain));
-  RankThreads ranks(size, backend.factory);
+      cases.push_back(make_case(setting, type, reduction, 65537, Values::kPlain));
+  cases.push_back(make_case(setting, DataType::kFloat32, {}, 500009, Values::kPlain));
+  RankThreads ranks(setting.hosts, setting.factory);
+  check_cases(ranks, cases);
+}
+
+// Long enough that sums travel in pieces, which end inside an element.
+TEST_CASE("conformance: long allreduce of every type, of strange values") {
+  const Setting setting = GENERATE(from_range(settings()));
+  INFO(setting.name);
+  std::vector<Case> cases;
+  for (DataType type : kTypes)
+    for (size_t bytes : {80'000, 300'000})
+      cases.push_back(make_case(setting, type, {.op = ReduceOp::kSum}, bytes / size_of(type) + 3,
+                                Values::kStrange));
+  RankThreads ranks(setting.hosts, setting.factory);
   check_cases(ranks, cases);
 }
 
 TEST_CASE("conformance: broadcast of every type from every root") {
-  const Backend backend = GENERATE(from_range(backends()));
-  const int size = GENERATE(from_range(std::begin(kSizes), std::end(kSizes)));
-  INFO(backend.name << ", " << size << " ranks");
-  RankThreads ranks(size, backend.factory);
+  const Setting setting = GENERATE(from_range(settings()));
+  const int size = setting.ranks();
+  INFO(setting.name);
+  RankThreads ranks(setting.hosts, setting.factory);
   ranks.run([&](Rank& rank) {
     std::byte* arena = rank.add_segment(kArenaBytes);
     for (int root = 0; root < size; root += root + 3 < size ? 3 : 1)
@@ -160,10 +241,10 @@ TEST_CASE("conformance: broadcast of every type from every root") {
 }
 
 TEST_CASE("conformance: allgather of every type and of different lengths, in rank order") {
-  const Backend backend = GENERATE(from_range(backends()));
-  const int size = GENERATE(from_range(std::begin(kSizes), std::end(kSizes)));
-  INFO(backend.name << ", " << size << " ranks");
-  RankThreads ranks(size, backend.factory);
+  const Setting setting = GENERATE(from_range(settings()));
+  const int size = setting.ranks();
+  INFO(setting.name);
+  RankThreads ranks(setting.hosts, setting.factory);
   ranks.run([&](Rank& rank) {
     std::byte* arena = rank.add_segment(kArenaBytes);
     const auto count_of = [&](int shape, int k) -> size_t {
@@ -211,10 +292,10 @@ TEST_CASE("conformance: allgather of every type and of different lengths, in ran
 }
 
 TEST_CASE("conformance: nobody passes a barrier before everybody has come") {
-  const Backend backend = GENERATE(from_range(backends()));
-  const int size = GENERATE(from_range(std::begin(kSizes), std::end(kSizes)));
-  INFO(backend.name << ", " << size << " ranks");
-  RankThreads ranks(size, backend.factory);
+  const Setting setting = GENERATE(from_range(settings()));
+  const int size = setting.ranks();
+  INFO(setting.name);
+  RankThreads ranks(setting.hosts, setting.factory);
   std::atomic<int> come{0};
   ranks.run([&](Rank& rank) {
     for (int round = 1; round <= 50; ++round) {
@@ -227,10 +308,10 @@ TEST_CASE("conformance: nobody passes a barrier before everybody has come") {
 }
 
 TEST_CASE("conformance: many operations of every kind under way at once") {
-  const Backend backend = GENERATE(from_range(backends()));
-  const int size = GENERATE(from_range(std::begin(kSizes), std::end(kSizes)));
-  INFO(backend.name << ", " << size << " ranks");
-  RankThreads ranks(size, backend.factory);
+  const Setting setting = GENERATE(from_range(settings()));
+  const int size = setting.ranks();
+  INFO(setting.name);
+  RankThreads ranks(setting.hosts, setting.factory);
   ranks.run([&](Rank& rank) {
     std::byte* arena = rank.add_segment(kArenaBytes);
     constexpr int kTensors = 40;
@@ -269,13 +350,13 @@ TEST_CASE("conformance: many operations of every kind under way at once") {
 }
 
 TEST_CASE("conformance: two communicators begun in opposite orders, under one thread a rank") {
-  const int size = GENERATE(2, 3, 4);
-  INFO(size << " ranks");
-  RankThreads ranks(size);
+  const Setting setting = GENERATE(from_range(settings()));
+  const int size = setting.ranks();
+  INFO(setting.name);
+  if (size == 1 || size > 4) return;
+  RankThreads ranks(setting.hosts, setting.factory);
   ranks.run([&](Rank& rank) {
-    rank.add_segment(communicator_bytes(true));
-    const auto other =
-        make_communicator(*rank.peers, rank.arena, {.segment = 1, .offset = 0, .seed = 2});
+    const std::unique_ptr<Communicator> other = setting.another(rank);
     std::array<Communicator*, 2> order = {rank.communicator.get(), other.get()};
     if (rank.rank % 2 == 1) std::swap(order[0], order[1]);
     for (int round = 0; round < 20; ++round) {

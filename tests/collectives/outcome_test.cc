@@ -315,8 +315,9 @@ TEST_CASE("outcome: a rank that left is named by the first operation that needs 
   });
   ControlBlock& block = ranks.host().block();
   CHECK((block.reason & 255) == static_cast<uint32_t>(TroubleReason::kLeft));
-  CHECK(block.rank(static_cast<int>(block.reason >> 8)).missing[0] == 1u << 1);
-  CHECK(std::string(block.rank(static_cast<int>(block.reason >> 8)).reason) ==
+  const int who = static_cast<int>(block.reason >> 8);
+  for (int rank = 0; rank < ranks.size(); ++rank) CHECK(block.misses(who, rank) == (rank == 1));
+  CHECK(std::string(block.rank(who).reason) ==
         "rank 1 called shutdown() while other ranks went on");
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cfenv>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 
@@ -111,6 +112,44 @@ TEST_CASE("reduce: factors are applied in the accumulator, once") {
          {Reduction{op, 0.25, 1}, Reduction{op, 1, 1.7}, Reduction{op, 0.3, 3}})
       for (Values values : {Values::kPlain, Values::kStrange})
         compare_variants(type, reduction, 3, 259, values);
+}
+
+TEST_CASE("reduce: a hop takes inputs and sums, and finishes once") {
+  const DataType type = GENERATE(from_range(std::begin(kTypes), std::end(kTypes)));
+  for (ReduceOp op : kOps)
+    for (Reduction reduction : {Reduction{op, 1, 1}, Reduction{op, 0.3, 1}, Reduction{op, 0.5, 3}})
+      for (int kind = 0; kind < 6; ++kind)
+        for (Values values : {Values::kPlain, Values::kStrange}) {
+          const bool plain = reduction.prescale == 1 && reduction.postscale == 1;
+          if (type == DataType::kBool && (op == ReduceOp::kAverage || !plain)) continue;
+          const ReferenceHop hop{.first_is_sum = kind % 3 > 0,
+                                 .second_is_sum = kind % 3 > 1,
+                                 .last = kind > 2,
+                                 .inputs = 5};
+          const ByteVector first = random_values(type, 259, 1, values);
+          const ByteVector second = random_values(type, 259, 2, values);
+          ByteVector result(first.size());
+          const std::byte* sources[] = {first.data(), second.data()};
+          reduce_hop(type, reduction, {5, hop.first_is_sum, hop.second_is_sum, hop.last}, sources,
+                     result.data(), 259);
+          INFO(name_of(type) << " " << name_of(op) << " kind " << kind << " prescale "
+                             << reduction.prescale);
+          REQUIRE(result == reference_hop(type, reduction, hop, first, second));
+        }
+}
+
+TEST_CASE("reduce: an average of three large halves does not overflow on its way") {
+  const uint16_t big = 0x78e2;  // 40,000
+  const auto* bytes = reinterpret_cast<const std::byte*>(&big);
+  uint16_t sum = 0, result = 0;
+  const std::byte* first[] = {bytes, bytes};
+  reduce_hop(DataType::kFloat16, {.op = ReduceOp::kAverage}, {.inputs = 3}, first,
+             reinterpret_cast<std::byte*>(&sum), 1);
+  const std::byte* second[] = {reinterpret_cast<const std::byte*>(&sum), bytes};
+  reduce_hop(DataType::kFloat16, {.op = ReduceOp::kAverage},
+             {.inputs = 3, .first_is_sum = true, .last = true}, second,
+             reinterpret_cast<std::byte*>(&result), 1);
+  CHECK(std::abs(result - big) <= 1);  // one unit in the last place: rounded twice
 }
 
 TEST_CASE("reduce: an average of two large halves does not overflow") {

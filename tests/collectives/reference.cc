@@ -1,9 +1,12 @@
 #include "tests/collectives/reference.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <type_traits>
+
+#include "collectives/reduce.h"
 
 namespace hvd {
 namespace {
@@ -139,54 +142,177 @@ ByteVector each(const std::vector<ByteVector>& inputs, Decode decode, Reduce red
   return result;
 }
 
-template <class T>
-ByteVector each_float(const Reduction& reduction, const std::vector<ByteVector>& inputs) {
-  const auto same = [](T value) { return value; };
-  return each<T>(
-      inputs, same, [&](const std::vector<T>& v) { return reduce_float(reduction, v); }, same);
+// The result of `floats`, `integers` or `bools` for each element of all inputs.
+template <class Floats, class Integers, class Bools>
+ByteVector each_of(DataType type, const std::vector<ByteVector>& inputs, Floats floats,
+                   Integers integers, Bools bools) {
+  const auto same = [](auto value) { return value; };
+  switch (type) {
+    case DataType::kUint8:
+      return each<uint8_t>(inputs, same, integers, same);
+    case DataType::kInt8:
+      return each<int8_t>(inputs, same, integers, same);
+    case DataType::kInt32:
+      return each<int32_t>(inputs, same, integers, same);
+    case DataType::kInt64:
+      return each<int64_t>(inputs, same, integers, same);
+    case DataType::kFloat16:
+      return each<uint16_t>(inputs, Half::decode, floats, Half::encode);
+    case DataType::kBfloat16:
+      return each<uint16_t>(inputs, Brain::decode, floats, Brain::encode);
+    case DataType::kFloat32:
+      return each<float>(inputs, same, floats, same);
+    case DataType::kFloat64:
+      return each<double>(inputs, same, floats, same);
+    case DataType::kBool:
+      break;
+  }
+  return each<uint8_t>(inputs, same, bools, same);
 }
 
-template <class T>
-ByteVector each_integer(const Reduction& reduction, const std::vector<ByteVector>& inputs) {
-  const auto same = [](T value) { return value; };
-  return each<T>(
-      inputs, same, [&](const std::vector<T>& v) { return reduce_integer(reduction, v); }, same);
-}
-
-template <class Format>
-ByteVector each_short(const Reduction& reduction, const std::vector<ByteVector>& inputs) {
-  return each<uint16_t>(
-      inputs, Format::decode,
-      [&](const std::vector<float>& v) { return reduce_float(reduction, v); }, Format::encode);
+ByteVector cut(const ByteVector& whole, const Slice& part, size_t element) {
+  return {whole.begin() + static_cast<long>(part.begin * element),
+          whole.begin() + static_cast<long>(part.end * element)};
 }
 
 }  // namespace
 
 ByteVector reference_reduce(DataType type, const Reduction& reduction,
                             const std::vector<ByteVector>& inputs) {
-  switch (type) {
-    case DataType::kUint8:
-      return each_integer<uint8_t>(reduction, inputs);
-    case DataType::kInt8:
-      return each_integer<int8_t>(reduction, inputs);
-    case DataType::kInt32:
-      return each_integer<int32_t>(reduction, inputs);
-    case DataType::kInt64:
-      return each_integer<int64_t>(reduction, inputs);
-    case DataType::kFloat16:
-      return each_short<Half>(reduction, inputs);
-    case DataType::kBfloat16:
-      return each_short<Brain>(reduction, inputs);
-    case DataType::kFloat32:
-      return each_float<float>(reduction, inputs);
-    case DataType::kFloat64:
-      return each_float<double>(reduction, inputs);
-    case DataType::kBool:
-      break;
+  return each_of(
+      type, inputs, [&](const auto& values) { return reduce_float(reduction, values); },
+      [&](const auto& values) { return reduce_integer(reduction, values); },
+      [&](const auto& values) { return reduce_bool(reduction, values); });
+}
+
+ByteVector reference_hop(DataType type, const Reduction& reduction, const ReferenceHop& hop,
+                         const ByteVector& first, const ByteVector& second) {
+  // What an input goes through before it is combined, and what the last result goes through.
+  Reduction input{ReduceOp::kSum, reduction.prescale, 1}, combine{reduction.op, 1, 1};
+  if (reduction.op == ReduceOp::kAverage) combine.op = ReduceOp::kSum;
+  Reduction result{ReduceOp::kSum, 1, hop.last ? reduction.postscale : 1};
+  const double share = reduction.op == ReduceOp::kAverage ? 1.0 / hop.inputs : 1.0;
+  const auto floats = [&](const auto& values) {
+    Reduction scaled = input, finish = result;
+    if (combine.op == ReduceOp::kSum) {
+      scaled.prescale = reduction.prescale * (reduction.postscale * share);
+      finish.postscale = 1;
+    }
+    auto parts = values;
+    if (!hop.first_is_sum) parts[0] = reduce_float(scaled, std::vector{values[0]});
+    if (!hop.second_is_sum) parts[1] = reduce_float(scaled, std::vector{values[1]});
+    return reduce_float(finish, std::vector{reduce_float(combine, parts)});
+  };
+  const auto integers = [&](const auto& values) {
+    auto parts = values;
+    if (!hop.first_is_sum) parts[0] = reduce_integer(input, std::vector{values[0]});
+    if (!hop.second_is_sum) parts[1] = reduce_integer(input, std::vector{values[1]});
+    auto sum = reduce_integer(combine, parts);
+    const int divisor = hop.last && reduction.op == ReduceOp::kAverage ? hop.inputs : 1;
+    if (result.postscale != 1) return times(sum, result.postscale, divisor);
+    return static_cast<decltype(sum)>(sum / divisor);
+  };
+  return each_of(type, {first, second}, floats, integers,
+                 [&](const auto& values) { return reduce_bool(reduction, values); });
+}
+
+ByteVector reference_cube(DataType type, const Reduction& reduction,
+                          const std::vector<ByteVector>& inputs, const ReferenceParts& kind) {
+  const size_t ranks = inputs.size();
+  if (ranks == 1) return inputs[0];
+  size_t corners = 1;
+  while (2 * corners <= ranks) corners *= 2;
+  std::vector<ByteVector> sums(inputs.begin(), inputs.begin() + static_cast<long>(corners));
+  std::vector<bool> is_sum(corners, kind.are_sums);
+  ReferenceHop hop{.first_is_sum = kind.are_sums,
+                   .second_is_sum = kind.are_sums,
+                   .inputs = kind.inputs != 0 ? kind.inputs : static_cast<int>(ranks)};
+  for (size_t k = corners; k < ranks; ++k) {
+    sums[k - corners] = reference_hop(type, reduction, hop, sums[k - corners], inputs[k]);
+    is_sum[k - corners] = true;
   }
-  const auto same = [](uint8_t value) { return value; };
-  return each<uint8_t>(
-      inputs, same, [&](const std::vector<uint8_t>& v) { return reduce_bool(reduction, v); }, same);
+  for (size_t width = 1; width < corners; width *= 2) {
+    hop.last = 2 * width == corners;
+    for (size_t k = 0; k < corners; k += 2 * width) {
+      hop.first_is_sum = is_sum[k] || width > 1;
+      hop.second_is_sum = is_sum[k + width] || width > 1;
+      sums[k] = reference_hop(type, reduction, hop, sums[k], sums[k + width]);
+    }
+  }
+  return sums[0];
+}
+
+ByteVector reference_ring(DataType type, const Reduction& reduction,
+                          const std::vector<ByteVector>& inputs, const ReferenceParts& kind) {
+  const size_t ranks = inputs.size(), element = size_of(type);
+  ByteVector result;
+  for (size_t slice = 0; slice < ranks; ++slice) {
+    const Slice part = slice_of(inputs[0].size() / element, static_cast<int>(slice),
+                                static_cast<int>(ranks), type);
+    const auto cut_of = [&](size_t rank) { return cut(inputs[rank % ranks], part, element); };
+    ByteVector sum = cut_of(slice);
+    for (size_t hop = 1; hop < ranks; ++hop)
+      sum = reference_hop(type, reduction,
+                          {.first_is_sum = kind.are_sums || hop > 1,
+                           .second_is_sum = kind.are_sums,
+                           .last = hop + 1 == ranks,
+                           .inputs = kind.inputs != 0 ? kind.inputs : static_cast<int>(ranks)},
+                          sum, cut_of(slice + hop));
+    result.insert(result.end(), sum.begin(), sum.end());
+  }
+  return result;
+}
+
+namespace {
+
+// A reduction of the ranks of one host, of so many in all.
+std::vector<ByteVector> sums_of_hosts(DataType type, const Reduction& reduction,
+                                      const std::vector<ByteVector>& inputs,
+                                      const std::vector<int>& hosts) {
+  const bool is_float = type == DataType::kFloat16 || type == DataType::kBfloat16 ||
+                        type == DataType::kFloat32 || type == DataType::kFloat64;
+  const bool average = reduction.op == ReduceOp::kAverage;
+  Reduction of_host = reduction;
+  if (average) of_host.op = ReduceOp::kSum;
+  if (hosts.size() > 1) of_host.postscale = 1;
+  if (is_float && of_host.op == ReduceOp::kSum)
+    of_host.postscale =
+        reduction.postscale * (average ? 1 / static_cast<double>(inputs.size()) : 1);
+  if (hosts.size() == 1) of_host = reduction;
+  std::vector<ByteVector> sums;
+  auto from = inputs.begin();
+  for (int ranks : hosts) {
+    sums.push_back(reference_reduce(type, of_host, std::vector<ByteVector>(from, from + ranks)));
+    from += ranks;
+  }
+  return sums;
+}
+
+}  // namespace
+
+ByteVector reference_host_cube(DataType type, const Reduction& reduction,
+                               const std::vector<ByteVector>& inputs,
+                               const std::vector<int>& hosts) {
+  return reference_cube(type, reduction, sums_of_hosts(type, reduction, inputs, hosts),
+                        {.inputs = static_cast<int>(inputs.size()), .are_sums = true});
+}
+
+ByteVector reference_host_rings(DataType type, const Reduction& reduction,
+                                const std::vector<ByteVector>& inputs,
+                                const std::vector<int>& hosts) {
+  const std::vector<ByteVector> sums = sums_of_hosts(type, reduction, inputs, hosts);
+  const size_t element = size_of(type), count = inputs[0].size() / element;
+  const int slices = *std::max_element(hosts.begin(), hosts.end());
+  ByteVector result;
+  for (int k = 0; k < slices; ++k) {
+    std::vector<ByteVector> parts;
+    for (const ByteVector& sum : sums)
+      parts.push_back(cut(sum, slice_of(count, k, slices, type), element));
+    const ByteVector slice = reference_ring(
+        type, reduction, parts, {.inputs = static_cast<int>(inputs.size()), .are_sums = true});
+    result.insert(result.end(), slice.begin(), slice.end());
+  }
+  return result;
 }
 
 ByteVector random_values(DataType type, size_t count, uint64_t seed, Values values) {

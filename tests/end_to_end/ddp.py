@@ -17,6 +17,13 @@ def it_trains_with_two_and_three_ranks():
         expect(sorted(seen.stdout.decode().splitlines()), wanted, seen.stderr)
 
 
+def it_trains_over_several_agents():
+    seen = run("--no-tag-output", "--timeout", "60", "--pretend-hosts", "2x1", "--", sys.executable, PROGRAM, limit=90)
+    expect(seen.returncode, 0, seen.stderr)
+    wanted = [f"rank {rank} of 2, same: True, weights: 1.00 -2.00 0.50 0.25" for rank in range(2)]
+    expect(sorted(seen.stdout.decode().splitlines()), wanted, seen.stderr)
+
+
 def a_killed_rank_ends_the_one_that_waits_for_it():
     job = start("--timeout", "60", "--", "bash", "-c", f"[ $RANK = 0 ] || exec sleep 300; exec '{sys.executable}' '{PROGRAM}'")
     ranks = wait_for_ranks(job, 2)
@@ -26,4 +33,4 @@ def a_killed_rank_ends_the_one_that_waits_for_it():
     assert b"first failure: rank 1 " in err.splitlines()[-1], err
 
 
-support.main(it_trains_with_two_and_three_ranks, a_killed_rank_ends_the_one_that_waits_for_it)
+support.main(it_trains_with_two_and_three_ranks, it_trains_over_several_agents, a_killed_rank_ends_the_one_that_waits_for_it)

@@ -3,10 +3,11 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 import time
 
 import support
-from support import NO_TRACING, Debugger, Terminal, agent_of, expect, run, start, state, take_hold, wait_for, wait_for_ranks
+from support import NO_TRACING, Debugger, Terminal, agent_of, expect, ranks_of, run, start, state, take_hold, wait_for, wait_for_ranks
 
 LATE_S = 6  # by the clock on the wall: until then the test has stepped in, also on a busy machine
 AWAY_S = 9  # how long it holds the job up then: longer than that, and than the time-outs
@@ -42,34 +43,76 @@ def a_reader_that_stands_still_does_not_hold_up_a_limited_job_whose_ranks_have_e
     out, err = job.communicate()
     expect(job.returncode, 125, err)
     assert b"time limit of 2 s reached (--timeout); all ranks have ended" in err, err
-    assert b"bytes of output that nobody read any more" in err and len(out) < 700000, (len(out), err)
+    assert b"bytes of output that nobody read in time" in err and len(out) < 700000, (len(out), err)
 
 
-def read_slowly(job):
-    """A page every quarter of a second: a pipe's 64 KiB take longer than the limit and the grace."""
+def read_slowly(job, size=4096, alive_at=0):
+    """A page every quarter of a second: a pipe's 64 KiB take longer than the limit and the grace. hvdrun has to be there
+    after `alive_at` of them."""
     parts = []
     while not parts or parts[-1]:
         time.sleep(0.25)
-        parts.append(os.read(job.stdout.fileno(), 4096))
+        parts.append(os.read(job.stdout.fileno(), size))
         assert len(parts) < 4 * LIMIT_S
+        assert len(parts) != alive_at or job.poll() is None, len(parts)
     job.wait(timeout=LIMIT_S)
     return b"".join(parts)
 
 
 def a_slow_reader_is_waited_for_where_all_ranks_ended_in_time():
-    job = start("--no-tag-output", "--timeout", "1", "--stop-grace", "2", "--", "seq", "100000", "112000", np=1, stderr=subprocess.STDOUT)
-    out = read_slowly(job)
+    job = start("--no-tag-output", "--timeout", "1", "--stop-grace", "1", "--", "seq", "100000", "120000", np=1, stderr=subprocess.STDOUT)
+    out = read_slowly(job, alive_at=16)  # 140 KB: more than a pipe and what is read of it until limit and grace are over
     expect(job.returncode, 0, out[-300:])
-    assert out.startswith(b"".join(b"%d\n" % number for number in range(100000, 112001))), out[-300:]
+    assert out.startswith(b"".join(b"%d\n" % number for number in range(100000, 120001))), out[-300:]
+
+
+def a_fast_reader_gets_hvdruns_last_words_whatever_the_ranks_write():
+    job = start("--timeout", "1", "--stop-grace", "1", "--", "bash", "-c", "trap '' TERM; exec yes " + "0123456789" * 9, np=1, stderr=subprocess.STDOUT)
+    last = b""
+    while part := os.read(job.stdout.fileno(), 1 << 13):
+        last = (last + part)[-1000:]
+        time.sleep(0.001)  # slower than they write: there is always more
+    job.wait(timeout=LIMIT_S)
+    expect(job.returncode, 124, last)
+    assert last.endswith(b"\nhvdrun: time limit of 1 s reached (--timeout)\n"), last
+
+
+def start_that_wrote(last, *flags):
+    """A job whose rank has written the numbers from 100000 on, more than a pipe holds, and sleeps."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = f"seq 100000 {last}; : > {folder}/done; exec sleep 60"
+        job = start("--no-tag-output", *flags, "--", "bash", "-c", script, np=1, stderr=subprocess.STDOUT)
+        wait_for(lambda: os.path.exists(f"{folder}/done"))
+    return job
 
 
 def a_slow_reader_does_not_hold_up_an_end_that_was_asked_for():
-    job = start("--no-tag-output", "--stop-grace", "1", "--", "bash", "-c", "seq 100000 250000; exec sleep 60", np=1, stderr=subprocess.STDOUT)
-    assert os.read(job.stdout.fileno(), 4096).startswith(b"100000\n")
+    job = start_that_wrote(200000, "--stop-grace", "1")
     job.terminate()
     out = read_slowly(job)
     expect(job.returncode, -signal.SIGTERM, out[-300:])
-    assert len(out) < 1000000, len(out)
+    assert len(out) < 500000, len(out)
+    assert b" bytes of output that nobody read in time\n" in out[-1000:] and out.endswith(b"\nhvdrun: ended by SIGTERM\n"), out[-1000:]
+
+
+def a_stop_of_hvdruns_own_costs_a_reader_nothing():
+    job = start_that_wrote(200000, "--stop-grace", "2")
+    job.terminate()
+    wait_for(lambda: not ranks_of(job.pid))
+    os.kill(job.pid, signal.SIGSTOP)
+    time.sleep(2.6)  # more than the reader has, less than that and a second
+    os.kill(job.pid, signal.SIGCONT)
+    with job.stdout as pipe:
+        out = pipe.read()
+    job.wait(timeout=LIMIT_S)
+    assert b"\n200000\n" in out and out.endswith(b"\nhvdrun: ended by SIGTERM\n"), out[-300:]
+
+
+def a_full_disk_is_not_called_a_reader():
+    with open("/dev/full", "w") as full:
+        seen = subprocess.run([support.options.hvdrun, "-np", "1", "--timeout", "1", "--stop-grace", "0.3", "--", "yes"],
+                              stdout=full, stderr=subprocess.PIPE, timeout=LIMIT_S)
+    assert b"No space left on device" in seen.stderr and b"lost" not in seen.stderr, seen.stderr
 
 
 def a_stopped_agent_does_not_hold_up_a_terminated_job():
@@ -223,6 +266,8 @@ support.parse_options("late_worker")
 support.main(the_start_timeout_bounds_an_agent_that_never_comes,
              a_reader_that_stands_still_does_not_hold_up_a_limited_job_whose_ranks_have_ended,
              a_slow_reader_is_waited_for_where_all_ranks_ended_in_time, a_slow_reader_does_not_hold_up_an_end_that_was_asked_for,
+             a_fast_reader_gets_hvdruns_last_words_whatever_the_ranks_write, a_stop_of_hvdruns_own_costs_a_reader_nothing,
+             a_full_disk_is_not_called_a_reader,
              a_stopped_agent_does_not_hold_up_a_terminated_job,
              a_stopped_agent_does_not_hold_up_an_impatient_user, being_continued_is_no_word_of_the_agent,
              a_rank_in_init_is_not_timed_out_while_the_job_is_suspended,

@@ -10,8 +10,8 @@ import support
 from support import agent_of, expect, keeper_of, start, wait_for, wait_for_ranks
 
 F_GET_SEALS, SHRINK, GROW, SEAL = 1034, 2, 4, 1
-CLAIM = struct.pack("<IHHIIqII", 0x68766441, 1, 0, 0, 0, 0, 0, 0)  # of slot 0; agent_socket.cc has the layout
-REFUSED = 9
+CLAIM = struct.pack("<IHHIIqII", 0x68766441, 2, 0, 0, 0, 0, 0, 0)  # of slot 0; agent_socket.cc has the layout
+REFUSED = 10
 
 
 def looping(np=2):

@@ -5,10 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "rendezvous/client.h"
-#include "rendezvous/server.h"
-#include "runtime/base/deadline.h"
-#include "tests/support/catch.h"
+#include "tests/rendezvous/control_ends.h"
 
 namespace hvd {
 namespace {
@@ -17,52 +14,13 @@ struct Pair {
   Pair() {
     int ends[2];
     REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
-    server = std::make_unique<RendezvousServer>(UniqueFd(ends[0]));
+    server = std::make_unique<RendezvousServer>();
+    server->add(UniqueFd(ends[0]));
     client = std::make_unique<RendezvousClient>(UniqueFd(ends[1]));
   }
   std::unique_ptr<RendezvousServer> server;
   std::unique_ptr<RendezvousClient> client;
 };
-
-void wait_readable(int fd, Deadline deadline) {
-  pollfd one{fd, POLLIN, 0};
-  REQUIRE(poll(&one, 1, deadline.poll_timeout_ms()) == 1);
-}
-
-// What the server has got once `done` says that it is enough.
-template <typename Done>
-RendezvousServer::Incoming at_server(RendezvousServer& server, Done done) {
-  const Deadline deadline = Deadline::in(std::chrono::seconds(20));
-  RendezvousServer::Incoming all;
-  while (!done(all)) {
-    wait_readable(server.wake_fd(), deadline);
-    for (RendezvousServer::Incoming& news : server.take()) {
-      all.session = news.session;
-      for (auto& message : news.messages) all.messages.push_back(std::move(message));
-      all.closed |= news.closed;
-    }
-  }
-  return all;
-}
-
-template <typename Done>
-RendezvousClient::Incoming at_client(RendezvousClient& client, Done done) {
-  const Deadline deadline = Deadline::in(std::chrono::seconds(20));
-  RendezvousClient::Incoming all;
-  while (!done(all)) {
-    wait_readable(client.wake_fd(), deadline);
-    RendezvousClient::Incoming news = client.take();
-    for (auto& message : news.messages) all.messages.push_back(std::move(message));
-    all.closed |= news.closed;
-  }
-  return all;
-}
-
-proto::FromAgent claimed(int rank) {
-  proto::FromAgent message;
-  message.mutable_claimed()->set_rank(rank);
-  return message;
-}
 
 }  // namespace
 
@@ -113,12 +71,15 @@ TEST_CASE("control stream: text that is no UTF-8 arrives as it is") {
 TEST_CASE("control stream: no message has a field whose bytes could break it") {
   const google::protobuf::FileDescriptor* file = proto::FromAgent::descriptor()->file();
   REQUIRE(file->message_type_count() > 10);
-  for (int i = 0; i < file->message_type_count(); ++i) {
-    const google::protobuf::Descriptor* message = file->message_type(i);
-    CHECK(message->nested_type_count() == 0);  // else look into those too
-    for (int k = 0; k < message->field_count(); ++k) {
-      INFO(message->field(k)->full_name() << " has to be bytes");
-      CHECK(message->field(k)->type() != google::protobuf::FieldDescriptor::TYPE_STRING);
+  std::vector<const google::protobuf::Descriptor*> messages;
+  for (int i = 0; i < file->message_type_count(); ++i) messages.push_back(file->message_type(i));
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const google::protobuf::Descriptor& message = *messages[i];
+    for (int k = 0; k < message.nested_type_count(); ++k)
+      messages.push_back(message.nested_type(k));
+    for (int k = 0; k < message.field_count(); ++k) {
+      INFO(message.field(k)->full_name() << " has to be bytes");
+      CHECK(message.field(k)->type() != google::protobuf::FieldDescriptor::TYPE_STRING);
     }
   }
 }
@@ -140,6 +101,42 @@ TEST_CASE("control stream: a peer that is gone closes it") {
     pair.client->send(claimed(1));  // dropped
     pair.client->finish();
   }
+}
+
+TEST_CASE("control stream: what the owner does not take waits at who says it") {
+  constexpr int kAll = 5000;
+  Pair pair;
+  proto::FromAgent first;
+  SECTION("many") { first = claimed(0); }
+  SECTION("large") { first.mutable_said()->set_text(std::string(100'000, 'x')); }
+  pair.client->send(first);
+  for (int i = 1; i < kAll; ++i) pair.client->send(claimed(i));
+  for (int i = 0; i < 200 && first.has_said(); ++i) pair.client->send(first);
+  const int all = kAll + (first.has_said() ? 200 : 0);
+  pair.client->finish();
+  // An end that would read everything at once has done so by then, and closes the stream.
+  pollfd closed{pair.client->wake_fd(), POLLIN, 0};
+  CHECK(poll(&closed, 1, 300) == 0);
+  size_t most = 0, most_bytes = 0;
+  int got = 0;
+  for (bool over = false; !over;) {
+    wait_readable(pair.server->wake_fd(), Deadline::in(std::chrono::seconds(20)));
+    for (const auto& news : pair.server->take()) {
+      most = std::max(most, news.messages.size());
+      size_t bytes = 0;
+      for (const auto& message : news.messages) {
+        if (message.has_claimed()) REQUIRE(message.claimed().rank() == got);
+        ++got;
+        bytes += message.ByteSizeLong();
+      }
+      most_bytes = std::max(most_bytes, bytes);
+      over = news.closed;
+    }
+  }
+  CHECK(got == all);
+  CHECK(most <= 1024);
+  CHECK(most_bytes <= (8u << 20) + 200'000);
+  at_client(*pair.client, [](auto& one) { return one.closed; });
 }
 
 TEST_CASE("control stream: ends that nobody used can go at any moment") {

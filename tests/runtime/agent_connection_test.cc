@@ -159,7 +159,7 @@ TEST_CASE("agent connection: an hvdrun of another version is named as such") {
     ControlBlock block{};
     block.magic = ControlBlock::kMagic;
     block.version = ControlBlock::kVersion + 1;
-    const auto bytes = static_cast<off_t>(ControlBlock::bytes(2));
+    const auto bytes = static_cast<off_t>(ControlBlock::bytes(2, 2));
     if (ftruncate(memory.get(), bytes) != 0 ||
         pwrite(memory.get(), static_cast<void*>(&block), sizeof block, 0) != sizeof block)
       return;

@@ -1,13 +1,19 @@
 // Errors, environment, deadlines, fault points.
+#include <fcntl.h>
 #include <sched.h>
+#include <sys/eventfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <thread>
+#include <vector>
 
 #include "runtime/base/deadline.h"
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
 #include "runtime/base/fault_point.h"
+#include "runtime/base/private_fd.h"
 #include "runtime/base/usable_cpus.h"
 #include "tests/support/catch.h"
 
@@ -74,4 +80,30 @@ TEST_CASE("usable cpus: no more than the affinity mask allows, and at least one"
       .join();
   CHECK(all >= 1);
   CHECK(bound == 1);
+}
+
+TEST_CASE("private fd: a forked child closes those that are open, and nothing else") {
+  std::vector<PrivateFd> open_ones;
+  for (int i = 0; i < 150; ++i) open_ones.emplace_back(UniqueFd(eventfd(0, EFD_CLOEXEC)));
+  const int closed = open_ones[70].get();
+  open_ones[70].reset();
+  const UniqueFd reused(fcntl(open_ones[0].get(), F_DUPFD_CLOEXEC, closed));
+  REQUIRE(reused.get() == closed);
+  PrivateFd moved = std::move(open_ones[3]);
+  open_ones.erase(open_ones.begin() + 3);
+  const pid_t child = fork();
+  if (child == 0) {
+    PrivateFd::close_all_in_child();
+    const auto is_open = [](int fd) { return fcntl(fd, F_GETFD) >= 0; };
+    bool right = is_open(reused.get()) && !is_open(moved.get());
+    for (const PrivateFd& one : open_ones) right &= !one || !is_open(one.get());
+    const int taken = fcntl(reused.get(), F_DUPFD, moved.get());
+    moved.reset();
+    right &= is_open(taken);
+    _exit(right ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  CHECK(status == 0);
+  CHECK(fcntl(moved.get(), F_GETFD) >= 0);
 }

@@ -15,7 +15,7 @@ APT = """#!/bin/sh
 echo "apt-get $*" >>"$HOME/apt"
 case "$*" in
   *update*) ;;
-  *-s*) echo "Inst ccache"; echo "Inst libhiredis" ;;
+  -s*) echo "Inst ccache"; echo "Inst libhiredis" ;;
   *) echo "Get:1 ccache"; echo "Unpacking ccache"; echo "Setting up ccache"; echo "Setting up libhiredis"; touch "$HOME/there" ;;
 esac
 """
@@ -45,7 +45,8 @@ class Setup(unittest.TestCase):
         self.program("python3", NOT_WANTED)  # so that no torch of this machine is found
 
     def system(self, text):
-        (self.folder / "os-release").write_text(text)
+        (self.folder / "system/etc").mkdir(parents=True, exist_ok=True)
+        (self.folder / "system/etc/os-release").write_text(text)
 
     def program(self, name, text):
         path = self.folder / "bin" / name
@@ -76,7 +77,7 @@ class Setup(unittest.TestCase):
             "PATH": f"{self.folder}/bin:/usr/bin:/bin:/usr/sbin:/sbin",
             "HOME": str(self.folder),
             "XDG_CACHE_HOME": str(self.folder / "cache"),
-            "HVD_OS_RELEASE": str(self.folder / "os-release"),
+            "HVD_SYSTEM_ROOT": str(self.folder / "system"),
             "PIP_CONFIG_FILE": os.devnull,
             "PIP_INDEX_URL": "http://127.0.0.1:9/none",  # nothing listens there
             "PIP_RETRIES": "0",
@@ -136,6 +137,25 @@ class Setup(unittest.TestCase):
         self.assertEqual(len((self.folder / "apt").read_text().splitlines()), 3)
         self.assertEqual(self.run_setup()[0], 0)
         self.assertEqual(len((self.folder / "apt").read_text().splitlines()), 3)  # the second time it asks for nothing
+
+    def test_sshd_comes_without_its_service(self):
+        self.program("dpkg-query", ALL_INSTALLED.replace("-*) ;;", '-*) ;; openssh-server) [ ! -e "$HOME/there" ] || echo "installed $name" ;;'))
+        self.program("id", "#!/bin/sh\necho 0\n")
+        self.program("apt-get", APT + 'system=$HOME/system\n"$system/usr/sbin/policy-rc.d" || echo "$?" >>"$HOME/policy"\n'
+                     'readlink "$system/etc/systemd/system/ssh.service" >>"$HOME/policy"\n')
+        self.environment.mkdir(parents=True)
+        (self.environment / "complete").write_text("cpp\n")
+        policy = self.folder / "system/usr/sbin/policy-rc.d"
+        status, said = self.run_setup()
+        self.assertEqual(status, 0, said)
+        self.assertEqual((self.folder / "policy").read_text(), "101\n/dev/null\n" * 3)
+        self.assertFalse(policy.exists())
+        (self.folder / "there").unlink()  # one that is there already is asked and stays
+        policy.write_text("#!/bin/sh\nexit 101\n")
+        policy.chmod(0o755)
+        status, said = self.run_setup()
+        self.assertEqual(status, 0, said)
+        self.assertTrue(policy.exists())
 
     def test_libtorch_gets_an_environment_and_peers_complete_it(self):
         index = self.index()

@@ -67,7 +67,9 @@ HostJob::HostJob(HostJobOptions options) : options_(std::move(options)) {
   };
   events.dead = [this](int slot) { rank(slot).dead = Clock::now(); };
   events.given_up = [this](int slot, const std::string& why) { rank(slot).given_up = why; };
+  events.links_wanted = options_.links_wanted;
   events.warn = [this](const std::string& text) { warnings_.push_back(text); };
+  if (options_.add_events) options_.add_events(events);
   HostMemoryOptions memory = options_.memory;
   memory.slots = ranks;
   memory_ = std::make_unique<HostMemory>(loop_, memory, std::move(events));

@@ -42,6 +42,8 @@ struct HostJobOptions {
   HostMemoryOptions memory{};
   // nullptr: whenever all living ranks wait, they start an epoch together.
   std::function<void(const std::vector<int>& slots, bool all)> epoch_wanted{};
+  std::function<void(const LinksWanted& wanted)> links_wanted{};  // nullptr: refused
+  std::function<void(HostMemoryEvents& events)> add_events{};     // what else a test hears
 };
 
 class HostJob {

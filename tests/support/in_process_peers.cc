@@ -7,10 +7,12 @@
 
 #include <algorithm>
 #include <new>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
 #include "hvd/error.h"
+#include "runtime/base/utf8.h"
 
 namespace hvd {
 namespace {
@@ -67,8 +69,13 @@ class InProcessHost::RankPeers final : public Peers {
  public:
   RankPeers(InProcessHost& host, int rank) : host_(host) {
     world_.epoch = host.epoch_;
-    world_.rank = world_.local_rank = rank;
-    world_.size = world_.local_size = host.ranks_;
+    const HostPlace& place = host.place_;
+    world_.rank = place.first_rank + rank;
+    world_.size = static_cast<int>(host.block_->world_size);
+    world_.local_rank = rank;
+    world_.local_size = host.ranks_;
+    world_.cross_rank = place.host;
+    world_.cross_size = place.hosts;
     world_.host = "localhost";
   }
 
@@ -79,6 +86,13 @@ class InProcessHost::RankPeers final : public Peers {
   void request_segment(uint32_t id, uint64_t bytes) override { host_.request_segment(id, bytes); }
   std::optional<std::vector<UniqueFd>> take_segment(uint32_t id) override {
     return host_.take_segment(id);
+  }
+  bool gives_links() const override { return host_.place_.others != nullptr; }
+  void request_links(uint32_t id, std::span<const int> ranks) override {
+    host_.place_.others->request_links(id, world_.rank, ranks);
+  }
+  std::optional<std::vector<UniqueFd>> take_links(uint32_t id) override {
+    return host_.place_.others->take_links(id, world_.rank);
   }
   void ring(int local_rank, Sleeper sleeper) override { host_.ring(local_rank, sleeper); }
   int doorbell(Sleeper sleeper) const override {
@@ -93,13 +107,18 @@ class InProcessHost::RankPeers final : public Peers {
   World world_;
 };
 
-InProcessHost::InProcessHost(int ranks, uint32_t epoch)
+InProcessHost::InProcessHost(int ranks, uint32_t epoch, const HostPlace& place)
     : ranks_(ranks),
       epoch_(epoch),
+      place_(place),
       status_pages_(std::make_unique<StatusPage[]>(static_cast<size_t>(ranks))),
       store_(std::make_unique<MemoryStore>()),
-      stopped_(static_cast<size_t>(ranks)) {
-  const size_t bytes = ControlBlock::bytes(ranks);
+      stopped_(static_cast<size_t>(ranks)),
+      quiet_relayed_(static_cast<size_t>(ranks)) {
+  const std::vector<int> hosts =
+      place.others != nullptr ? place.ranks_per_host : std::vector{ranks};
+  const int world_size = std::accumulate(hosts.begin(), hosts.end(), 0);
+  const size_t bytes = ControlBlock::bytes(ranks, world_size);
   block_memory_ = std::make_unique<std::byte[]>(bytes + 64);
   void* memory = block_memory_.get();
   size_t space = bytes + 64;
@@ -109,6 +128,16 @@ InProcessHost::InProcessHost(int ranks, uint32_t epoch)
   block_->version = ControlBlock::kVersion;
   block_->epoch = epoch;
   block_->local_size = static_cast<uint32_t>(ranks);
+  block_->world_size = static_cast<uint32_t>(world_size);
+  int first = 0;
+  for (const int count : hosts) {
+    for (int k = first; k < first + count; ++k)
+      new (&block_->fate(k)) FateWords{.dead = 0,
+                                       .quiet = 0,
+                                       .host_first = static_cast<uint32_t>(first),
+                                       .host_ranks = static_cast<uint32_t>(count)};
+    first += count;
+  }
   for (int k = 0; k < ranks; ++k) {
     RankWords* words = new (&block_->rank(k)) RankWords{};
     pthread_mutexattr_t attributes;
@@ -124,7 +153,10 @@ InProcessHost::InProcessHost(int ranks, uint32_t epoch)
   agent_ = std::jthread([this](std::stop_token stop) { answer_questions(stop); });
 }
 
-InProcessHost::~InProcessHost() {
+InProcessHost::~InProcessHost() { stop_agent(); }
+
+void InProcessHost::stop_agent() {
+  if (!agent_.joinable()) return;
   agent_.request_stop();
   agent_.join();
 }
@@ -170,8 +202,56 @@ void InProcessHost::limit_segments(uint64_t bytes, const std::string& reason) {
 void InProcessHost::declare_dead(int rank) {
   block_->rank(rank).dead.store(1, std::memory_order_release);
   block_->trouble.fetch_add(1, std::memory_order_seq_cst);
+  ring_all();
+  if (place_.others != nullptr) place_.others->relay_death(place_.first_rank + rank);
+}
+
+void InProcessHost::ring_all() {
   for (int k = 0; k < ranks_; ++k)
     for (int sleeper = 0; sleeper < kSleepers; ++sleeper) ring(k, sleeper);
+}
+
+void InProcessHost::hear_of_death(int world_rank) {
+  block_->fate(world_rank).dead.store(1, std::memory_order_release);
+  hear_of_trouble("rank " + std::to_string(world_rank) + " died");
+}
+
+void InProcessHost::hear_of_quiet(int world_rank) {
+  block_->fate(world_rank).quiet.store(1, std::memory_order_release);
+}
+
+// The text before the word that points to it, and both before any question: from then on this agent
+// asks, too.
+void InProcessHost::hear_of_trouble(const std::string& text) {
+  std::lock_guard lock(mutex_);
+  if (!told_elsewhere_) copy_text(block_->elsewhere, sizeof block_->elsewhere, text);
+  uint32_t none = 0;
+  block_->reason.compare_exchange_strong(none, static_cast<uint32_t>(TroubleReason::kElsewhere));
+  told_elsewhere_ = broken_ = true;
+  block_->trouble.fetch_add(1, std::memory_order_seq_cst);
+  ring_all();
+  reported_.notify_all();
+}
+
+void InProcessHost::relay_quiet_ranks() {
+  if (place_.others == nullptr) return;
+  for (int k = 0; k < ranks_; ++k) {
+    if (quiet_relayed_[static_cast<size_t>(k)] ||
+        block_->rank(k).quiet.load(std::memory_order_acquire) == 0)
+      continue;
+    quiet_relayed_[static_cast<size_t>(k)] = true;
+    place_.others->relay_quiet(place_.first_rank + k);
+  }
+}
+
+std::string InProcessHost::reason_text() const {
+  const uint32_t word = block_->reason.load(std::memory_order_acquire);
+  const char* text = block_->rank(static_cast<int>(word >> 8)).reason;
+  if (word != 0 && text[0] != 0) return text;
+  for (int k = 0; k < ranks_; ++k)
+    if (block_->rank(k).dead.load(std::memory_order_acquire) != 0)
+      return "rank " + std::to_string(place_.first_rank + k) + " died";
+  return "a rank of another host broke the epoch off";
 }
 
 void InProcessHost::stop(int rank) {
@@ -180,9 +260,12 @@ void InProcessHost::stop(int rank) {
 }
 
 void InProcessHost::report_broken() noexcept {
-  std::lock_guard lock(mutex_);
-  broken_ = true;
-  reported_.notify_all();
+  {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(broken_, true)) return;
+    reported_.notify_all();
+  }
+  if (place_.others != nullptr) place_.others->relay_trouble(place_.host, reason_text());
 }
 
 // Whoever is neither quiet nor dead is asked once per grace, until there is nobody left to ask.
@@ -192,18 +275,23 @@ void InProcessHost::answer_questions(std::stop_token stop) {
   while (!stop.stop_requested()) {
     lock.unlock();
     const bool all_gone = ask();
+    relay_quiet_ranks();
     lock.lock();
     if (all_gone) return;
     reported_.wait_for(lock, stop, kGrace, [] { return false; });
     const uint32_t question = block_->trouble.load(std::memory_order_acquire);
+    std::vector<int> given_up;
     for (int k = 0; k < ranks_; ++k) {
       RankWords& words = block_->rank(k);
       const bool silent = words.seen.load(std::memory_order_acquire) < question &&
                           words.quiet.load(std::memory_order_acquire) == 0;
       if (silent && stopped_[static_cast<size_t>(k)] &&
           words.dead.load(std::memory_order_acquire) == 0)
-        declare_dead(k);
+        given_up.push_back(k);
     }
+    lock.unlock();
+    for (int k : given_up) declare_dead(k);
+    lock.lock();
   }
 }
 
@@ -216,8 +304,7 @@ bool InProcessHost::ask() {
   }
   if (all_gone) return true;
   block_->trouble.fetch_add(1, std::memory_order_seq_cst);
-  for (int k = 0; k < ranks_; ++k)
-    for (int sleeper = 0; sleeper < kSleepers; ++sleeper) ring(k, sleeper);
+  ring_all();
   return false;
 }
 

@@ -3,7 +3,8 @@
 // What an agent does for processes, InProcessHost does for threads: it makes segments, declares
 // ranks dead, and, once somebody reported the epoch broken, asks until everybody is quiet or dead.
 // A thread cannot be killed, so the agent "kills" a rank only after the test has promised, by
-// stop(), that the rank's thread touches nothing any more.
+// stop(), that the rank's thread touches nothing any more. Several hosts make an InProcessWorld
+// (in_process_world.h); ranks here are local ranks.
 #pragma once
 
 #include <atomic>
@@ -12,6 +13,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -20,9 +23,29 @@
 
 namespace hvd {
 
+// The other hosts, as a host's agent reaches them. Called with no lock held.
+class OtherHosts {
+ public:
+  virtual ~OtherHosts() = default;
+  virtual void relay_death(int world_rank) = 0;
+  virtual void relay_quiet(int world_rank) = 0;
+  // A rank of that host broke the epoch off.
+  virtual void relay_trouble(int host, const std::string& text) = 0;
+  virtual void request_links(uint32_t id, int world_rank, std::span<const int> ranks) = 0;
+  virtual std::optional<std::vector<UniqueFd>> take_links(uint32_t id, int world_rank) = 0;
+};
+
+// Where a host stands among all.
+struct HostPlace {
+  int host = 0, hosts = 1;
+  int first_rank = 0;
+  std::vector<int> ranks_per_host = {};  // empty: this host alone
+  OtherHosts* others = nullptr;
+};
+
 class InProcessHost {
  public:
-  explicit InProcessHost(int ranks, uint32_t epoch = 1);
+  explicit InProcessHost(int ranks, uint32_t epoch = 1, const HostPlace& place = {});
   ~InProcessHost();  // after all Peers are gone
   InProcessHost(const InProcessHost&) = delete;
   InProcessHost& operator=(const InProcessHost&) = delete;
@@ -42,8 +65,16 @@ class InProcessHost {
 
   // From now on segments of more bytes are refused with this text.
   void limit_segments(uint64_t bytes, const std::string& reason);
+  // As the agent that was told by another one: of a rank of another host, or that the epoch broke
+  // there.
+  void hear_of_death(int world_rank);
+  void hear_of_quiet(int world_rank);
+  void hear_of_trouble(const std::string& text);
+
   // The agent is gone: agent_alive() is false.
   void end_agent() { agent_alive_ = false; }
+  // Asks and relays nothing from now on.
+  void stop_agent();
 
  private:
   class RankPeers;
@@ -62,9 +93,13 @@ class InProcessHost {
   void report_broken() noexcept;
   void answer_questions(std::stop_token stop);
   bool ask();
+  void ring_all();
+  void relay_quiet_ranks();
+  std::string reason_text() const;
 
   const int ranks_;
   const uint32_t epoch_;
+  const HostPlace place_;
   std::unique_ptr<std::byte[]> block_memory_;
   ControlBlock* block_ = nullptr;
   std::unique_ptr<StatusPage[]> status_pages_;
@@ -80,6 +115,9 @@ class InProcessHost {
   std::string segment_refusal_;
   bool broken_ = false;
   std::vector<bool> stopped_;
+  bool told_elsewhere_ = false;
+
+  std::vector<bool> quiet_relayed_;  // the agent thread's
 
   std::jthread agent_;
 };

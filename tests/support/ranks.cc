@@ -13,6 +13,13 @@ namespace {
 
 constexpr auto kPatience = std::chrono::seconds(60);
 
+// Before there is a communicator.
+void add_first_segment(Rank& rank, uint64_t bytes) {
+  rank.peers->request_segment(0, bytes);
+  rank.arena.add(std::make_shared<Segment>(0, *rank.peers->take_segment(0), bytes,
+                                           rank.peers->world().local_rank, 0));
+}
+
 }  // namespace
 
 void Rank::advance_until(const std::function<bool()>& done) {
@@ -53,7 +60,7 @@ std::byte* Rank::add_segment(uint64_t bytes) {
 
 void Rank::leave_broken_epoch() {
   ControlBlock& block = peers->block();
-  RankWords& mine = block.rank(rank);
+  RankWords& mine = block.rank(peers->world().local_rank);
   advance_until([&] { return block.trouble.load(std::memory_order_acquire) != 0; });
   communicator->close();
   peers->report_broken();
@@ -65,7 +72,7 @@ void Rank::leave_broken_epoch() {
   ring_sleepers(*peers);
   advance_until([&] {
     mine.seen.store(block.trouble.load(std::memory_order_acquire), std::memory_order_release);
-    for (int k = 0; k < size; ++k)
+    for (int k = 0; k < static_cast<int>(block.local_size); ++k)
       if (block.rank(k).quiet.load(std::memory_order_acquire) == 0 &&
           block.rank(k).dead.load(std::memory_order_acquire) == 0)
         return false;
@@ -77,19 +84,33 @@ void Rank::leave_broken_epoch() {
 CommunicatorFactory shared_memory_factory(bool disjoint) {
   return [disjoint](Rank& rank) {
     const uint64_t bytes = communicator_bytes(true);
-    rank.peers->request_segment(0, bytes);
-    rank.arena.add(std::make_shared<Segment>(0, *rank.peers->take_segment(0), bytes, rank.rank, 0));
+    add_first_segment(rank, bytes);
     return make_communicator(*rank.peers, rank.arena, {.seed = 1, .disjoint = disjoint});
   };
 }
 
-RankThreads::RankThreads(int size, const CommunicatorFactory& factory) : host_(size) {
-  for (int k = 0; k < size; ++k) {
+CommunicatorFactory hierarchical_factory(std::vector<int> hosts, bool staging) {
+  return [hosts, staging](Rank& rank) {
+    add_first_segment(rank, hierarchical_bytes(hosts, staging));
+    return make_hierarchical_communicator(*rank.peers, rank.arena,
+                                          {.hosts = hosts, .seed = 1, .staging = staging});
+  };
+}
+
+CommunicatorFactory tcp_factory(uint32_t links) {
+  return [links](Rank& rank) {
+    return make_tcp_communicator(*rank.peers, rank.arena, {.links = links, .seed = 1 + links});
+  };
+}
+
+RankThreads::RankThreads(const std::vector<int>& ranks_per_host, const CommunicatorFactory& factory)
+    : world_(ranks_per_host) {
+  for (int k = 0; k < world_.size(); ++k) {
     ranks_.push_back(std::make_unique<Rank>());
     Rank& rank = *ranks_.back();
     rank.rank = k;
-    rank.size = size;
-    rank.peers = host_.peers(k);
+    rank.size = world_.size();
+    rank.peers = world_.peers(k);
     rank.communicator = factory(rank);
   }
 }

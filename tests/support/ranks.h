@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "collectives/backends.h"
-#include "tests/support/in_process_peers.h"
+#include "tests/support/in_process_world.h"
 
 namespace hvd {
 
@@ -40,21 +40,31 @@ using CommunicatorFactory = std::function<std::unique_ptr<Communicator>(Rank&)>;
 // Words and staging in segment 0; `disjoint` as in CommunicatorSpec.
 CommunicatorFactory shared_memory_factory(bool disjoint = false);
 
+// Ranks of different hosts over links number `links`.
+CommunicatorFactory tcp_factory(uint32_t links = 0);
+
+// Ranks that share hosts: words in segment 0, as above, and links from number `links` on.
+CommunicatorFactory hierarchical_factory(std::vector<int> hosts, bool staging = true);
+
 class RankThreads {
  public:
-  explicit RankThreads(int size, const CommunicatorFactory& factory = shared_memory_factory());
+  // All on one host.
+  explicit RankThreads(int size, const CommunicatorFactory& factory = shared_memory_factory())
+      : RankThreads(std::vector{size}, factory) {}
+  RankThreads(const std::vector<int>& ranks_per_host, const CommunicatorFactory& factory);
   RankThreads(const RankThreads&) = delete;
   RankThreads& operator=(const RankThreads&) = delete;
 
-  int size() const { return host_.ranks(); }
-  InProcessHost& host() { return host_; }
+  int size() const { return world_.size(); }
+  InProcessWorld& world() { return world_; }
+  InProcessHost& host() { return world_.host(0); }
   Rank& rank(int k) { return *ranks_[static_cast<size_t>(k)]; }
   // Runs `body` once per rank, each in a thread, and waits for all. Rethrows the first exception
   // with the rank's number. Catch's macros are not for threads: bodies throw, or leave results.
   void run(const std::function<void(Rank&)>& body);
 
  private:
-  InProcessHost host_;
+  InProcessWorld world_;
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 

@@ -2,6 +2,7 @@
 // every rank's part itself and adds them in rank order.
 #include <cmath>
 #include <mutex>
+#include <numeric>
 
 #include "tests/torch/training.h"
 
@@ -55,14 +56,18 @@ void train(const Case& c, Training& training) {
   }
 }
 
-// At np 1, 2 and 4, with buckets of one size for all and with small ones.
+// At np 1, 2 and 4 on one host, and on two hosts, where a sum of two parts is the same; with
+// buckets of one size for all and with small ones.
 void check_parity(Case c) {
-  for (const int size : {1, 2, 4}) {
+  for (const std::vector<int>& hosts : {std::vector{1}, {2}, {4}, {1, 1}}) {
+    // Between hosts a factor before the sum is rounded in another place.
+    if (hosts.size() > 1 && c.options.gradient_predivide_factor != 1) continue;
+    const int size = std::accumulate(hosts.begin(), hosts.end(), 0);
     const auto expected = train_alone(c, size);
     for (const size_t bucket_bytes : {size_t{2} << 20, size_t{8} << 10}) {
       c.options.bucket_bytes = bucket_bytes;
       std::vector<std::string> differences(static_cast<size_t>(size));
-      run_as_threads(size, [&](const ThreadRank& rank) {
+      run_as_threads(hosts, [&](const ThreadRank& rank) {
         Training training(rank, c.net, c.optimizer, c.options);
         train(c, training);
         for (const auto& p : training.net->named_parameters()) {
@@ -71,7 +76,7 @@ void check_parity(Case c) {
         }
       });
       for (int rank = 0; rank < size; ++rank) {
-        INFO("np " << size << ", rank " << rank << ", buckets of " << bucket_bytes);
+        CAPTURE(hosts, rank, bucket_bytes);
         CHECK_THAT(differences[static_cast<size_t>(rank)], Catch::Equals(""));
       }
     }
@@ -120,6 +125,24 @@ TEST_CASE("parity: a predivide factor, with three passes too") {
   check_parity({.options = {.gradient_predivide_factor = 2.5}});
   check_parity(
       {.options = {.backward_passes_per_step = 3, .gradient_predivide_factor = 2.5}, .steps = 20});
+}
+
+TEST_CASE("parity: on several hosts the ranks stay alike, and every run gives the same bits") {
+  for (const std::vector<int>& hosts : {std::vector{2, 2}, {1, 3}, {1, 1, 1}}) {
+    CAPTURE(hosts);
+    const auto size = static_cast<size_t>(std::accumulate(hosts.begin(), hosts.end(), 0));
+    for (const Case& c : {Case{}, Case{.options = {.compression = Compression::kFp16}}}) {
+      std::vector<std::shared_ptr<nets::Net>> trained(2 * size);  // of both runs
+      for (const size_t run : {size_t{0}, size_t{1}})
+        run_as_threads(hosts, [&](const ThreadRank& rank) {
+          Training training(rank, c.net, c.optimizer, c.options);
+          train(c, training);
+          trained[run * size + static_cast<size_t>(rank.rank)] = training.net;
+        });
+      for (const auto& net : trained)
+        CHECK_THAT(first_difference(*net, *trained[0]), Catch::Equals(""));
+    }
+  }
 }
 
 TEST_CASE("parity: fp16 compression, with three passes and unused parameters too") {

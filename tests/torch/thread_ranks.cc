@@ -3,16 +3,15 @@
 
 #include <exception>
 #include <thread>
-#include <vector>
 
-#include "tests/support/in_process_peers.h"
+#include "tests/support/in_process_world.h"
 
 namespace hvd {
 namespace {
 
-void run_rank(InProcessHost& host, int rank, const std::function<void(const ThreadRank&)>& body) {
-  Engine engine(host.peers(rank), {});
-  body({rank, host.ranks(), &engine,
+void run_rank(InProcessWorld& world, int rank, const std::function<void(const ThreadRank&)>& body) {
+  Engine engine(world.peers(rank), {});
+  body({rank, world.size(), &engine,
         [&engine](const BucketListSpec& spec) { return engine.make_bucket_list(spec); }});
   engine.shutdown();
 }
@@ -20,14 +19,20 @@ void run_rank(InProcessHost& host, int rank, const std::function<void(const Thre
 }  // namespace
 
 void run_as_threads(int size, const std::function<void(const ThreadRank&)>& body) {
-  InProcessHost host(size);
+  run_as_threads(std::vector{size}, body);
+}
+
+void run_as_threads(const std::vector<int>& ranks_per_host,
+                    const std::function<void(const ThreadRank&)>& body) {
+  InProcessWorld world(ranks_per_host);
+  const int size = world.size();
   std::vector<std::exception_ptr> errors(static_cast<size_t>(size));
   {
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < size; ++rank) {
       threads.emplace_back([&, rank] {
         try {
-          run_rank(host, rank, body);
+          run_rank(world, rank, body);
         } catch (...) {
           errors[static_cast<size_t>(rank)] = std::current_exception();
         }

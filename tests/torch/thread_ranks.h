@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
 #include "runtime/engine/engine.h"
 #include "runtime/torch/buckets.h"
@@ -18,5 +19,8 @@ struct ThreadRank {
 // Runs `body` as ranks 0 … size-1, shuts their engines down, and rethrows the first exception that
 // is no fallout of another rank's.
 void run_as_threads(int size, const std::function<void(const ThreadRank&)>& body);
+// The same on several hosts.
+void run_as_threads(const std::vector<int>& ranks_per_host,
+                    const std::function<void(const ThreadRank&)>& body);
 
 }  // namespace hvd

@@ -190,7 +190,7 @@ TEST_CASE("host faults: a worker waits for descriptors without keeping the agent
 // The sanitizer looks at an exception's type through a pipe, for which there is none either.
 #if !defined(__SANITIZE_ADDRESS__)
 TEST_CASE("host faults: a segment that finds no descriptors is refused with the limit to raise") {
-  EpochMemory memory(1, 2, 0);
+  EpochMemory memory(1, 2, 2, 0);
   FewDescriptors few(256);
   std::vector<UniqueFd> taken;
   for (int fd; (fd = fcntl(0, F_DUPFD_CLOEXEC, 3)) >= 0;) taken.emplace_back(fd);

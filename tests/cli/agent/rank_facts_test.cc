@@ -4,7 +4,7 @@
 #include <cstring>
 #include <memory>
 
-#include "collectives/shared_memory/describe.h"
+#include "collectives/describe.h"
 #include "runtime/engine/status_writer.h"
 #include "tests/support/catch.h"
 

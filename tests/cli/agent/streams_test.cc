@@ -180,7 +180,8 @@ namespace {
 
 // A feeder with readers, and what it gave back.
 struct Feeding {
-  explicit Feeding(size_t count) : feeder(loop, count, [this](size_t bytes) { credit += bytes; }) {}
+  Feeding() : feeder(loop, [this](size_t bytes) { credit += bytes; }) {}
+  explicit Feeding(size_t count) : Feeding() { feeder.expect(count); }
 
   size_t attach() {
     Pipe pipe = make_pipe();
@@ -221,6 +222,23 @@ TEST_CASE("stdin feeder: bytes that came before the reader wait for it, and are 
   job.feeder.end();
   CHECK(job.take(0) == "EOF");
   CHECK(job.credit == 10);
+}
+
+TEST_CASE("stdin feeder: as long as nobody knows who reads, bytes and their end wait") {
+  Feeding job;
+  job.feeder.feed("early ");
+  job.feeder.end();
+  CHECK(job.credit == 0);
+  job.feeder.expect(1);
+  job.attach();
+  CHECK(job.take(0) == "early ");
+  CHECK(job.take(0) == "EOF");
+  CHECK(job.credit == 6);
+  Feeding nobody;
+  nobody.feeder.feed("lost");
+  nobody.feeder.expect(0);
+  nobody.feeder.expect_no_more();
+  CHECK(nobody.credit == 4);
 }
 
 TEST_CASE("stdin feeder: the slowest of several readers sets the pace") {

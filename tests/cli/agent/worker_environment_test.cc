@@ -24,6 +24,8 @@ WorkerPlace place() {
   place.master_address = "127.0.0.1";
   place.master_port = 1234;
   place.threads_each = 2;
+  place.group_rank = 5;
+  place.group_size = 6;
   return place;
 }
 
@@ -60,8 +62,8 @@ TEST_CASE(
       {"LOCAL_RANK", "1"},
       {"WORLD_SIZE", "4"},
       {"LOCAL_WORLD_SIZE", "2"},
-      {"GROUP_RANK", "1"},
-      {"GROUP_WORLD_SIZE", "2"},
+      {"GROUP_RANK", "5"},
+      {"GROUP_WORLD_SIZE", "6"},
       {"ROLE_RANK", "3"},
       {"ROLE_WORLD_SIZE", "4"},
       {"TORCHELASTIC_RUN_ID", "job-1"},
@@ -98,6 +100,20 @@ TEST_CASE("worker environment: what another launcher left is replaced, the rest 
   CHECK(value_in(all, "PATH", "") == "/bin");
   CHECK(is_set_in(all, "EMPTY"));
   CHECK(is_set_in(all, "BASH_FUNC_x%%"));
+}
+
+TEST_CASE(
+    "worker environment: the interface is named where there are other hosts, and none is set") {
+  WorkerPlace several = place();
+  several.interface = "ens5";
+  const Entries all = worker_environment({}, {}, several);
+  CHECK(value_in(all, "NCCL_SOCKET_IFNAME", "") == "=ens5");
+  CHECK(value_in(all, "GLOO_SOCKET_IFNAME", "") == "ens5");
+  const Entries users = {"NCCL_SOCKET_IFNAME=eth", "GLOO_SOCKET_IFNAME="};
+  const Entries set = worker_environment(users, {}, several);
+  CHECK(value_in(set, "NCCL_SOCKET_IFNAME", "") == "eth");
+  CHECK(value_in(set, "GLOO_SOCKET_IFNAME", "x") == "");
+  CHECK_FALSE(is_set_in(worker_environment({}, {}, place()), "GLOO_SOCKET_IFNAME"));
 }
 
 TEST_CASE("worker environment: the user's own choices stay") {

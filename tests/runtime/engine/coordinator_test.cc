@@ -47,7 +47,7 @@ struct Model {
   }
 
   void coordinate() {
-    for (int rank : flipped) coordinator.observe(rank, ranks[static_cast<size_t>(rank)].bits);
+    for (int rank : flipped) coordinator.observe(rank, 0, ranks[static_cast<size_t>(rank)].bits[0]);
     flipped.clear();
     while (auto entry = coordinator.next()) log.push_back(*entry);
   }
@@ -96,11 +96,11 @@ TEST_CASE("coordinator: runs a name once all ranks have asked, by bit the second
   CHECK(bound->kind == Kind::kBind);
   CHECK(bound->name == "x");
   CHECK_FALSE(coordinator.next());
-  const uint64_t bits[] = {uint64_t{1} << bound->id};
-  coordinator.observe(0, bits);
-  coordinator.observe(0, bits);  // the same look twice asks once
+  const uint64_t bits = uint64_t{1} << bound->id;
+  coordinator.observe(0, 0, bits);
+  coordinator.observe(0, 0, bits);  // the same look twice asks once
   CHECK_FALSE(coordinator.next());
-  coordinator.observe(1, bits);
+  coordinator.observe(1, 0, bits);
   auto run = coordinator.next();
   REQUIRE(run);
   CHECK(run->kind == Kind::kRun);
@@ -108,23 +108,23 @@ TEST_CASE("coordinator: runs a name once all ranks have asked, by bit the second
 }
 
 TEST_CASE("coordinator: a flipped bit beside a new description is the known description") {
-  Coordinator coordinator(2, 8, 4);
+  Coordinator coordinator(2, 8);
   for (int rank : {0, 1}) coordinator.announce(rank, announcement("x", 7));
   REQUIRE(coordinator.next()->kind == Kind::kBind);
-  const uint64_t bits[] = {1};
-  coordinator.observe(0, bits);
+  const uint64_t bits = 1;
+  coordinator.observe(0, 0, bits);
   coordinator.announce(1, announcement("x", 9));
   auto refused = coordinator.next();
   REQUIRE(refused);
   CHECK(refused->kind == Kind::kRefuse);
-  CHECK_THAT(refused->text, Catch::Contains("rank 4 submitted operation 7") &&
-                                Catch::Contains("rank 5 submitted operation 9") &&
+  CHECK_THAT(refused->text, Catch::Contains("rank 0 submitted operation 7") &&
+                                Catch::Contains("rank 1 submitted operation 9") &&
                                 Catch::Contains("\"x\""));
   for (int rank : {1, 0}) coordinator.announce(rank, announcement("x", 9));  // agreed anew
   CHECK(coordinator.next()->kind == Kind::kBind);
-  coordinator.observe(1, bits);
-  const uint64_t back[] = {0};
-  coordinator.observe(0, back);
+  coordinator.observe(1, 0, bits);
+  const uint64_t back = 0;
+  coordinator.observe(0, 0, back);
   CHECK(coordinator.next()->kind == Kind::kRun);
 }
 
@@ -139,8 +139,8 @@ TEST_CASE("coordinator: names beyond the limit run without a bit") {
 
 TEST_CASE("coordinator: a bit of nobody and a name asked twice are our own faults") {
   Coordinator coordinator(2, 8);
-  const uint64_t bits[] = {2};
-  CHECK_THROWS_AS(coordinator.observe(0, bits), Error);
+  const uint64_t bits = 2;
+  CHECK_THROWS_AS(coordinator.observe(0, 0, bits), Error);
   coordinator.announce(0, announcement("x", 1));
   CHECK_THROWS_AS(coordinator.announce(0, announcement("x", 1)), Error);
 }

@@ -13,19 +13,24 @@ namespace hvd {
 
 void run_engines(int ranks, const std::function<void(int, Engine&)>& body, EngineOptions options,
                  bool shut_down) {
-  InProcessHost host(ranks);
-  run_engines(host, body, std::move(options), shut_down);
+  run_engines(Hosts{ranks}, body, std::move(options), shut_down);
 }
 
-void run_engines(InProcessHost& host, const std::function<void(int, Engine&)>& body,
+void run_engines(const Hosts& hosts, const std::function<void(int, Engine&)>& body,
                  EngineOptions options, bool shut_down) {
-  std::vector<std::exception_ptr> errors(static_cast<size_t>(host.ranks()));
+  InProcessWorld world(hosts);
+  run_engines(world, body, std::move(options), shut_down);
+}
+
+void run_engines(InProcessWorld& world, const std::function<void(int, Engine&)>& body,
+                 EngineOptions options, bool shut_down) {
+  std::vector<std::exception_ptr> errors(static_cast<size_t>(world.size()));
   {
     std::vector<std::jthread> threads;
-    for (int rank = 0; rank < host.ranks(); ++rank)
+    for (int rank = 0; rank < world.size(); ++rank)
       threads.emplace_back([&, rank] {
         try {
-          Engine engine(host.peers(rank), options);
+          Engine engine(world.peers(rank), options);
           body(rank, engine);
           if (shut_down) engine.shutdown();
         } catch (...) {

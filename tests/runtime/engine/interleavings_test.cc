@@ -21,7 +21,8 @@ using namespace hvd;
 namespace {
 
 constexpr int kRanks = 4;
-constexpr int kCallsPerThread = 5'000;
+constexpr size_t kCallsPerThread = 5'000;
+constexpr size_t kCallsBetweenHosts = 1'000;  // each costs many system calls
 
 // One call, the same on all ranks.
 struct Call {
@@ -69,9 +70,9 @@ class Draw {
 
   // Of a thread whose names begin so; without program order its synchronous calls have names too,
   // and one is all that may stand between submissions whose order the ranks do not share.
-  std::vector<Round> rounds(const std::string& prefix, bool program_order) {
+  std::vector<Round> rounds(const std::string& prefix, bool program_order, size_t calls_wanted) {
     std::vector<Round> all;
-    for (size_t calls = 0; calls < kCallsPerThread;) {
+    for (size_t calls = 0; calls < calls_wanted;) {
       Round& round = all.emplace_back();
       const std::string half = prefix + (all.size() % 2 == 0 ? "even " : "odd ");
       for (size_t i = below(6); i > 0; --i)
@@ -233,12 +234,15 @@ class Caller {
 }  // namespace
 
 TEST_CASE("engine: 10,000 calls a rank, synchronous and asynchronous, from two threads each") {
+  const auto hosts = GENERATE(values<Hosts>({{kRanks}, {2, 2}, {1, 3}}));
+  CAPTURE(hosts);
+  const size_t calls = hosts.size() == 1 ? kCallsPerThread : kCallsBetweenHosts;
   const uint64_t seed = random_seed();
   WARN("HVD_TEST_SEED=" << seed);  // also when what follows does not end
-  const std::vector<Round> first = Draw(seed).rounds("first ", true);
-  const std::vector<Round> second = Draw(seed + 1).rounds("second ", false);
+  const std::vector<Round> first = Draw(seed).rounds("first ", true, calls);
+  const std::vector<Round> second = Draw(seed + 1).rounds("second ", false, calls);
   std::atomic<int> wrong{0};
-  run_engines(kRanks, [&](int rank, Engine& engine) {
+  run_engines(hosts, [&](int rank, Engine& engine) {
     const uint64_t own = seed + 10 * (static_cast<uint64_t>(rank) + 1);
     std::exception_ptr error;
     std::jthread other([&] {

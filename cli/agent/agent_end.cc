@@ -1,0 +1,143 @@
+// What an agent does when it is due, and its end.
+#include <cstdio>
+#include <utility>
+
+#include "cli/agent/agent_impl.h"
+#include "cli/agent/process_state.h"
+#include "cli/agent/system_error_text.h"
+#include "cli/messages.h"
+#include "runtime/base/fault_point.h"
+
+namespace hvd {
+namespace {
+
+using std::chrono::milliseconds;
+constexpr milliseconds kLastWords{500};  // on their way to another host, whose ssh is gone
+
+}  // namespace
+
+// A second reason only ever makes the end come sooner.
+void Agent::begin_end(proto::Ended::Why why, std::string reason, StopPlan plan) {
+  fault_point("agent_begin_end");
+  if (!processes_.ending()) {
+    ended_.set_why(why);
+    ended_.set_reason(std::move(reason));
+  }
+  if (workers_) {
+    workers_->give_up_starting();
+    stdin_.expect_no_more();
+  }
+  processes_.reap_orphans();
+  if (memory_ && processes_.suspended()) memory_->resume();
+  processes_.begin_end(std::move(plan), Clock::now());
+}
+
+void Agent::beat(TimePoint now) {
+  next_beat_ = now + kBeat;
+  if (processes_.suspended()) return uplink_.excuse(now);
+  if (memory_) memory_->look_for_debuggers();
+  uplink_.beat();
+  if (!orphaned_ && uplink_.is_cut_off(now)) {
+    orphaned_ = true;
+    // Over ssh's connection it may still be read: by a hvdrun that was stopped, say.
+    std::fputs(
+        "agent: nothing was heard of hvdrun for 8 s: it was stopped, or this host cut off; "
+        "ending what runs here\n",
+        stderr);
+    begin_end(proto::Ended::LEASE_LOST, "nothing was heard of hvdrun", fence());
+  }
+}
+
+bool Agent::ranks_are_over() const {
+  if (!workers_) return processes_.ending();
+  return workers_->all_tried() && workers_->running() == 0;
+}
+
+// Once KILL went out long ago nobody is waited for, rank or not.
+void Agent::leave_when_done() {
+  const TimePoint now = Clock::now();
+  const bool gave_up = processes_.gave_up(now);
+  if (finished_ || (!ranks_are_over() && !gave_up)) return;
+  if (!processes_.nothing_left()) processes_.reap_orphans();
+  if (!processes_.nothing_left() && !gave_up) {
+    if (!processes_.ending())
+      begin_end(proto::Ended::LEFTOVERS, "ranks left processes running",
+                leftovers_end(stop_grace()));
+    processes_.hurry(
+        now);  // the ranks took the interrupt; what they started in the background did not
+    return;
+  }
+  if (output_) {
+    output_->drain();
+    if (!output_->empty() && !orphaned_) return;  // a slow reader of hvdrun's is waited for
+  }
+  fault_point("agent_finish");
+  finished_ = now;
+  if (gave_up) note_stuck();
+  send_ends();
+  proto::FromAgent message;
+  *message.mutable_ended() = ended_;
+  uplink_.send(message);
+  uplink_.finish();
+}
+
+// Who is still there now; a rank that is dead too, as long as its end cannot be had.
+void Agent::note_stuck() {
+  const auto rank_of = [this](pid_t pid) {
+    if (workers_ && workers_->is_running(pid))
+      for (const Worker& one : workers_->all())
+        if (one.pid == pid) return one.world.rank;
+    return -1;
+  };
+  if (workers_)
+    for (const Worker& one : workers_->all()) on_worker_ended(one.world.rank);
+  for (const Descendant& one : processes_.all()) {
+    const int rank = rank_of(one.pid);
+    if (!one.alive && rank < 0) continue;
+    proto::Stuck& stuck = *ended_.add_stuck();
+    stuck.set_rank(rank);
+    stuck.set_pid(one.pid);
+    stuck.set_why(why_not_ended(one, kill(one.pid, 0) == 0));
+  }
+}
+
+std::optional<TimePoint> Agent::next_deadline() const {
+  const TimePoint now = Clock::now();
+  if ((workers_ && !workers_->all_tried()) || processes_.orphans_due()) return now;
+  TimePoint soonest = next_beat_;
+  if (output_)
+    if (const auto at = output_->next_deadline()) soonest = std::min(soonest, *at);
+  if (const auto at = processes_.next_deadline(now)) soonest = std::min(soonest, *at);
+  if (memory_)
+    if (const auto at = memory_->deadline()) soonest = std::min(soonest, *at);
+  if (other_hosts_)
+    if (const auto at = other_hosts_->next_deadline()) soonest = std::min(soonest, *at);
+  return soonest;
+}
+
+int Agent::run() {
+  while (true) {
+    loop_.turn(next_deadline());
+    const TimePoint now = Clock::now();
+    if (processes_.orphans_due()) processes_.reap_orphans();
+    if (now >= next_beat_) beat(now);
+    if (output_) output_->on_deadline(now);
+    if (memory_) memory_->tick(now);
+    if (other_hosts_) other_hosts_->tick(now);
+    if (workers_ && !workers_->all_tried()) start_some();
+    if (!finished_) {  // what ends after the last word is nobody's news
+      processes_.advance(Clock::now());
+      send_ends();
+    }
+    if (workers_) workers_->begin_batch();
+    leave_when_done();
+    // What hvdrun has not read yet would be lost with us, the verdict with it: gRPC drops what it
+    // reads together with a connection's end. hvdrun may be stopped for as long as its user likes;
+    // its end is the lease's.
+    if (finished_ && orphaned_ &&
+        (!uplink_.open() || !key_ || uplink_.is_cut_off(now) || now >= *finished_ + kLastWords))
+      return ended_.stuck_size() > 0 ? kSomeAreStuck : 0;
+  }
+}
+
+}  // namespace hvd

@@ -1,0 +1,359 @@
+#include "cli/agent/link_service.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "runtime/base/error.h"
+
+namespace hvd {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kNoDescriptorsPause{100};
+constexpr milliseconds kFirstPause{50}, kLongestPause{800};  // between two calls for one link
+constexpr size_t kArrivedMax = 4096;  // links that nobody here has asked for yet
+constexpr int kAcceptedPerTurn = 64;
+constexpr int kCallsAtOnce = 4;  // to one host, which lets in 8 that have not proven who they are
+constexpr int kKeepAliveSeconds = 60;
+
+template <size_t size>
+std::array<unsigned char, size> random_bytes() {
+  std::array<unsigned char, size> bytes;
+  if (getrandom(bytes.data(), size, 0) != ssize_t(size))
+    throw std::system_error(errno, std::generic_category(), "getrandom");
+  return bytes;
+}
+
+// Twice as long each time, and then up to half of that more, so that agents that were refused
+// together do not come back together.
+milliseconds pause_after(int attempts) {
+  const milliseconds pause = std::min(kFirstPause * (1 << std::min(attempts, 10)), kLongestPause);
+  return pause + pause * random_bytes<1>()[0] / 512;
+}
+
+// No TCP_USER_TIMEOUT: the kernel counts it while the other rank does not read, and a rank may
+// compute, or a debugger hold it, for as long as it likes. Who is dead is known from the agents.
+// Keep-alive is for firewalls that forget a connection that is silent for long. Sizes of buffers
+// are the kernel's to choose: one that is set is limited to less than what it would grow to.
+void make_link(int socket) {
+  const int on = 1;
+  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &kKeepAliveSeconds, sizeof kKeepAliveSeconds);
+  setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &kKeepAliveSeconds, sizeof kKeepAliveSeconds);
+}
+
+}  // namespace
+
+// A connection on which the handshake goes on.
+struct LinkService::Connection {
+  UniqueFd socket;
+  SocketAddress peer;
+  LinkHandshake handshake;
+  std::optional<Admission::Ticket> ticket = {};  // it came from elsewhere; else:
+  LinkName link = {};                            // it is called for,
+  std::string at = {};                           // there,
+  TimePoint until = TimePoint::max();            // and has to be proven by then
+  bool connected = true;
+  bool cut = false;  // by the other end
+  std::string unsent = {};
+};
+
+LinkService::LinkService(Loop& loop, std::vector<Listener> listeners, Secret secret,
+                         const Admission::Limits& limits)
+    : loop_(loop),
+      listeners_(std::move(listeners)),
+      secret_(std::move(secret)),
+      admission_(limits) {
+  for (const Listener& listener : listeners_)
+    loop_.watch(listener.socket.get(), EPOLLIN,
+                [this, &listener](uint32_t) { accept_all(listener); });
+}
+
+LinkService::~LinkService() {
+  for (const Listener& listener : listeners_) loop_.unwatch(listener.socket.get());
+  for (const auto& [fd, connection] : connections_) loop_.unwatch(fd);
+}
+
+void LinkService::start_epoch(uint32_t epoch, std::set<int> local_ranks) {
+  epoch_ = epoch;
+  local_ranks_ = std::move(local_ranks);
+  const auto is_old = [epoch](const auto& one) { return one.first.epoch < epoch; };
+  std::erase_if(requests_, is_old);
+  std::erase_if(arrived_, is_old);
+  std::erase_if(given_, [epoch](const LinkName& link) { return link.epoch < epoch; });
+  ready_.clear();
+  std::vector<int> old;
+  for (const auto& [fd, connection] : connections_)
+    if (!connection->ticket && connection->link.epoch < epoch) old.push_back(fd);
+  for (int fd : old) remove(fd);
+}
+
+void LinkService::request(const Wanted& wanted, Done done) {
+  const bool calls = wanted.local_rank < wanted.remote_rank;
+  const LinkName link{epoch_, wanted.id, std::min(wanted.local_rank, wanted.remote_rank),
+                      std::max(wanted.local_rank, wanted.remote_rank)};
+  HVD_CHECK(!requests_.contains(link) && !given_.contains(link), "a link is asked for once");
+  Request request;
+  request.state = calls ? Request::kToCall : Request::kAwaited;
+  request.address = wanted.address;
+  request.at = wanted.address.empty() ? "" : wanted.address.host();
+  request.agent = "the agent on " + wanted.host;
+  if (calls) request.agent += " at " + wanted.address.text();
+  if (calls) request.deadline = wanted.deadline;
+  request.done = std::move(done);
+  requests_.emplace(link, std::move(request));
+  if (!calls && arrived_.contains(link)) ready_.push_back(link);  // tick() is due
+}
+
+void LinkService::complete(const LinkName& link, UniqueFd socket, const std::string& why) {
+  auto found = requests_.extract(link);
+  if (!found) return;
+  if (socket && found.mapped().state == Request::kAwaited) given_.insert(link);
+  found.mapped().done(std::move(socket), why.empty() ? why : link.text() + ": " + why);
+}
+
+bool LinkService::may_call(const Request& request) const {
+  if (request.state != Request::kToCall) return false;
+  const auto calls = calls_.find(request.at);
+  return calls == calls_.end() || calls->second < kCallsAtOnce;
+}
+
+std::optional<TimePoint> LinkService::next_deadline() const {
+  if (!ready_.empty()) return TimePoint();
+  TimePoint next = admission_.next_deadline().value_or(TimePoint::max());
+  if (!listening_ && !admission_.full()) next = std::min(next, accept_at_);
+  for (const auto& [link, request] : requests_) {
+    next = std::min(next, request.deadline.when());
+    if (may_call(request)) next = std::min(next, request.call_at);
+  }
+  for (const auto& [fd, connection] : connections_) next = std::min(next, connection->until);
+  if (next == TimePoint::max()) return {};
+  return next;
+}
+
+void LinkService::tick(TimePoint now) {
+  for (const LinkName& link : std::exchange(ready_, {}))
+    if (auto arrived = arrived_.extract(link)) complete(link, std::move(arrived.mapped()), {});
+  for (Admission::Ticket late : admission_.take_late(now))
+    for (const auto& [fd, connection] : connections_)
+      if (connection->ticket == late) {
+        refuse(connection->peer, "it did not prove in time who it is");
+        remove(fd);
+        break;
+      }
+  std::vector<int> slow;
+  for (const auto& [fd, connection] : connections_)
+    if (connection->until <= now) slow.push_back(fd);
+  for (int fd : slow) lost(fd, "no answer");
+  std::vector<LinkName> over;
+  for (const auto& [link, request] : requests_)
+    if (request.deadline.passed(now)) over.push_back(link);
+  for (const LinkName& link : over) give_up(link);
+  begin_calls(now);
+  watch_listeners();
+}
+
+void LinkService::give_up(const LinkName& link) {
+  const auto at = requests_.find(link);
+  if (at == requests_.end()) return;
+  const Request& request = at->second;
+  const std::string why = "cannot connect to " + request.agent + " in time: " +
+                          (request.last_words.empty() ? "no answer" : request.last_words);
+  for (const auto& [fd, connection] : connections_)
+    if (!connection->ticket && connection->link == link) {
+      remove(fd);
+      break;
+    }
+  complete(link, {}, why);
+}
+
+void LinkService::watch_listeners() {
+  const bool now = !admission_.full() && Clock::now() >= accept_at_;
+  if (now == std::exchange(listening_, now)) return;
+  for (const Listener& listener : listeners_)
+    loop_.rearm(listener.socket.get(), now ? uint32_t(EPOLLIN) : 0);
+}
+
+void LinkService::accept_all(const Listener& listener) {
+  for (int i = 0; i < kAcceptedPerTurn && accept_one(listener); ++i) {
+  }
+  watch_listeners();
+}
+
+bool LinkService::accept_one(const Listener& listener) {
+  if (admission_.full()) return false;
+  Accepted accepted = accept_from(listener);
+  if (accepted.exhausted) accept_at_ = Clock::now() + kNoDescriptorsPause;
+  if (!accepted.socket) return false;
+  const SocketAddress peer = SocketAddress::peer_of(accepted.socket.get());
+  if (peer.empty()) return true;  // gone already
+  const std::optional<Admission::Ticket> ticket = admission_.admit(peer.host(), Clock::now());
+  if (!ticket) {
+    refuse(peer, "too many connections from there have not proven yet who they are");
+    return true;
+  }
+  auto made = std::make_unique<Connection>(
+      std::move(accepted.socket), peer,
+      LinkHandshake::answer(secret_, random_bytes<sizeof(LinkNonce)>(),
+                            [this](const LinkName& link) { return judge(link); }));
+  made->ticket = ticket;
+  add(std::move(made), EPOLLIN);
+  return true;
+}
+
+// An epoch that is ahead of ours has begun where the caller is, and will here.
+LinkVerdict LinkService::judge(const LinkName& link) const {
+  if (link.epoch < epoch_) return LinkVerdict::kOldEpoch;
+  const bool here = link.epoch > epoch_ || local_ranks_.contains(link.answerer);
+  if (!here || link.caller >= link.answerer) return LinkVerdict::kNoSuchRank;
+  if (given_.contains(link) || arrived_.size() >= kArrivedMax) return LinkVerdict::kTaken;
+  return LinkVerdict::kWelcome;
+}
+
+void LinkService::begin_calls(TimePoint now) {
+  std::vector<LinkName> due;
+  for (const auto& [link, request] : requests_)
+    if (request.state == Request::kToCall && request.call_at <= now) due.push_back(link);
+  for (const LinkName& link : due)
+    if (Request& request = requests_.at(link); may_call(request)) call(link, request, now);
+}
+
+void LinkService::call(const LinkName& link, Request& request, TimePoint now) {
+  UniqueFd fd(
+      socket(request.address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
+  const bool begun = fd && (connect(fd.get(), request.address.get(), request.address.size()) == 0 ||
+                            errno == EINPROGRESS);
+  ++request.attempts;
+  if (!begun) return call_again(link, std::strerror(errno));
+  auto made = std::make_unique<Connection>(
+      std::move(fd), request.address,
+      LinkHandshake::call(secret_, link, random_bytes<sizeof(LinkNonce)>()));
+  made->link = link;
+  made->at = request.at;
+  made->until = now + admission_.limits().patience;
+  made->connected = false;
+  request.state = Request::kCalling;
+  ++calls_[request.at];
+  add(std::move(made), EPOLLOUT);
+}
+
+void LinkService::call_again(const LinkName& link, const std::string& why) {
+  Request& request = requests_.at(link);
+  request.state = Request::kToCall;
+  request.call_at = Clock::now() + pause_after(request.attempts);
+  request.last_words = why;
+}
+
+void LinkService::add(std::unique_ptr<Connection> connection, uint32_t events) {
+  const int fd = connection->socket.get();
+  connections_[fd] = std::move(connection);
+  loop_.watch(fd, events, [this, fd](uint32_t) { on_event(fd); });
+}
+
+std::unique_ptr<LinkService::Connection> LinkService::remove(int fd) {
+  loop_.unwatch(fd);
+  auto connection = std::move(connections_.extract(fd).mapped());
+  if (connection->ticket)
+    admission_.settle(*connection->ticket);
+  else if (--calls_[connection->at] == 0)
+    calls_.erase(connection->at);
+  return connection;
+}
+
+void LinkService::on_event(int fd) {
+  Connection& connection = *connections_.at(fd);
+  if (!std::exchange(connection.connected, true))
+    if (const std::string why = connect_result(connection); !why.empty()) return lost(fd, why);
+  do {
+    if (!send_some(connection)) return lost(fd, std::strerror(errno));
+  } while (connection.unsent.empty() && receive_some(connection));
+  switch (connection.handshake.state()) {
+    case LinkHandshake::State::kGoing:
+      loop_.rearm(fd, connection.unsent.empty() ? EPOLLIN : EPOLLOUT);
+      break;
+    case LinkHandshake::State::kDone:
+    case LinkHandshake::State::kRefused:
+      finished(fd);
+      break;
+  }
+  watch_listeners();
+}
+
+// What came of connecting: "" or an error.
+std::string LinkService::connect_result(const Connection& connection) const {
+  int error = 0;
+  socklen_t bytes = sizeof error;
+  getsockopt(connection.socket.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
+  return error == 0 ? "" : std::strerror(error);
+}
+
+// False: the connection is broken, see errno.
+bool LinkService::send_some(Connection& connection) {
+  std::string& unsent = connection.unsent += connection.handshake.take_output();
+  while (!unsent.empty()) {
+    const ssize_t n =
+        send(connection.socket.get(), unsent.data(), unsent.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0) return errno == EAGAIN || errno == EINTR;
+    unsent.erase(0, size_t(n));
+  }
+  return true;
+}
+
+// No more than the handshake wants: what comes after it is the link's. False: nothing to go on
+// with.
+bool LinkService::receive_some(Connection& connection) {
+  char bytes[256];
+  const size_t wanted = std::min(connection.handshake.wanted(), sizeof bytes);
+  if (wanted == 0) return false;
+  const ssize_t n = recv(connection.socket.get(), bytes, wanted, MSG_DONTWAIT);
+  if (n > 0) {
+    connection.handshake.feed({bytes, size_t(n)});
+    return true;
+  }
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  connection.cut = true;
+  connection.handshake.end();
+  return false;
+}
+
+void LinkService::lost(int fd, const std::string& why) {
+  const auto connection = remove(fd);
+  if (connection->ticket)
+    refuse(connection->peer, why);
+  else
+    call_again(connection->link, why);
+}
+
+void LinkService::finished(int fd) {
+  const auto connection = remove(fd);
+  const LinkHandshake& handshake = connection->handshake;
+  if (handshake.state() == LinkHandshake::State::kRefused) {
+    if (connection->ticket) return refuse(connection->peer, handshake.reason());
+    // A connection that ends early may have come at a bad moment; a no is a no.
+    if (connection->cut) return call_again(connection->link, handshake.reason());
+    return complete(connection->link, {},
+                    requests_.at(connection->link).agent + ": " + handshake.reason());
+  }
+  make_link(fd);
+  const LinkName& link = handshake.link();
+  if (!connection->ticket || requests_.contains(link))
+    complete(link, std::move(connection->socket), {});
+  else if (link.epoch >= epoch_)
+    arrived_[link] = std::move(connection->socket);
+}
+
+void LinkService::refuse(const SocketAddress& peer, const std::string& why) {
+  refusals_.note(peer.host(), why);
+}
+
+}  // namespace hvd

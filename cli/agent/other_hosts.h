@@ -1,0 +1,54 @@
+// The agent's part in a job with several hosts: listens for links and knows where the agents of an
+// epoch's other members do, tells them what became of the ranks here, and hears of theirs.
+//
+// Lives on the agent's loop.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cli/agent/host_memory.h"
+#include "cli/agent/link_requests.h"
+#include "cli/agent/link_service.h"
+#include "cli/loop.h"
+#include "proto/rendezvous.pb.h"
+
+namespace hvd {
+
+class OtherHosts {
+ public:
+  struct Callbacks {
+    std::function<void(const proto::FromAgent&)> send;
+    std::function<void(const std::string& text)> say;
+  };
+  // Listens, and says where. `hvdrun`: its addresses, with ports; none where it is on this machine.
+  OtherHosts(Loop& loop, const proto::ListenForLinks& order, std::span<const std::string> hvdrun,
+             Callbacks callbacks);
+
+  // `ranks`: by slot, the rank that was started there.
+  void add_to(HostMemoryEvents& events, std::vector<int> ranks);
+  void use(HostMemory& memory);  // which has these events, and lives as long as this
+  void start_epoch(const proto::StartEpoch& start);  // before `memory` does
+  // Passed on by hvdrun.
+  void on(const proto::Died& died);
+  void on(const proto::Quiet& quiet);
+  void on(const proto::Broken& broken);
+  void on(const proto::StoreAnswer& answer);
+
+  std::optional<TimePoint> next_deadline() const { return links_->next_deadline(); }
+  void tick(TimePoint now);
+
+ private:
+  const Callbacks callbacks_;
+  const Clock::duration patience_;
+  std::unique_ptr<LinkService> links_;
+  std::unique_ptr<LinkRequests> requests_;
+  std::vector<int> ranks_;  // by slot, as they were started
+  HostMemory* memory_ = nullptr;
+};
+
+}  // namespace hvd

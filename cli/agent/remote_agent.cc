@@ -1,0 +1,137 @@
+#include "cli/agent/remote_agent.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <string_view>
+
+#include "cli/agent/agent.h"
+#include "cli/agent/clean_host.h"
+#include "cli/agent/keeper.h"
+#include "cli/exit_code.h"
+#include "cli/features.h"
+#include "cli/frame.h"
+#include "cli/hello.h"
+#include "cli/interfaces.h"
+#include "cli/pipe.h"
+#include "cli/ssh/agent_file.h"
+#include "cli/ssh/remote_script.h"
+#include "rendezvous/credentials.h"
+#include "runtime/base/env.h"
+#include "runtime/base/error.h"
+
+namespace hvd {
+namespace {
+
+constexpr const char* kSelf = "/proc/self/exe";
+
+Error cannot(const std::string& what) {
+  return Error(ErrorCode::kUnavailable, "cannot " + what + ": " + error_text(errno));
+}
+
+// On disk before it has its name: what is found there later is whole, whatever happens to the host.
+void install(const std::string& sum, const std::string& path) {
+  const UniqueFd self(open(kSelf, O_RDONLY | O_CLOEXEC));
+  if (!self) throw cannot("open " + std::string(kSelf));
+  if (const std::string seen = sha256_of(self.get()); seen != sum)
+    throw Error(ErrorCode::kUnavailable,
+                "the copy of hvdrun that came here has the SHA-256 sum " + seen + ", not " + sum);
+  if (fsync(self.get()) != 0) throw cannot("write the copy of hvdrun to disk");
+  const std::filesystem::path here = std::filesystem::read_symlink(kSelf);
+  if (rename(here.c_str(), path.c_str()) != 0)
+    throw cannot("rename " + here.string() + " to " + path);
+}
+
+// The folder was made for this one file (remote_script.h); no other is ever removed.
+void remove_self() {
+  const std::filesystem::path here = std::filesystem::read_symlink(kSelf);
+  if (!here.parent_path().filename().string().starts_with(kOnceFolder)) return;
+  unlink(here.c_str());
+  rmdir(here.parent_path().c_str());
+}
+
+void write_all(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = write(STDOUT_FILENO, bytes.data(), bytes.size());
+    if (n < 0 && errno != EINTR) throw cannot("speak to hvdrun");
+    if (n > 0) bytes.remove_prefix(size_t(n));
+  }
+}
+
+// "10.0.0.1 40000 10.0.0.2 22": sshd's client, which is hvdrun's host unless there is one between
+// them, and this host.
+void add_addresses(Hello& hello) {
+  std::istringstream words(env::get("SSH_CONNECTION").value_or(""));
+  std::string port;
+  words >> hello.hvdrun_address >> port >> hello.own_address;
+}
+
+void say_first(const std::string& words) {
+  std::string bytes(kFrameMagic);
+  append_header(bytes, {uint32_t(words.size()), FrameKind::kHello, Stream::kStdout, 0, 0});
+  write_all(bytes + words);
+}
+
+void say_hello(const AgentKey& key) {
+  Hello first{version(), AgentFile(kSelf).name(), key.request(),       "",
+              "",        look_at_this_host(),     look_at_interfaces()};
+  add_addresses(first);
+  say_first(hello_bytes(first));
+}
+
+// A copy that is used is young: `hvdrun clean` removes old ones.
+void note_use() {
+  const UniqueFd self(open(kSelf, O_RDONLY | O_CLOEXEC));
+  if (self) futimens(self.get(), nullptr);  // fails where it is not ours, or read-only
+}
+
+bool has(int argc, char** argv, std::string_view word) {
+  return std::any_of(argv + 3, argv + argc, [&](const char* one) { return one == word; });
+}
+
+}  // namespace
+
+bool is_remote_agent(int argc, char** argv) {
+  if (argc < 3 || std::string_view(argv[1]) != "agent") return false;
+  const std::string_view role = argv[2];
+  return (role == "--install" && argc == 5) || role == "--clean" ||
+         (role == "--remote" && (argc == 3 || (argc == 4 && has(argc, argv, "--once"))));
+}
+
+void run_remote_agent(int argc, char** argv) {
+  try {
+    signal(SIGPIPE, SIG_IGN);
+    if (std::string_view(argv[2]) == "--install") {
+      install(argv[3], argv[4]);
+      _exit(0);
+    }
+    if (has(argc, argv, "--once"))
+      remove_self();
+    else
+      note_use();
+    if (std::string_view(argv[2]) == "--clean") {
+      const CleanOrder order{has(argc, argv, "--dry-run"), has(argc, argv, "--all")};
+      say_first(clean_host(order, AgentFile(kSelf).name()).SerializeAsString());
+      _exit(0);
+    }
+    // The last moment with one thread. The key is the agent's alone.
+    Kept kept = become_kept(argc, argv, -1);
+    auto key = std::make_unique<AgentKey>();
+    say_hello(*key);
+    _exit(run_agent(std::move(kept), std::move(key)));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "agent: %s\n", error.what());
+    _exit(kExitOwnFailure);
+  }
+}
+
+}  // namespace hvd

@@ -1,0 +1,64 @@
+#include "cli/hello.h"
+
+#include <algorithm>
+
+#include "cli/quoted.h"
+#include "proto/rendezvous.pb.h"
+#include "runtime/base/error.h"
+
+namespace hvd {
+namespace {
+
+constexpr int kInterfacesMax = 256;  // a hello is short
+
+std::string name_of(const Hello& hello) {
+  return "hvdrun " + quoted(hello.version) + ", build " + quoted(hello.build);
+}
+
+}  // namespace
+
+std::string hello_bytes(const Hello& hello) {
+  proto::Hello message;
+  message.set_version(hello.version);
+  message.set_build(hello.build);
+  message.set_request(hello.request);
+  message.set_hvdrun_address(hello.hvdrun_address);
+  message.set_own_address(hello.own_address);
+  message.set_boot(hello.identity.boot);
+  message.set_network(hello.identity.network);
+  message.set_mounts(hello.identity.mounts);
+  message.set_processes(hello.identity.processes);
+  message.set_user(hello.identity.user);
+  for (const InterfaceAddress& one : hello.interfaces) {
+    if (message.addresses_size() == kInterfacesMax) break;
+    message.add_interfaces(one.interface);
+    message.add_addresses(one.address);
+  }
+  return message.SerializeAsString();
+}
+
+Hello read_hello(std::string_view bytes, const Hello& ours) {
+  proto::Hello message;
+  if (!message.ParseFromArray(bytes.data(), int(bytes.size())) || message.version().empty())
+    throw Error(ErrorCode::kUnavailable, "its agent's first words are none of an hvdrun's");
+  Hello hello{message.version(),
+              message.build(),
+              message.request(),
+              message.hvdrun_address(),
+              message.own_address(),
+              {.boot = message.boot(),
+               .network = message.network(),
+               .mounts = message.mounts(),
+               .processes = message.processes(),
+               .user = message.user()},
+              {}};
+  for (int i = 0; i < std::min(message.interfaces_size(), message.addresses_size()); ++i)
+    hello.interfaces.push_back({message.interfaces(i), message.addresses(i)});
+  if (hello.version != ours.version || hello.build != ours.build)
+    throw Error(ErrorCode::kUnavailable, "its agent is of " + name_of(hello) + ", and this is " +
+                                             name_of(ours) +
+                                             ": remove ~/.cache/hvdrun there, it is filled anew");
+  return hello;
+}
+
+}  // namespace hvd

@@ -1,0 +1,97 @@
+#include "cli/host_agent.h"
+
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace hvd {
+namespace {
+
+// After the keeper's death, for what is still in the channels.
+constexpr std::chrono::milliseconds kLastWords{1000};
+// A host that says nothing for so long is dead to the job; at the last one its agent has ended what
+// runs there, if it lives (agent/uplink).
+constexpr std::chrono::seconds kDead{6}, kSafe{11};
+constexpr int kSshFailed = 255;  // its exit code when it is not that of the program there
+
+}  // namespace
+
+HostAgent::HostAgent(int number, Host host, Loop& loop, AgentChannels channels,
+                     AgentPipes::Callbacks callbacks, std::vector<char>& buffer,
+                     AgentWatch::Duration timeout)
+    : number_(number),
+      host_(std::move(host)),
+      pipes_(loop, std::move(channels), std::move(callbacks), buffer),
+      watch_(host_.remote ? std::min<AgentWatch::Duration>(timeout, kDead) : timeout, Clock::now()),
+      frames_(!host_.remote) {
+  bootstrap_.set_host(number);
+}
+
+void HostAgent::send_bootstrap() {
+  pipes_.send_frame(FrameKind::kBootstrap, bootstrap_.SerializeAsString());
+  bootstrapped_ = true;
+  bootstrap_.Clear();
+}
+
+void HostAgent::attach(RendezvousServer& server, int session, pid_t process) {
+  session_ = session;
+  process_ = process;
+  for (const proto::ToAgent& early : std::exchange(early_orders_, {})) server.send(session, early);
+}
+
+void HostAgent::order(RendezvousServer& server, const proto::ToAgent& order) {
+  if (session_)
+    server.send(*session_, order);
+  else
+    early_orders_.push_back(order);
+}
+
+void HostAgent::heard(TimePoint now) {
+  if (!keeper_gone_at_) heard_ = now;  // by then it was told to end
+  watch_.heard(now);
+}
+
+void HostAgent::note_clock(int64_t its_ns, TimePoint now) {
+  const Clock::duration behind = now.time_since_epoch() - std::chrono::nanoseconds(its_ns);
+  clock_behind_ = std::min(clock_behind_.value_or(behind), behind);
+}
+
+TimePoint HostAgent::our_time(int64_t its_ns) const {
+  return TimePoint(std::chrono::nanoseconds(its_ns) + clock_behind_.value_or(Clock::duration{}));
+}
+
+void HostAgent::close_lease() {
+  pipes_.close_lease();
+  watch_.expect_end(Clock::now());
+}
+
+void HostAgent::note_end() {
+  ended_ = true;
+  watch_.expect_end(Clock::now());
+}
+
+void HostAgent::note_keeper_end(int status, TimePoint now) {
+  keeper_gone_at_ = now;
+  cut_off_ = remote() && !ended_ && (!WIFEXITED(status) || WEXITSTATUS(status) == kSshFailed);
+  keeper_ended_ = WIFEXITED(status);
+  watch_.keeper_gone();
+  held = asked = false;  // nobody is left whom a debugger could hold, or who could answer
+}
+
+bool HostAgent::over(TimePoint now) const {
+  if (!keeper_gone_at_) return false;
+  if (cut_off_ && !ended_ && attached() && now < heard_ + kSafe) return false;
+  if (pipes_.drained() && !control_open_) return true;
+  // Nobody may hold the channels open for ever; but what is in them comes out first.
+  return now >= *keeper_gone_at_ + kLastWords && !pipes_.output_paused() &&
+         pipes_.unread_bytes() == 0;
+}
+
+std::optional<TimePoint> HostAgent::over_at() const {
+  if (!keeper_gone_at_ || pipes_.output_paused()) return std::nullopt;
+  const TimePoint at = *keeper_gone_at_ + kLastWords;
+  return cut_off_ && !ended_ && attached() ? std::max(at, heard_ + kSafe) : at;
+}
+
+}  // namespace hvd

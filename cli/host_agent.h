@@ -1,0 +1,105 @@
+// One host's agent as hvdrun knows it: its pipes, its control stream, whether it answers, and how
+// it and its keeper ended.
+//
+// Lives on the supervisor's loop, which decides what follows from all this.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/agent_pipes.h"
+#include "cli/agent_watch.h"
+#include "cli/carrier.h"
+#include "cli/frame.h"
+#include "cli/host_identity.h"
+#include "cli/interfaces.h"
+#include "cli/loop.h"
+#include "proto/rendezvous.pb.h"
+#include "rendezvous/server.h"
+#include "rendezvous/slots.h"
+#include "runtime/base/deadline.h"
+
+namespace hvd {
+
+class HostAgent {
+ public:
+  // `number`: of the host among the job's. A remote one has spoken, and its control stream comes
+  // by itself.
+  HostAgent(int number, Host host, Loop& loop, AgentChannels channels,
+            AgentPipes::Callbacks callbacks, std::vector<char>& buffer,
+            AgentWatch::Duration timeout);
+
+  int number() const { return number_; }
+  const Host& host() const { return host_; }
+  std::string name() const { return "the agent on " + host_.name; }
+  bool remote() const { return host_.remote; }
+  AgentPipes& pipes() { return pipes_; }
+  const AgentPipes& pipes() const { return pipes_; }
+  AgentWatch& watch() { return watch_; }
+  FrameReader& frames() { return frames_; }
+
+  // What it is to start from; until it is sent, orders may be put into it.
+  proto::Bootstrap& bootstrap() { return bootstrap_; }
+  void send_bootstrap();
+  bool bootstrapped() const { return bootstrapped_; }
+  TimePoint began() const { return began_; }
+
+  // Its control stream. What is ordered before it has attached is sent then.
+  void attach(RendezvousServer& server, int session, pid_t process);
+  void heard(TimePoint now);
+  void order(RendezvousServer& server, const proto::ToAgent& order);
+  void close_control() { control_open_ = false; }
+  bool control_open() const { return control_open_; }
+  bool attached() const { return session_.has_value(); }
+  bool is(int session) const { return session_ == session; }
+  pid_t process() const { return process_; }  // 0: not known yet
+  // Its clock -> ours, as well as messages tell: the quickest one so far counts.
+  void note_clock(int64_t its_ns, TimePoint now);
+  TimePoint our_time(int64_t its_ns) const;
+
+  void close_lease();  // nothing below it may run any longer
+  void note_end();     // its last word was heard
+  void note_keeper_end(int status, TimePoint now);
+  bool ended() const { return ended_; }
+  bool keeper_gone() const { return keeper_gone_at_.has_value(); }
+  bool keeper_ended() const { return keeper_ended_; }  // by itself: nobody is left below it
+  // The keeper is gone, and what was in the channels has come out or is given up. Of a host that is
+  // cut off nothing is known: there it is the time when whoever is there has ended itself.
+  bool over(TimePoint now) const;
+  bool cut_off() const { return cut_off_; }
+  std::optional<TimePoint> over_at() const;  // at the latest; nothing while readers hold it up
+
+  bool held = false;           // a debugger holds one of its ranks
+  bool told_held = false;      // that one holds ranks of other hosts
+  bool asked = false;          // it owes an answer to what was asked last
+  bool keeper_killed = false;  // by us
+  bool lost = false;           // and that has been said
+  HostIdentity identity;
+  InterfaceAddress place;  // where other hosts reach it
+  std::string way_back;    // where hvdrun listens for it
+  size_t stdin_taken = 0;  // bytes, of what was sent
+  int master_port = 0;     // that it holds
+
+ private:
+  const int number_;
+  const TimePoint began_ = Clock::now();
+  const Host host_;
+  AgentPipes pipes_;
+  AgentWatch watch_;
+  FrameReader frames_;
+  proto::Bootstrap bootstrap_;
+  bool bootstrapped_ = false;
+  std::optional<int> session_;
+  pid_t process_ = 0;
+  std::vector<proto::ToAgent> early_orders_;
+  bool control_open_ = true;
+  std::optional<Clock::duration> clock_behind_;  // ours minus its
+  bool ended_ = false, keeper_ended_ = false, cut_off_ = false;
+  TimePoint heard_{};
+  std::optional<TimePoint> keeper_gone_at_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,166 @@
+#include "cli/remote_hosts.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "cli/agent/worker_environment.h"
+#include "cli/features.h"
+#include "cli/interfaces.h"
+#include "cli/this_machine.h"
+#include "rendezvous/listener.h"
+#include "runtime/base/env.h"
+#include "runtime/base/error.h"
+
+namespace hvd {
+namespace {
+
+constexpr double kMegabyte = 1e6;
+
+std::set<std::string> outward_addresses(const JobSpec& spec) {
+  const std::vector<InterfaceAddress> here = look_at_interfaces();
+  if (const InterfaceAddress* one = find_network(here, spec.networks)) return {one->address};
+  std::set<std::string> all;
+  for (const std::string& address : look_at_this_machine().addresses)
+    if (!address.starts_with("127.") && address != "::1" && !address.starts_with("fe80:"))
+      all.insert(address);
+  return all;
+}
+
+SshCarrier::Options ssh_options(const JobSpec& spec) {
+  return {.ssh = spec.ssh,
+          .environment = environ,
+          .path = env::get("PATH").value_or(std::string(kDefaultPath))};
+}
+
+}  // namespace
+
+RemoteHosts::RemoteHosts(Loop& loop, RendezvousServer& server, const JobAuthority& authority,
+                         const JobSpec& spec, Events events)
+    : server_(server),
+      authority_(authority),
+      spec_(spec),
+      events_(std::move(events)),
+      file_("/proc/self/exe"),
+      addresses_(outward_addresses(spec)) {
+  carrier_.emplace(
+      loop, file_, ssh_options(spec),
+      SshCarrier::Callbacks{
+          .started =
+              [this](int host, AgentChannels channels, const std::string& hello) {
+                on_started(host, std::move(channels), hello);
+              },
+          .failed = [this](int host, const std::string& reason) { on_failed(host, reason); }});
+}
+
+void RemoteHosts::start(int host, Deadline deadline, Deadline there) {
+  starting_.insert(host);
+  carrier_->start(host, spec_.hosts.at(size_t(host)), deadline, there);
+}
+
+std::string RemoteHosts::address_here(const std::string& as_seen) const {
+  if (addresses_.contains(as_seen) || addresses_.empty()) return as_seen;
+  return *addresses_.begin();
+}
+
+void RemoteHosts::stop() {
+  stopped_ = true;
+  starting_.clear();
+}
+
+void RemoteHosts::turn(TimePoint now) {
+  if (stopped_)
+    carrier_
+        .reset();  // ends every ssh that is not an agent's; not from within a callback of its own
+  else
+    carrier_->turn(now);
+}
+
+std::optional<TimePoint> RemoteHosts::next_deadline() const {
+  return stopped_ ? std::nullopt : carrier_->next_deadline();
+}
+
+// Where hvdrun is seen from there, it listens; where that says nothing (a jump host, an address
+// that is translated on the way), on all addresses that another host could reach.
+std::vector<std::string> RemoteHosts::way_to_hvdrun(const Hello& hello) {
+  const std::string& as_seen = hello.hvdrun_address;
+  std::vector<std::string> wanted(addresses_.begin(), addresses_.end());
+  if (addresses_.contains(as_seen)) wanted = {as_seen};
+  if (wanted.empty() && is_one_network(hello.identity, look_at_this_host())) wanted = {"127.0.0.1"};
+  std::vector<std::string> way;
+  for (const std::string& address : wanted) {
+    auto at = listens_.find(address);
+    if (at == listens_.end()) {
+      std::vector<Listener> listeners = listen_on(std::vector<std::string>{address}, spec_.ports);
+      at = listens_.emplace(address, listeners.front().address.text()).first;
+      server_.listen(std::move(listeners));
+    }
+    way.push_back(at->second);
+  }
+  if (way.empty())
+    throw Error(ErrorCode::kUnavailable, "this machine has no address that it could reach");
+  return way;
+}
+
+// Where it is in our own network it sees itself as we do; what others see, they say.
+InterfaceAddress RemoteHosts::place_of(const Hello& hello) const {
+  if (is_one_network(hello.identity, look_at_this_host())) return {};
+  if (spec_.networks.empty())
+    return {interface_of(hello.interfaces, hello.own_address), hello.own_address};
+  const InterfaceAddress* one = find_network(hello.interfaces, spec_.networks);
+  if (one == nullptr)
+    throw Error(ErrorCode::kUnavailable, no_such_network(hello.interfaces, spec_.networks));
+  return *one;
+}
+
+void RemoteHosts::on_started(int host, AgentChannels channels, const std::string& bytes) {
+  if (stopped_) return;
+  try {
+    const Hello hello = read_hello(bytes, {version(), file_.name(), ""});
+    proto::Bootstrap way_in;
+    for (const std::string& address : way_to_hvdrun(hello)) way_in.add_addresses(address);
+    way_in.set_authority(authority_.certificate());
+    way_in.set_certificate(authority_.sign(hello.request, host));
+    const auto clock = WallClock::now().time_since_epoch();
+    way_in.set_clock_s(std::chrono::duration_cast<std::chrono::seconds>(clock).count());
+    way_in.set_start_timeout_ms(int(spec_.start_timeout.count()));
+    starting_.erase(host);
+    events_.started(host, std::move(channels), way_in, hello, place_of(hello));
+  } catch (const Error& error) {  // its channels go, and so it ends
+    on_failed(host, error.what());
+  }
+}
+
+void RemoteHosts::on_failed(int host, const std::string& reason) {
+  starting_.erase(host);
+  if (!stopped_) events_.failed(host, reason);
+}
+
+std::vector<std::string> RemoteHosts::progress(TimePoint now) const {
+  std::vector<std::string> lines;
+  for (const int host : starting_) {
+    const auto at = carrier_->progress(host);
+    if (!at) continue;
+    std::string line = spec_.hosts[size_t(host)].name + ": ";
+    char text[64];
+    if (!at->reason.empty() && (at->queued || at->phase == StartPhase::kConnecting)) {
+      line += "tried " + std::to_string(at->attempts) + (at->attempts == 1 ? " time" : " times") +
+              ", " + at->reason.substr(0, at->reason.find_first_of(":;"));
+    } else {
+      line += at->queued ? "waiting for its turn" : std::string(phase_name(at->phase));
+    }
+    if (!at->queued && at->phase == StartPhase::kCopying) {
+      std::snprintf(text, sizeof text, " hvdrun, %.0f of %.0f MB", double(at->copied) / kMegabyte,
+                    double(at->bytes) / kMegabyte);
+      line += text;
+    }
+    std::snprintf(text, sizeof text, ", for %.1f s",
+                  std::chrono::duration<double>(now - at->since).count());
+    lines.push_back(line + text);
+  }
+  return lines;
+}
+
+}  // namespace hvd

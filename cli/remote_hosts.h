@@ -1,0 +1,74 @@
+// The hosts of a job that are reached by ssh: starts an agent on each, gives it a certificate, and
+// has hvdrun listen where it sees hvdrun.
+//
+// Lives on the supervisor's loop.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cli/carrier.h"
+#include "cli/hello.h"
+#include "cli/job_spec.h"
+#include "cli/loop.h"
+#include "cli/ssh/agent_file.h"
+#include "cli/ssh/ssh_carrier.h"
+#include "proto/rendezvous.pb.h"
+#include "rendezvous/credentials.h"
+#include "rendezvous/server.h"
+
+namespace hvd {
+
+class RemoteHosts {
+ public:
+  struct Events {
+    // `way_in` is the part of its bootstrap that says how it comes to hvdrun; `place` where other
+    // hosts reach it, empty where it is in our own network.
+    std::function<void(int host, AgentChannels channels, const proto::Bootstrap& way_in,
+                       const Hello& hello, const InterfaceAddress& place)>
+        started;
+    std::function<void(int host, const std::string& reason)> failed;
+  };
+  // `server` is one with a RendezvousServer::Remote of `authority`. Throws kUnavailable when this
+  // program's own file cannot be read.
+  RemoteHosts(Loop& loop, RendezvousServer& server, const JobAuthority& authority,
+              const JobSpec& spec, Events events);
+
+  void start(int host, Deadline deadline, Deadline there);
+  // Who has not started never will.
+  void stop();
+  bool waiting() const { return !starting_.empty(); }
+  // By which other hosts reach this machine: what one of them said, if it is one of ours.
+  std::string address_here(const std::string& as_seen) const;
+
+  void turn(TimePoint now);
+  std::optional<TimePoint> next_deadline() const;
+  bool child_ended(pid_t pid, int wait_status) {
+    return carrier_ && carrier_->child_ended(pid, wait_status);
+  }
+  // "h2: copying hvdrun, 41 of 58 MB, for 2.1 s", for each host that is waited for.
+  std::vector<std::string> progress(TimePoint now) const;
+
+ private:
+  void on_started(int host, AgentChannels channels, const std::string& hello);
+  void on_failed(int host, const std::string& reason);
+  std::vector<std::string> way_to_hvdrun(const Hello& hello);
+  InterfaceAddress place_of(const Hello& hello) const;
+
+  RendezvousServer& server_;
+  const JobAuthority& authority_;
+  const JobSpec& spec_;
+  const Events events_;
+  AgentFile file_;
+  const std::set<std::string> addresses_;       // of this machine, loopback left out
+  std::map<std::string, std::string> listens_;  // on an address of ours -> with the port
+  std::set<int> starting_;
+  bool stopped_ = false;
+  std::optional<SshCarrier> carrier_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,67 @@
+#include "cli/ssh/remote_script.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "runtime/base/error.h"
+
+namespace hvd {
+namespace {
+
+bool is_plain(std::string_view word) {
+  return !word.empty() && std::ranges::all_of(word, [](unsigned char letter) {
+    return std::isalnum(letter) || letter == '_';
+  });
+}
+
+// A folder for one start is made under a name that nobody can guess, so that in a place where
+// anybody may write, nobody can have put something there; the agent removes it as soon as it runs.
+// A file of no bytes can be run where files can be run at all. Bytes that do not fit are still read
+// to the last, so that those of the next attempt are not taken for them. A file that is cut off, as
+// the connection may be, is not run: some shells would take it for a script. However this ends
+// before it has become the agent, what it has made goes.
+constexpr std::string_view kFunctions =
+    R"(say() { echo "$mark$*"; }; )"
+    R"(clean() { [ -z "$made" ] || rm -rf "$made"; made=; }; )"
+    R"(take() { true >"$1/$new" && chmod 700 "$1/$new" && "$1/$new" || return; say need || exit 1; )"
+    R"(bytes=; while [ -z "$bytes" ]; do read bytes sum || exit 1; done; )"
+    R"(head -c "$bytes" | { cat >"$1/$new" || { cat >/dev/null; exit 1; }; } || return; )"
+    R"([ $(wc -c <"$1/$new") = "$bytes" ] && "$1/$new" agent --install "$sum" "$1/hvdrun" && )"
+    R"(say copied && return; say damaged; exit 1; }; )"
+    R"(keep() { made=$1/$new; mkdir -p "$1" && take "$1" && exec "$1/hvdrun" agent $role; clean; }; )"
+    R"(once() { made=; mkdir "$1" && made=$1 && take "$1" && exec "$1/hvdrun" agent $role --once; clean; }; )";
+
+constexpr std::string_view kSteps =
+    R"(PATH=/usr/local/bin:/usr/bin:/bin; umask 077; )"
+    R"(case $(uname -m 2>/dev/null) in "$machine"|"") ;; *) say machine $(uname -m); exit 1;; esac; )"
+    R"(home=$HOME/.cache/hvdrun/$name; )"
+    R"([ -s "$home/hvdrun" ] && [ -x "$home/hvdrun" ] && say found && exec "$home/hvdrun" agent $role; )"
+    R"(made=; trap clean EXIT; trap "exit 1" HUP INT TERM; trap "" PIPE; )"
+    R"([ -d "$HOME" ] && keep "$home"; )"
+    R"(for folder in "$TMPDIR" /tmp /var/tmp /dev/shm "$XDG_RUNTIME_DIR"; do )"
+    R"([ -n "$folder" ] && once "$folder/$new"; done; say nowhere; exit 1)";
+
+}  // namespace
+
+std::string remote_script(const RemoteAgent& agent, std::string_view unique) {
+  HVD_CHECK(is_plain(agent.name) && is_plain(agent.machine) && is_plain(unique),
+            "a word of the remote script is not plain");
+  std::string role;
+  for (const std::string& word : agent.role) {
+    const bool plain = !word.empty() && std::ranges::all_of(word, [](char letter) {
+      return letter == '-' || (letter >= 'a' && letter <= 'z');
+    });
+    HVD_CHECK(plain, "a word of the role is not plain");
+    role.append(role.empty() ? "" : " ").append(word);
+  }
+  std::string script = "exec /bin/sh -c '";
+  script.append("name=").append(agent.name);
+  script.append("; machine=").append(agent.machine);
+  script.append("; new=").append(kOnceFolder).append(unique);
+  script.append("; role=\"").append(role).append("\"");
+  script.append("; mark=\"").append(kRemoteMark).append("\"; ");
+  script.append(kFunctions).append(kSteps).append("'");
+  return script;
+}
+
+}  // namespace hvd

@@ -1,0 +1,397 @@
+#include "cli/ssh/ssh_carrier.h"
+
+#include <sys/ioctl.h>
+#include <sys/random.h>
+#include <sys/sendfile.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <utility>
+#include <vector>
+
+#include "cli/pipe.h"
+#include "cli/ssh/remote_script.h"
+#include "cli/ssh/ssh_words.h"
+#include "cli/subprocess.h"
+#include "runtime/base/error.h"
+
+namespace hvd {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr size_t kReadBytes = 64u << 10;
+constexpr std::chrono::milliseconds kRetryFirst{250}, kRetryMost{4000};
+constexpr std::chrono::milliseconds kNotThereMost{1000};
+constexpr std::chrono::seconds kConnectMost{10};  // of a host that is waited for
+constexpr auto kLastWords = 500ms;  // for ssh to end by itself after the script gave up
+
+std::string seconds(Clock::duration time) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(time).count());
+  return text;
+}
+
+std::string unique_word() {
+  unsigned long long number = 0;
+  if (getrandom(&number, sizeof number, 0) != sizeof number)
+    throw Error(ErrorCode::kUnavailable, "the system gives no random bytes");
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", number);
+  return text;
+}
+
+std::string last_said(const RemoteStart& remote) {
+  const std::string words = last_words(remote.words());
+  return words.empty() ? "" : "; ssh's last words were " + words;
+}
+
+// What the last attempt was at when the time was over.
+std::string unfinished(const RemoteStart& remote, uint64_t file_bytes, TimePoint now) {
+  const std::string age = seconds(now - remote.since());
+  if (remote.phase() == StartPhase::kCopying)
+    return "the agent was still being copied to it after " + age + ", " +
+           std::to_string(remote.file_at() >> 20) + " of " + std::to_string(file_bytes >> 20) +
+           " MiB" + last_said(remote);
+  if (remote.phase() == StartPhase::kStarting)
+    return "the agent has not spoken for " + age + " since it was started there" +
+           last_said(remote);
+  const std::string printed = last_words(remote.noise());
+  if (!printed.empty())
+    return "its login shell printed " + printed + " but ran nothing of ours for " + age +
+           ": does one of its start files read input, wait, or start another shell?";
+  return "there was no answer for " + age +
+         ": is it busy, does a firewall drop what goes to its ssh port, or does a start file of "
+         "the login shell wait?" +
+         last_said(remote);
+}
+
+}  // namespace
+
+struct SshCarrier::Ssh {
+  pid_t pid;
+  UniqueFd in, out, words;
+  RemoteStart remote;
+  bool in_watched = false;
+  std::optional<TimePoint> judged_at = {};  // then it is over, whether ssh has ended or not
+};
+
+struct SshCarrier::Start {
+  int host;
+  Host target;
+  Deadline deadline;
+  Deadline there;        // until then it is waited for
+  TimePoint due, since;  // of the next attempt; the first one's
+  int attempts = 0;
+  bool accept_new_key = false;
+  std::string reason = {};  // why the last attempt failed
+  std::unique_ptr<Ssh> ssh = {};
+};
+
+SshCarrier::SshCarrier(Loop& loop, AgentFile& file, Options options, Callbacks callbacks)
+    : loop_(loop),
+      file_(file),
+      options_(std::move(options)),
+      callbacks_(std::move(callbacks)),
+      random_(std::random_device{}()) {}
+
+SshCarrier::~SshCarrier() {
+  for (auto& [host, start] : starts_) drop(*start);
+  for (const pid_t pid : killed_) waitpid(pid, nullptr, 0);
+}
+
+void SshCarrier::start(int host, const Host& target, Deadline deadline, Deadline there) {
+  const TimePoint now = Clock::now();
+  auto& start = starts_[host];
+  HVD_CHECK(!start, "a host is started twice");
+  start = std::make_unique<Start>(Start{host, target, deadline, there, now, now});
+}
+
+void SshCarrier::begin(Start& start, TimePoint now) {
+  ++start.attempts;
+  Pipe in = make_pipe(), out = make_pipe(), words = make_pipe();
+  const std::string script =
+      remote_script({file_.name(), file_.machine(), options_.role}, unique_word());
+  SpawnOptions spawned;
+  SshAttempt attempt{.accept_new_key = start.accept_new_key};
+  if (!start.there.passed(now) && !start.there.is_never())
+    attempt.connect_s =
+        int(std::clamp<std::chrono::seconds>(
+                std::chrono::ceil<std::chrono::seconds>(start.there.when() - now), 1s, kConnectMost)
+                .count());
+  spawned.argv = ssh_command(options_.ssh, start.target, attempt, script);
+  spawned.path = options_.path;
+  spawned.environment = options_.environment;
+  spawned.stdin_fd = in.read.get();
+  spawned.stdout_fd = out.write.get();
+  spawned.stderr_fd = words.write.get();
+  // Signals to every process, and those of a terminal, mean the job: hvdrun decides.
+  spawned.new_session = true;
+  spawned.parent_death_signal = true;
+  for (const int one : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2})
+    spawned.ignored_signals |= 1ull << (one - 1);
+  const SpawnResult result = spawn(spawned);
+  if (result.pid == 0)
+    throw Error(ErrorCode::kUnavailable, "cannot run " + options_.ssh.program + ": " +
+                                             error_text(result.error) +
+                                             "; install it, or name one by --ssh-command");
+  for (const int fd : {in.write.get(), out.read.get(), words.read.get()}) set_nonblocking(fd);
+  start.ssh.reset(new Ssh{result.pid, std::move(in.write), std::move(out.read),
+                          std::move(words.read), RemoteStart(file_.bytes(), file_.machine(), now)});
+  ++running_;
+  loop_.watch(start.ssh->out.get(), EPOLLIN, [this, &start](uint32_t) {
+    read_output(start);
+    look(start, Clock::now());
+  });
+  loop_.watch(start.ssh->words.get(), EPOLLIN, [this, &start](uint32_t) { read_words(start); });
+}
+
+void SshCarrier::close_watched(UniqueFd& fd) {
+  if (fd) loop_.unwatch(fd.get());
+  fd.reset();
+}
+
+void SshCarrier::read_output(Start& start) {
+  char bytes[kReadBytes];
+  const ssize_t n = read(start.ssh->out.get(), bytes, sizeof bytes);
+  if (n > 0) start.ssh->remote.take_output({bytes, size_t(n)}, Clock::now());
+  if (n == 0) close_watched(start.ssh->out);
+}
+
+void SshCarrier::read_words(Start& start) {
+  char bytes[kReadBytes];
+  const ssize_t n = read(start.ssh->words.get(), bytes, sizeof bytes);
+  if (n > 0) start.ssh->remote.take_words({bytes, size_t(n)});
+  if (n == 0) close_watched(start.ssh->words);
+}
+
+// Does what follows from what was read. `start` may be gone afterwards.
+void SshCarrier::look(Start& start, TimePoint now) {
+  Ssh& ssh = *start.ssh;
+  if (ssh.remote.phase() == StartPhase::kReady) return hand_over(start);
+  if (ssh.remote.phase() == StartPhase::kFailed) {
+    if (!ssh.judged_at) ssh.judged_at = now + kLastWords;
+    return;
+  }
+  try {
+    if (ssh.remote.asks_for_file()) ssh.remote.answer(file_.sha256(), now);
+  } catch (const Error& error) {
+    return fail(start.host, error.what());
+  }
+  feed(start);
+}
+
+void SshCarrier::feed(Start& start) {
+  Ssh& ssh = *start.ssh;
+  ssize_t n = 0;
+  while (ssh.in) {
+    if (!ssh.remote.text().empty()) {
+      n = write(ssh.in.get(), ssh.remote.text().data(), ssh.remote.text().size());
+      if (n > 0) ssh.remote.text_written(size_t(n));
+    } else if (ssh.remote.wants_file()) {
+      auto at = off_t(ssh.remote.file_at());
+      n = sendfile(ssh.in.get(), file_.fd(), &at, file_.bytes() - ssh.remote.file_at());
+      if (n > 0) ssh.remote.file_written(uint64_t(n));
+    } else {
+      break;
+    }
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
+      if (!ssh.in_watched)
+        ssh.in.reset();  // ssh is ending, and will say why
+      else
+        close_watched(ssh.in);
+      return;
+    }
+    if (n < 0 && errno == EAGAIN) break;
+  }
+  const bool watch = ssh.in && (!ssh.remote.text().empty() || ssh.remote.wants_file());
+  if (watch == ssh.in_watched) return;
+  ssh.in_watched = watch;
+  if (watch)
+    loop_.watch(ssh.in.get(), EPOLLOUT, [this, &start](uint32_t) { feed(start); });
+  else if (ssh.in)
+    loop_.unwatch(ssh.in.get());
+}
+
+void SshCarrier::hand_over(Start& start) {
+  Ssh& ssh = *start.ssh;
+  if (ssh.words) read_words(start);
+  if (is_changed_host_key(ssh.remote.words()))
+    return fail(start.host, explain_ssh(ssh.remote.words(), "", 0, options_.ssh.program).reason);
+  for (const UniqueFd* fd : {&ssh.out, &ssh.words})
+    if (*fd) loop_.unwatch(fd->get());
+  if (ssh.in_watched) loop_.unwatch(ssh.in.get());
+  // So few bytes go into a pipe whole; where they do not, ssh is ending, and its owner will see it.
+  [[maybe_unused]] const ssize_t written =
+      write(ssh.in.get(), kFrameMagic.data(), kFrameMagic.size());
+  AgentChannels channels{ssh.pid, std::move(ssh.in), std::move(ssh.out), std::move(ssh.words), {}};
+  std::string hello = ssh.remote.hello();
+  const int host = start.host;
+  --running_;
+  starts_.erase(host);
+  callbacks_.started(host, std::move(channels), std::move(hello));
+}
+
+// Its ssh, if it has one, has nothing more to say: killed, not waited for.
+void SshCarrier::drop(Start& start) {
+  if (!start.ssh) return;
+  Ssh& ssh = *start.ssh;
+  if (ssh.in_watched) loop_.unwatch(ssh.in.get());
+  close_watched(ssh.out);
+  close_watched(ssh.words);
+  if (ssh.pid > 0) {
+    kill(-ssh.pid, SIGKILL);  // not reaped yet, so the group is its own; what it started is in it
+    killed_.insert(ssh.pid);
+  }
+  start.ssh.reset();
+  --running_;
+}
+
+void SshCarrier::fail(int host, const std::string& reason) {
+  const auto found = starts_.find(host);
+  drop(*found->second);
+  starts_.erase(found);
+  callbacks_.failed(host, reason);
+}
+
+bool SshCarrier::child_ended(pid_t pid, int wait_status) {
+  if (killed_.erase(pid)) return true;
+  const auto found = std::ranges::find_if(
+      starts_, [&](const auto& one) { return one.second->ssh && one.second->ssh->pid == pid; });
+  if (found == starts_.end()) return false;
+  Start& start = *found->second;
+  start.ssh->pid = 0;
+  judge(start, wait_status, Clock::now());
+  return true;
+}
+
+// What an ssh that has ended means for its host, after all that it left in its pipes. What it
+// started for a jump host may still hold these open.
+void SshCarrier::judge(Start& start, int wait_status, TimePoint now) {
+  Ssh& ssh = *start.ssh;
+  const auto readable = [](const UniqueFd& fd) {
+    int bytes = 0;
+    return fd && ioctl(fd.get(), FIONREAD, &bytes) == 0 && bytes > 0;
+  };
+  while (readable(ssh.out)) read_output(start);
+  while (readable(ssh.words)) read_words(start);
+  const RemoteStart& remote = ssh.remote;
+  if (!remote.failure().empty()) {
+    const std::string reasons = reasons_in(remote.words());
+    return fail(start.host, remote.failure() + (reasons.empty() ? "" : " (" + reasons + ")"));
+  }
+  if (remote.phase() == StartPhase::kReady)
+    return fail(start.host, "the agent ended right after its first words" + last_said(remote));
+  if (!start.accept_new_key && is_new_host_key(remote.words())) {
+    start.accept_new_key = true;
+    --start.attempts;
+    start.due = now;
+    return drop(start);
+  }
+  SshFailure failure =
+      explain_ssh(remote.words(), remote.noise(), wait_status, options_.ssh.program);
+  if (failure.retry == Retry::kSoon)
+    return try_again(start, std::move(failure.reason), kRetryMost, now);
+  if (failure.retry == Retry::kWhenThere && !start.there.passed(now)) {
+    try_again(start, std::move(failure.reason), kNotThereMost, now);
+    start.due = std::min(start.due, start.there.when());
+    return;
+  }
+  const bool waited = failure.retry == Retry::kWhenThere && start.attempts > 1;
+  fail(start.host, (waited ? "it was not there in " + seconds(now - start.since) + ", tried " +
+                                 std::to_string(start.attempts) + " times: "
+                           : "") +
+                       failure.reason);
+}
+
+void SshCarrier::try_again(Start& start, std::string reason, Clock::duration most, TimePoint now) {
+  start.reason = std::move(reason);
+  drop(start);
+  most = std::min<Clock::duration>(kRetryFirst * (1 << std::min(start.attempts - 1, 8)), most);
+  start.due =
+      now + most / 2 +
+      Clock::duration(std::uniform_int_distribution<Clock::rep>(0, (most / 2).count())(random_));
+}
+
+void SshCarrier::turn(TimePoint now) {
+  // Callbacks change the table. Who was tried least comes first: hosts that are not there must not
+  // keep the places from others.
+  std::vector<std::pair<int, int>> hosts;
+  for (const auto& [host, start] : starts_) hosts.emplace_back(start->attempts, host);
+  std::ranges::sort(hosts);
+  for (const auto& [attempts, host] : hosts) {
+    const auto found = starts_.find(host);
+    if (found != starts_.end()) turn(*found->second, now);
+  }
+}
+
+void SshCarrier::turn(Start& start, TimePoint now) {
+  if (start.ssh && start.ssh->judged_at && now >= *start.ssh->judged_at)
+    return judge(start, 0, now);
+  if (start.deadline.passed(now)) return fail(start.host, time_is_over(start, now));
+  if (start.ssh) {
+    start.ssh->remote.nudge(now);
+    return feed(start);
+  }
+  if (now < start.due || running_ >= options_.at_once) return;
+  try {
+    begin(start, now);
+  } catch (const Error& error) {
+    fail(start.host, error.what());
+  }
+}
+
+std::string SshCarrier::time_is_over(const Start& start, TimePoint now) const {
+  const std::string age = seconds(now - start.since);
+  if (start.ssh && start.ssh->remote.phase() != StartPhase::kConnecting)
+    return unfinished(start.ssh->remote, file_.bytes(), now);
+  if (!start.reason.empty())
+    return "ssh failed " + std::to_string(start.attempts) + " times in " + age + ": " +
+           start.reason;
+  if (start.ssh)
+    return unfinished(start.ssh->remote, file_.bytes(), now) +
+           "; try by hand: " + ssh_by_hand(options_.ssh, start.target);
+  return "it was not its turn in " + age + ": " + std::to_string(options_.at_once) +
+         " others were still being started";
+}
+
+std::optional<TimePoint> SshCarrier::next_deadline() const {
+  std::optional<TimePoint> next;
+  const auto sooner = [&](std::optional<TimePoint> one) {
+    if (one && (!next || *one < *next)) next = one;
+  };
+  for (const auto& [host, start] : starts_) {
+    if (!start->deadline.is_never()) sooner(start->deadline.when());
+    if (start->ssh) {
+      sooner(start->ssh->judged_at);
+      sooner(start->ssh->remote.next_nudge());
+    } else if (running_ < options_.at_once) {
+      sooner(start->due);
+    }
+  }
+  return next;
+}
+
+std::optional<SshCarrier::Progress> SshCarrier::progress(int host) const {
+  const auto found = starts_.find(host);
+  if (found == starts_.end()) return {};
+  const Start& start = *found->second;
+  Progress progress{.since = start.since,
+                    .queued = !start.ssh,
+                    .attempts = start.attempts,
+                    .reason = start.reason};
+  if (start.ssh) {
+    const RemoteStart& remote = start.ssh->remote;
+    progress.phase = remote.phase();
+    progress.since = remote.since();
+    progress.copied = remote.file_at();
+    progress.bytes = file_.bytes();
+  }
+  return progress;
+}
+
+}  // namespace hvd

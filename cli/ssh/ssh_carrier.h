@@ -1,0 +1,98 @@
+// Reaches hosts by ssh: one ssh for each, so many at once, every one of which becomes an agent.
+//
+// Lives on its owner's loop and thread, which has to live as long as the process. What busy hosts
+// drop is tried again, at random moments so that many do not come back together, and so is who may
+// be there later, if asked for; what will not change is reported at once, and the rest when its
+// time is over. A host's key that ssh has never seen is taken, and kept, by a second attempt,
+// unless the user's configuration forbids it; a changed one is refused, whatever that says.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "cli/carrier.h"
+#include "cli/loop.h"
+#include "cli/ssh/agent_file.h"
+#include "cli/ssh/remote_start.h"
+#include "cli/ssh/ssh_command.h"
+
+namespace hvd {
+
+class SshCarrier {
+ public:
+  struct Options {
+    SshOptions ssh;
+    const char* const* environment = nullptr;      // of ssh; kept by the caller
+    std::string path;                              // where ssh is looked for
+    int at_once = 64;                              // starts; hosts that are up do not count
+    std::vector<std::string> role = {"--remote"};  // RemoteAgent::role
+  };
+  // Each host gets one of them, once. They may start other hosts, but not destroy the carrier.
+  struct Callbacks {
+    // The pipes are not blocking, and nothing is left in them of what came before `hello`. The
+    // lease has had kFrameMagic put into it and wants frames: the agent passes over what came
+    // before that, which may be line feeds that no start file read. There is no control stream:
+    // the agent connects. Whoever gets them ends and reaps that ssh.
+    std::function<void(int host, AgentChannels channels, std::string hello)> started;
+    std::function<void(int host, std::string reason)> failed;
+  };
+  struct Progress {
+    StartPhase phase = StartPhase::kConnecting;
+    TimePoint since;
+    bool queued = false;  // others come first, or a retry has to wait
+    int attempts = 0;
+    std::string reason;  // of the last attempt's failure
+    uint64_t copied = 0, bytes = 0;
+  };
+
+  SshCarrier(Loop& loop, AgentFile& file, Options options, Callbacks callbacks);
+  ~SshCarrier();  // kills and reaps every ssh that nobody got
+
+  // `host` is the caller's number for it. One that cannot be reached is tried again until `there`;
+  // after the deadline it has failed.
+  void start(int host, const Host& target, Deadline deadline, Deadline there = Deadline::in({}));
+  void turn(TimePoint now);  // does what is due
+  std::optional<TimePoint> next_deadline() const;
+  // True if that child, which has been reaped, was this carrier's.
+  bool child_ended(pid_t pid, int wait_status);
+
+  // Nothing for a host that has started or failed.
+  std::optional<Progress> progress(int host) const;
+
+ private:
+  struct Ssh;
+  struct Start;
+
+  void turn(Start& start, TimePoint now);
+  void begin(Start& start, TimePoint now);
+  void feed(Start& start);
+  void read_output(Start& start);
+  void read_words(Start& start);
+  void look(Start& start, TimePoint now);
+  void hand_over(Start& start);
+  void judge(Start& start, int wait_status, TimePoint now);
+  void try_again(Start& start, std::string reason, Clock::duration most, TimePoint now);
+  void fail(int host, const std::string& reason);
+  void close_watched(UniqueFd& fd);
+  void drop(Start& start);
+  std::string time_is_over(const Start& start, TimePoint now) const;
+
+  Loop& loop_;
+  AgentFile& file_;
+  const Options options_;
+  const Callbacks callbacks_;
+  std::minstd_rand random_;
+  std::map<int, std::unique_ptr<Start>> starts_;
+  std::unordered_set<pid_t> killed_;  // and not reaped
+  int running_ = 0;
+};
+
+}  // namespace hvd

@@ -1,0 +1,54 @@
+#include "cli/ssh/ssh_command.h"
+
+#include "cli/quoted.h"
+
+namespace hvd {
+namespace {
+
+constexpr size_t kByHandBytesMax = 400;
+
+}  // namespace
+
+std::vector<std::string> ssh_command(const SshOptions& options, const Host& host,
+                                     const SshAttempt& attempt, std::string_view script) {
+  // No terminal, X11 or agent there: whoever owns that host could use them.
+  std::vector<std::string> words{options.program, "-T", "-x", "-a"};
+  // ssh goes by the first value it meets, so the user's come before ours.
+  words.insert(words.end(), options.arguments.begin(), options.arguments.end());
+  for (const char* option : {
+           "BatchMode=yes",            // there is nobody to answer
+           "LogLevel=INFO",            // its words are all that tells why it failed
+           "ClearAllForwardings=yes",  // a port that is taken would end it
+           "ControlMaster=no",         // a shared connection would outlive us,
+           "ControlPath=none",         // or end with somebody else's session
+           "PermitLocalCommand=no",    //
+           "RemoteCommand=none",       // ours is the one
+           "ServerAliveInterval=15",   // a cut host is noticed even while nobody speaks
+           "ServerAliveCountMax=4",
+       }) {
+    words.push_back("-o");
+    words.push_back(option);
+  }
+  if (attempt.accept_new_key) words.insert(words.end(), {"-o", "StrictHostKeyChecking=accept-new"});
+  if (attempt.connect_s > 0)
+    words.insert(words.end(), {"-o", "ConnectTimeout=" + std::to_string(attempt.connect_s)});
+  if (options.port != 0) words.insert(words.end(), {"-p", std::to_string(options.port)});
+  if (!options.identity_file.empty()) words.insert(words.end(), {"-i", options.identity_file});
+  if (!host.user.empty()) words.insert(words.end(), {"-l", host.user});
+  words.push_back("--");
+  words.push_back(host.name);
+  words.emplace_back(script);
+  return words;
+}
+
+std::string ssh_by_hand(const SshOptions& options, const Host& host) {
+  std::vector<std::string> words{options.program};
+  words.insert(words.end(), options.arguments.begin(), options.arguments.end());
+  if (options.port != 0) words.insert(words.end(), {"-p", std::to_string(options.port)});
+  if (!options.identity_file.empty()) words.insert(words.end(), {"-i", options.identity_file});
+  words.push_back((host.user.empty() ? "" : host.user + "@") + host.name);
+  words.emplace_back("true");
+  return shell_words(words, kByHandBytesMax);
+}
+
+}  // namespace hvd

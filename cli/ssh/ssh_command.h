@@ -1,0 +1,36 @@
+// The command line of ssh that reaches a host.
+//
+// Pure.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rendezvous/slots.h"
+
+namespace hvd {
+
+struct SshOptions {
+  std::string program = "ssh";         // --ssh-command: what takes ssh's options
+  int port = 0;                        // -p; 0: what the user's configuration says
+  std::string identity_file;           // -i; empty: what the user's configuration says
+  std::vector<std::string> arguments;  // --ssh-arg, one word each; they win over ours
+
+  friend bool operator==(const SshOptions&, const SshOptions&) = default;
+};
+
+struct SshAttempt {
+  bool accept_new_key = false;  // and keep it
+  int connect_s = 0;            // to give up then, until the login; 0: when the system does
+};
+
+// The user's configuration, aliases, agent and jump hosts count; what would ask a question, share a
+// connection or forward a port is switched off. `script` is one word for the login shell there.
+std::vector<std::string> ssh_command(const SshOptions& options, const Host& host,
+                                     const SshAttempt& attempt, std::string_view script);
+
+// What a user types to see for himself: "ssh -p 2222 ann@gpu7 true".
+std::string ssh_by_hand(const SshOptions& options, const Host& host);
+
+}  // namespace hvd

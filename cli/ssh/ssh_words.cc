@@ -1,0 +1,160 @@
+#include "cli/ssh/ssh_words.h"
+
+#include <sys/wait.h>
+
+#include <algorithm>
+
+#include "cli/quoted.h"
+
+namespace hvd {
+namespace {
+
+struct Known {
+  std::string_view words;
+  std::string_view reason;
+  Retry retry = Retry::kNever;
+};
+
+// The first that is found counts: what is nearer to the cause comes first. A refusal stays one.
+constexpr Known kKnown[] = {
+    {"Could not resolve hostname",
+     "its name is not known here: correct it, or give it an address in /etc/hosts or "
+     "~/.ssh/config",
+     Retry::kWhenThere},
+    {"REMOTE HOST IDENTIFICATION HAS CHANGED",
+     "its host key is not the one that it had before: if that is right, as after it was set up "
+     "anew, remove the old one by ssh-keygen -R HOST"},
+    {"DNS SPOOFING",
+     "its host key is not the one that it had before: if that is right, remove the old one by "
+     "ssh-keygen -R HOST"},
+    {"REVOKED HOST KEY", "its host key is revoked"},
+    {"you have requested strict checking",
+     "its host key is not in known_hosts, and your ssh is told to take no new one "
+     "(StrictHostKeyChecking): add it there once you trust it, by ssh-keyscan say"},
+    {"Host key verification failed",
+     "its host key is not in known_hosts, or a jump host's is not: log in once by hand"},
+    {"stdio forwarding failed",
+     "its jump host cannot connect to it: is the name right, and known on the jump host?",
+     Retry::kWhenThere},
+    {"not accessible: No such file",
+     "ssh cannot read the private key that it was told to use: correct -i"},
+    {"UNPROTECTED PRIVATE KEY FILE",
+     "ssh refuses a private key that others can read: chmod 600 that file"},
+    {"Permission denied (publickey)",
+     "it accepts none of your keys: put one into ~/.ssh/authorized_keys there (ssh-copy-id HOST), "
+     "or name the right one by -i, or the right user by -H user@host"},
+    {"Permission denied (",
+     "it asks for a password, and hvdrun never does: put your key into ~/.ssh/authorized_keys "
+     "there (ssh-copy-id HOST), or start ssh-agent if your key has a passphrase"},
+    {"Too many authentication failures",
+     "it gave up before the right key was tried: name it by -i, with "
+     "--ssh-arg=-oIdentitiesOnly=yes"},
+    {"Connection refused",
+     "nothing listens on its ssh port: start sshd there, or give the right port by -p",
+     Retry::kWhenThere},
+    {"No route to host",
+     "there is no way to it: is it switched on, and on a network that this machine reaches?",
+     Retry::kWhenThere},
+    {"Network is unreachable",
+     "there is no way to it: is it on a network that this machine reaches?", Retry::kWhenThere},
+    {"Connection timed out",
+     "it does not answer: is it switched on, and does a firewall drop what goes to its ssh port?",
+     Retry::kWhenThere},
+    {"Operation timed out",
+     "it does not answer: is it switched on, and does a firewall drop what goes to its ssh port?",
+     Retry::kWhenThere},
+    {"Exceeded MaxStartups", "its sshd has too many logins at once (MaxStartups)", Retry::kSoon},
+    {"Not allowed at this time", "its sshd has too many logins at once (MaxStartups)",
+     Retry::kSoon},
+    {"kex_exchange_identification",
+     "its sshd closed the connection before the login (MaxStartups?)", Retry::kSoon},
+    {"banner exchange", "its ssh port is served by something that is no sshd, or gave up",
+     Retry::kSoon},
+    {"Unable to negotiate", "its sshd and this ssh have no method in common: update the older one"},
+    {"Bad configuration option", "ssh does not understand its configuration: correct the file"},
+    {"Bad owner or permissions", "ssh does not trust its configuration: chmod 600 that file"},
+    {"This account is currently not available",
+     "the user there may not run commands: give another by -H user@host"},
+    {"/bin/sh: No such file", "it has no /bin/sh, without which nothing can be started there"},
+    {"Exec format error", "the agent is for another kind of processor"},
+    {"cannot execute binary file", "the agent is for another kind of processor"},
+    {"Timeout, server", "it stopped answering"},
+    {"Connection reset", "the connection was reset", Retry::kSoon},
+    {"Connection closed by", "it closed the connection", Retry::kSoon},
+    {"closed by remote host", "it closed the connection", Retry::kSoon},
+    {"Broken pipe", "the connection broke", Retry::kSoon},
+};
+
+// What ssh says of itself on a good day too: that it learnt a host's key, what it thinks of the key
+// exchange (OpenSSH 10.1 on). Never the words that tell why it failed.
+constexpr std::string_view kNotices[] = {"Warning: Permanently added ", "** "};
+
+constexpr size_t kLineBytes = 200;
+
+bool is_space(char letter) { return letter == ' ' || letter == '\t' || letter == '\r'; }
+
+bool is_notice(std::string_view line) {
+  return std::ranges::any_of(kNotices, [&](std::string_view one) { return line.starts_with(one); });
+}
+
+std::string ending(int wait_status, std::string_view program) {
+  std::string text(program);
+  if (WIFSIGNALED(wait_status))
+    return text + " was ended by signal " + std::to_string(WTERMSIG(wait_status));
+  const int code = WEXITSTATUS(wait_status);
+  if (code == 255) return text + " failed";
+  if (code == 0) return "its login shell ended without running what it was given";
+  return "its login shell ended with exit code " + std::to_string(code);
+}
+
+}  // namespace
+
+std::string last_words(std::string_view words) {
+  while (!words.empty()) {
+    const size_t end = words.find_last_not_of("\r\n");
+    if (end == std::string_view::npos) return "";
+    words = words.substr(0, end + 1);
+    const size_t line = words.rfind('\n');
+    std::string_view last = words.substr(line + 1);  // npos + 1: all of it
+    while (!last.empty() && is_space(last.front())) last.remove_prefix(1);
+    while (!last.empty() && is_space(last.back())) last.remove_suffix(1);
+    if (!last.empty() && !is_notice(last)) return quoted(last, kLineBytes);
+    words = words.substr(0, line + 1);
+  }
+  return "";
+}
+
+std::string reasons_in(std::string_view words) {
+  std::string found;
+  for (const std::string_view reason :
+       {"No space left on device", "Disk quota exceeded", "Read-only file system",
+        "Permission denied", "Input/output error", "not found"})
+    if (words.find(reason) != std::string_view::npos)
+      found.append(found.empty() ? "" : ", ").append(reason);
+  return found;
+}
+
+bool is_new_host_key(std::string_view words) {
+  const auto has = [&](std::string_view part) { return words.find(part) != words.npos; };
+  return has("Host key verification failed") && !has("you have requested strict checking") &&
+         !has("HOST KEY DETECTED") && !is_changed_host_key(words);
+}
+
+bool is_changed_host_key(std::string_view words) {
+  return words.find("REMOTE HOST IDENTIFICATION HAS CHANGED") != words.npos;
+}
+
+SshFailure explain_ssh(std::string_view words, std::string_view printed, int wait_status,
+                       std::string_view program) {
+  const auto known = std::ranges::find_if(kKnown, [&](const Known& one) {
+    return words.find(one.words) != std::string_view::npos ||
+           printed.find(one.words) != std::string_view::npos;
+  });
+  std::string last = last_words(words);
+  if (last.empty()) last = last_words(printed);
+  const std::string said = last.empty() ? "; it said nothing" : "; the last words were " + last;
+  if (known == std::end(kKnown)) return {ending(wait_status, program) + said, Retry::kNever};
+  return {std::string(known->reason) + said, known->retry};
+}
+
+}  // namespace hvd

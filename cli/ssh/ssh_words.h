@@ -1,0 +1,43 @@
+// What ssh said and how it ended, in one sentence that says what to do.
+//
+// Pure. The words are those of OpenSSH's programs and of the shells there, which speak English
+// whatever the locale; what is not known is passed on as it came.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace hvd {
+
+enum class Retry {
+  kNever,
+  kWhenThere,  // the host may be up later, for those who wait for it
+  kSoon,       // a busy host: the same may well work in a moment
+};
+
+struct SshFailure {
+  std::string reason;  // no host in it: the caller says which
+  Retry retry = Retry::kNever;
+
+  friend bool operator==(const SshFailure&, const SshFailure&) = default;
+};
+
+// `words` is its standard error, `printed` what came on its standard output, `wait_status` as
+// waitpid() has it; `program` is what was run.
+SshFailure explain_ssh(std::string_view words, std::string_view printed, int wait_status,
+                       std::string_view program);
+
+// Whether ssh, which may not ask, ended for a key that it has never seen; not where it is told to
+// take no new one.
+bool is_new_host_key(std::string_view words);
+// Whether the key is another one than before; ssh goes on where it is told to check none.
+bool is_changed_host_key(std::string_view words);
+
+// Why files could not be written there, each once: "No space left on device, Permission denied".
+std::string reasons_in(std::string_view words);
+
+// The last line with anything in it but a notice that ssh gives on a good day too, shortened and
+// printable, in quotes; "" where there is none.
+std::string last_words(std::string_view words);
+
+}  // namespace hvd

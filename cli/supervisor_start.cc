@@ -1,0 +1,226 @@
+// How a job begins: its agents, here and on other hosts.
+#include <signal.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "cli/interfaces.h"
+#include "cli/supervisor_impl.h"
+#include "runtime/base/error.h"
+#include "runtime/base/fault_point.h"
+
+namespace hvd {
+namespace {
+
+constexpr std::chrono::milliseconds kProgressFirst{1000};
+
+bool has_remote_ranks(const JobSpec& spec, const std::vector<Slot>& slots) {
+  return std::any_of(slots.begin(), slots.end(),
+                     [&](const Slot& slot) { return spec.hosts.at(size_t(slot.host)).remote; });
+}
+
+}  // namespace
+
+Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, const StartState& start,
+                       Carrier& carrier)
+    : spec_(spec),
+      slots_(slots),
+      start_(start),
+      signals_({SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT},
+               start.ignored_signals & ~(1ull << (SIGCHLD - 1))),
+      output_(OutputOptions::of(spec)),
+      log_(spec, [this](std::string_view line) { output_.say(line, Clock::now()); }),
+      record_(spec, slots, Clock::now()),
+      authority_(has_remote_ranks(spec, slots) ? std::optional<JobAuthority>(record_.job())
+                                               : std::nullopt),
+      server_(authority_ ? std::optional<RendezvousServer::Remote>(way_in()) : std::nullopt),
+      membership_(spec.hosts, slots,
+                  {.size_min = 0, .start_timeout = spec.start_timeout, .host_wait = spec.host_wait},
+                  Clock::now()),
+      relay_([this](int host, const proto::ToAgent& order) {
+        agent_of(host)->order(server_, order);
+      }) {
+  start_agents(carrier);
+  fault_point("hvdrun_agent_started");
+  loop_.watch(signals_.fd(), EPOLLIN, [this](uint32_t) { on_signals(); });
+  loop_.watch(server_.wake_fd(), EPOLLIN, [this](uint32_t) { on_control(); });
+  for (const auto& sink : output_.sinks())
+    loop_.watch(sink->wake_fd(), EPOLLIN, [this](uint32_t) { on_sink(); });
+  log_.began(record_.job(), spec);
+  perform(membership_.begin(Clock::now()));
+  output_.begin();
+  for (const auto& agent : agents_) agent->send_bootstrap();
+  if (!authority_) begin_stdin();
+  if (spec.timeout.count() > 0) time_limit_ = Clock::now() + spec.timeout;
+  fault_point("hvdrun_bootstrap_sent");
+}
+
+// Agents on this machine at once; those of other hosts come when they are there.
+void Supervisor::start_agents(Carrier& carrier) {
+  std::set<int> used;
+  for (const Slot& slot : slots_) used.insert(slot.host);
+  for (const int number : used) {
+    const Host& host = spec_.hosts.at(size_t(number));
+    if (host.remote) continue;
+    AgentChannels channels = carrier.start_agent(host);
+    server_.add(std::move(channels.control));
+    add_agent(number, std::move(channels));
+  }
+  if (!authority_) return;
+  remote_hosts_.emplace(
+      loop_, server_, *authority_, spec_,
+      RemoteHosts::Events{
+          .started =
+              [this](int host, AgentChannels channels, const proto::Bootstrap& way_in,
+                     const Hello& hello, const InterfaceAddress& place) {
+                on_remote_started(host, std::move(channels), way_in, hello, place);
+              },
+          .failed = [this](int host,
+                           const std::string& reason) { on_remote_failed(host, reason); }});
+  for (const int number : used)
+    if (spec_.hosts[size_t(number)].remote)
+      remote_hosts_->start(number, Deadline::at(*membership_.next_deadline()),
+                           Deadline::in(spec_.host_wait));
+  say_progress_at_ = Clock::now() + kProgressFirst;
+  are_you_there_at_ = Clock::now();
+}
+
+HostAgent& Supervisor::add_agent(int number, AgentChannels channels) {
+  const Host& host = spec_.hosts.at(size_t(number));
+  auto agent = std::make_unique<HostAgent>(
+      number, host, loop_, std::move(channels),
+      AgentPipes::Callbacks{[this, number](std::string_view bytes) {
+                              if (HostAgent* one = agent_of(number)) on_output(*one, bytes);
+                            },
+                            [this, &host](std::string_view words) {
+                              output_.say("hvdrun: " + host.name + ": " + std::string(words),
+                                          Clock::now());
+                            }},
+      read_buffer_, spec_.agent_timeout);
+  agent->identity = here_;
+  agent->bootstrap().set_job(record_.job());
+  agent->bootstrap().set_stop_grace_ms(int(spec_.stop_grace.count()));
+  agent->bootstrap().set_port_low(spec_.ports.low);
+  agent->bootstrap().set_port_high(spec_.ports.high);
+  // Rank 0's host may yet turn out to be this one, by another name.
+  agent->bootstrap().set_hold_port(is_on(0, *agent) || (authority_ && !host.remote));
+  const auto place = std::find_if(agents_.begin(), agents_.end(),
+                                  [&](const auto& one) { return one->number() > number; });
+  return **agents_.insert(place, std::move(agent));
+}
+
+RendezvousServer::Remote Supervisor::way_in() {
+  RendezvousServer::Remote remote;
+  remote.job = record_.job();
+  remote.credentials = authority_->launcher();
+  remote.audit = [this](const std::string& line) { say(line); };
+  return remote;
+}
+
+void Supervisor::on_remote_started(int host, AgentChannels channels, const proto::Bootstrap& way_in,
+                                   const Hello& hello, const InterfaceAddress& place) {
+  HostAgent& agent = add_agent(host, std::move(channels));
+  agent.identity = hello.identity;
+  if (!is_one_network(hello.identity, here_) && address_here_.empty())
+    address_here_ = remote_hosts_->address_here(hello.hvdrun_address);
+  agent.place = place;
+  for (const std::string& address : way_in.addresses())
+    agent.way_back += (agent.way_back.empty() ? "" : " or ") + address;
+  agent.bootstrap().MergeFrom(way_in);
+  agent.send_bootstrap();
+  if (!remote_hosts_->waiting()) on_all_hosts_there();
+}
+
+void Supervisor::on_remote_failed(int host, const std::string& reason) {
+  tell(event::AgentLost{host, "no agent on " + spec_.hosts.at(size_t(host)).name + ": " + reason});
+}
+
+// Which of them are one is known now, and so who gets which ranks.
+void Supervisor::on_all_hosts_there() {
+  if (membership_.ending()) return;
+  std::vector<std::optional<HostIdentity>> identities(spec_.hosts.size());
+  for (const auto& agent : agents_) identities[size_t(agent->number())] = agent->identity;
+  SettledHosts settled;
+  try {
+    settled = settle_hosts(spec_.hosts, identities, spec_.size);
+  } catch (const Error& error) {
+    return tell(event::EndAsked{EndCause::kOwnFailure, SIGTERM, error.what()});
+  }
+  for (const std::string& note : settled.notes)
+    if (wants_warnings(spec_)) say(note);
+  slots_ = std::move(settled.slots);
+  record_.seat(slots_);
+  retire_idle_agents();
+  for (const auto& agent : agents_) {
+    std::set<int> ranks;
+    for (const Slot& slot : slots_)
+      if (slot.host == agent->number()) ranks.insert(slot.world.rank);
+    if (agent->remote()) server_.permit(agent->number(), std::move(ranks));
+  }
+  if (agents_.size() > 1 && master_address().empty())
+    return on_remote_failed(slots_.front().host,
+                            "rank 0 is to run there, and its sshd does not say by which address "
+                            "other hosts reach it (SSH_CONNECTION is not set); put another host "
+                            "first");
+  begin_stdin();  // all who read it are there
+  perform(membership_.seat(slots_, clock_.time(Clock::now())));
+}
+
+// Their ends are nobody's news: no rank was to run there.
+void Supervisor::retire_idle_agents() {
+  std::vector<std::unique_ptr<HostAgent>> needed;
+  for (auto& agent : agents_) {
+    const bool has_ranks = std::any_of(slots_.begin(), slots_.end(), [&](const Slot& slot) {
+      return slot.host == agent->number();
+    });
+    if (!has_ranks) agent->close_lease();
+    (has_ranks ? needed : retired_).push_back(std::move(agent));
+  }
+  agents_ = std::move(needed);
+}
+
+// Of rank 0's host, as all hosts reach it; empty where that is not known.
+std::string Supervisor::master_address() const {
+  const auto first =
+      std::find_if(agents_.begin(), agents_.end(), [&](const auto& one) { return is_on(0, *one); });
+  return first == agents_.end() ? "127.0.0.1" : address_of(**first);
+}
+
+// By which the other hosts of the job reach it; empty when that is not known.
+std::string Supervisor::address_of(const HostAgent& agent) const {
+  if (!authority_) return "127.0.0.1";
+  const bool ours = !agent.remote() || is_one_network(agent.identity, here_);
+  if (!ours) return agent.place.address;
+  return address_here_.empty() ? "127.0.0.1" : address_here_;  // then no host is elsewhere
+}
+
+// Says, once for each host, on which network it is reached, and why there.
+std::string Supervisor::interface_of_host(const HostAgent& agent) const {
+  const std::string address = address_of(agent);
+  const bool ours = !agent.remote() || is_one_network(agent.identity, here_);
+  const std::string name =
+      ours ? interface_of(look_at_interfaces(), address) : agent.place.interface;
+  log_.reached(agent.host().name, address, name,
+               !spec_.networks.empty() ? "by --network-interface"
+               : ours                  ? "where other hosts see hvdrun"
+                                       : "where ssh reaches it");
+  return name;
+}
+
+ExitStatus supervise(const JobSpec& spec, const std::vector<Slot>& slots, const StartState& start,
+                     Carrier& carrier) {
+  signal(SIGCHLD, SIG_DFL);  // ignored, as some daemons start programs, it hides the keeper's end
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // a file that may not grow (ulimit -f) is an error of that file
+  sigset_t ttin;
+  sigemptyset(&ttin);
+  sigaddset(&ttin, SIGTTIN);
+  pthread_sigmask(SIG_BLOCK, &ttin, nullptr);
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  return (new Supervisor(spec, slots, start, carrier))
+      ->run();  // never destroyed: the process leaves by _exit
+}
+
+}  // namespace hvd

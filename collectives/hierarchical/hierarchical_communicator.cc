@@ -1,0 +1,272 @@
+// Order: which operation is under way, how far it is, and what ends it.
+#include "collectives/hierarchical/hierarchical_communicator.h"
+
+#include <algorithm>
+
+#include "collectives/describe.h"
+#include "collectives/schedule.h"
+#include "runtime/base/error.h"
+#include "runtime/base/fault_point.h"
+
+namespace hvd {
+namespace {
+
+constexpr auto kAcquire = std::memory_order_acquire;
+constexpr auto kRelease = std::memory_order_release;
+
+// Of every rank, for memory that peers cannot see. What is summed is still in the cache of who
+// brought it.
+constexpr size_t kInputBytes = 384 * 1024, kOutputBytes = 384 * 1024;
+// Results of what rides lie here without staging, too.
+constexpr size_t kLeastOutputBytes = kHostRideBytesMost;
+constexpr size_t kInputBlockBytes = 32 * 1024, kOutputBlockBytes = 64 * 1024;
+
+constexpr size_t rounded(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+size_t counts_bytes(int ranks) { return rounded(static_cast<size_t>(ranks) * sizeof(uint64_t)); }
+
+// Three rounds are the least, so that one is filled while one is read, and one is between.
+size_t block_bytes(size_t area_bytes, size_t most, int blocks) {
+  return std::min(most, area_bytes / 3 / static_cast<size_t>(blocks) / 64 * 64);
+}
+
+uint64_t slots(size_t area_bytes, size_t block_bytes, int blocks) {
+  return block_bytes == 0 ? 0 : area_bytes / (block_bytes * static_cast<size_t>(blocks));
+}
+
+int lanes_most(const HostMap& map, int host) {
+  return (map.slices() + map.ranks_of(host) - 1) / map.ranks_of(host);
+}
+
+uint64_t seed_of(const Peers& peers, const CommunicatorSpec& spec) {
+  uint64_t seed = mix_hash(mix_hash(0, peers.world().epoch), spec.seed);
+  for (int ranks : spec.hosts) seed = mix_hash(seed, static_cast<uint64_t>(ranks));
+  return seed;
+}
+
+}  // namespace
+
+uint64_t hierarchical_bytes(std::span<const int> hosts, bool staging) {
+  int ranks = 0;
+  for (int of_host : hosts) ranks += of_host;
+  return sizeof(HostWords) + counts_bytes(ranks) +
+         (staging ? kInputBytes + kOutputBytes : kLeastOutputBytes);
+}
+
+uint32_t hierarchical_links(std::span<const int> hosts) {
+  return hosts.size() < 2 ? 0 : static_cast<uint32_t>(*std::ranges::max_element(hosts));
+}
+
+std::unique_ptr<Communicator> make_hierarchical_communicator(Peers& peers, Arena& arena,
+                                                             const CommunicatorSpec& spec) {
+  return std::make_unique<HierarchicalCommunicator>(peers, arena, spec);
+}
+
+HierarchicalCommunicator::HierarchicalCommunicator(Peers& peers, Arena& arena,
+                                                   const CommunicatorSpec& spec)
+    : peers_(peers),
+      arena_(arena),
+      block_(peers.block()),
+      map_(spec.hosts),
+      host_(map_.host_of(peers.world().rank)),
+      me_(peers.world().local_rank),
+      local_size_(peers.world().local_size),
+      seed_(seed_of(peers, spec)),
+      name_(spec.name),
+      segment_(arena.segment(spec.segment)),
+      input_bytes_(spec.staging ? kInputBytes : 0),
+      output_bytes_(spec.staging ? kOutputBytes : kLeastOutputBytes),
+      // Without staging nothing is brought, but sums are still made block by block.
+      input_block_bytes_(spec.staging ? block_bytes(input_bytes_, kInputBlockBytes, map_.slices())
+                                      : kInputBlockBytes),
+      output_block_bytes_(block_bytes(output_bytes_, kOutputBlockBytes, lanes_most(map_, host_))),
+      input_slots_(slots(input_bytes_, input_block_bytes_, map_.slices())),
+      output_slots_(slots(output_bytes_, output_block_bytes_, lanes_most(map_, host_))),
+      exchange_(host_, map_.leaders(0)) {
+  const World& world = peers.world();
+  HVD_CHECK(world.size == map_.ranks() && world.rank == world_rank(me_) &&
+                local_size_ == map_.ranks_of(host_),
+            "hosts are as the world has them");
+  HVD_CHECK(spec.offset % 64 == 0 && segment_->bytes() >= spec.offset &&
+                segment_->bytes() - spec.offset >= hierarchical_bytes(spec.hosts, spec.staging),
+            "a communicator's words fit into its segment");
+  for (int k = 0; k < local_size_; ++k)
+    words_.push_back(reinterpret_cast<HostWords*>(segment_->at(k) + spec.offset));
+  for (int slice : map_.led_by(me_, host_)) {
+    std::vector<int> ranks = {map_.leader(slice, (host_ + 1) % map_.hosts()),
+                              map_.leader(slice, (host_ + map_.hosts() - 1) % map_.hosts())};
+    if (slice == 0) {
+      const std::vector<int> more = exchange_.neighbours();
+      ranks.insert(ranks.end(), more.begin(), more.end());
+    }
+    lanes_.emplace_back(slice, peers, spec.links + static_cast<uint32_t>(slice), std::move(ranks),
+                        name_);
+  }
+  plans_.resize(static_cast<size_t>(map_.slices()));
+  sources_.resize(static_cast<size_t>(local_size_));
+}
+
+std::byte* HierarchicalCommunicator::counts_area(int rank) const {
+  return reinterpret_cast<std::byte*>(&words(rank) + 1);
+}
+std::byte* HierarchicalCommunicator::output_area(int rank) const {
+  return counts_area(rank) + counts_bytes(size());
+}
+std::byte* HierarchicalCommunicator::input_area(int rank) const {
+  return output_area(rank) + output_bytes_;
+}
+std::byte* HierarchicalCommunicator::tensor_of(int rank) const {
+  const HostEntry& said = entry(rank, head_->sequence);
+  return arena_.at(rank, {said.segment, said.offset});
+}
+
+void HierarchicalCommunicator::start(Operation& operation) {
+  operation.next = nullptr;
+  operation.sequence = ++started_;
+  if (over_) {
+    operation.outcome.store(Outcome::kFailedUntouched, kRelease);
+    return;
+  }
+  operation.hash = hash_of(operation, seed_);
+  if (tail_ != nullptr)
+    tail_->next = &operation;
+  else
+    head_ = &operation;
+  tail_ = &operation;
+}
+
+bool HierarchicalCommunicator::progress() {
+  if (closed_ || head_ == nullptr || is_broken_off() || !take_links()) return false;
+  const Step step = advance(*head_);
+  if (step == Step::kWait)
+    for (Lane& lane : lanes_) lane.links.look();
+  return step != Step::kWait;
+}
+
+bool HierarchicalCommunicator::take_links() {
+  bool all = true;
+  for (Lane& lane : lanes_) all &= lane.links.take();
+  return all;
+}
+
+bool HierarchicalCommunicator::is_broken_off() const {
+  return std::ranges::any_of(lanes_, [](const Lane& lane) { return lane.links.broken_off(); });
+}
+
+HierarchicalCommunicator::Step HierarchicalCommunicator::advance(Operation& operation) {
+  switch (stage_) {
+    case Stage::kBegin:
+      return begin(operation);
+    case Stage::kMeet:
+      return await_entries(operation);
+    case Stage::kExchange:
+      return leave_exchange(operation);
+    case Stage::kVerdict:
+      return await_verdict(operation);
+    case Stage::kTell:
+      return await_tellers(operation);
+    case Stage::kTellExchange:
+      return leave_tell_exchange(operation);
+    case Stage::kTold:
+      return await_verdict(operation);
+    case Stage::kFlow:
+      return flow(operation);
+    case Stage::kSettle:
+      break;
+  }
+  return settle(operation);
+}
+
+HierarchicalCommunicator::Step HierarchicalCommunicator::begin(Operation& operation) {
+  if (operation.kind == OperationKind::kSegment) {
+    const NewSegment::Step step = new_segment_.prepare(operation, peers_, arena_);
+    if (step != NewSegment::Step::kDone)
+      return step == NewSegment::Step::kWait ? Step::kWait : Step::kMoved;
+  }
+  next_rank_ = 0;
+  differs_ = false;
+  write_entry(operation);
+  stage_ = leads() ? Stage::kMeet : Stage::kVerdict;
+  entered_ = operation.sequence;
+  fault_point("collective_entered");
+  return advance(operation);
+}
+
+// Peers may still read or write the tensor of who is done with its own part.
+HierarchicalCommunicator::Step HierarchicalCommunicator::settle(Operation& operation) {
+  const bool touched = operation.kind == OperationKind::kSegment ||
+                       entry(me_, operation.sequence).place == TensorPlace::kArena;
+  for (; touched && next_rank_ < local_size_; ++next_rank_)
+    if (!has_come(words(next_rank_).done, stamp(operation.sequence, 0))) return Step::kWait;
+  finish(operation, flow_.refused ? Outcome::kRefused : Outcome::kComplete);
+  return Step::kDone;
+}
+
+// From here on the operation is its owner's again, and may be gone.
+void HierarchicalCommunicator::finish(Operation& operation, Outcome outcome) {
+  stage_ = Stage::kBegin;
+  head_ = operation.next;
+  if (head_ == nullptr) tail_ = nullptr;
+  operation.outcome.store(outcome, kRelease);
+}
+
+void HierarchicalCommunicator::publish(std::atomic<uint64_t>& word, uint64_t value) {
+  word.store(value, kRelease);
+  if (local_size_ > 1) ring_sleepers(peers_);
+}
+
+std::chrono::milliseconds HierarchicalCommunicator::watch(std::vector<pollfd>& descriptors) const {
+  auto again = std::chrono::milliseconds::max();
+  if (closed_ || head_ == nullptr || is_broken_off()) return again;
+  for (const Lane& lane : lanes_) again = std::min(again, lane.links.watch(descriptors));
+  return again;
+}
+
+// In a whole epoch, with nothing under way, whoever waits for this rank is told: its host by a
+// word, the other hosts by the leader's links.
+void HierarchicalCommunicator::close() {
+  if (closed_) return;
+  closed_ = true;
+  fault_point("collective_closed");
+  publish(mine().closed, entered_ + 1);
+  if (head_ != nullptr || !leads() || block_.trouble.load(kAcquire) != 0) return;
+  lanes_.front().links.say_goodbye(started_ + 1);
+}
+
+void HierarchicalCommunicator::fail_rest() {
+  over_ = true;
+  while (head_ != nullptr) finish(*head_, Outcome::kFailedUndefined);
+}
+
+void HierarchicalCommunicator::abort() noexcept {
+  raise_trouble(peers_, TroubleReason::kAbort, "abort() was called");
+}
+
+// Of this host: who has not entered. Of other hosts, whose leaders speak for them: all ranks of a
+// host that was not heard of; who does not lead knows what its leader has heard once that has
+// begun.
+std::vector<int> HierarchicalCommunicator::missing_ranks() const {
+  std::vector<int> missing;
+  const bool agreeing =
+      stage_ == Stage::kMeet || stage_ == Stage::kExchange || stage_ == Stage::kVerdict;
+  if (head_ == nullptr || (!agreeing && stage_ != Stage::kBegin)) return missing;
+  const uint64_t sequence = head_->sequence;
+  for (int k = 0; k < local_size_; ++k)
+    if (k != me_ && !has_come(entry(k, sequence).word, stamp(sequence, 0)))
+      missing.push_back(world_rank(k));
+  std::vector<bool> heard(static_cast<size_t>(map_.hosts()), true);
+  if (leads() && lanes_.front().links.taken()) {
+    heard = exchange_.heard(lanes_.front().links, sequence, stage_ == Stage::kExchange);
+  } else if (!leads() && missing.empty()) {
+    const uint64_t word = words(0).heard.load(kAcquire);
+    const bool begun = has_come(words(0).heard, stamp(sequence, 0));
+    heard = exchange_.heard_after(begun ? static_cast<size_t>(word & 0xffffffff) : 0);
+  }
+  for (int host = 0; host < map_.hosts(); ++host)
+    for (int k = 0; k < map_.ranks_of(host) && !heard[static_cast<size_t>(host)]; ++k)
+      missing.push_back(map_.first_rank(host) + k);
+  std::ranges::sort(missing);
+  return missing;
+}
+
+}  // namespace hvd

@@ -1,0 +1,72 @@
+// One connection to another rank: messages out, messages in, never blocking.
+//
+// A message is a header and the bytes it announces; the reader of an operation knows how many it
+// wants and where they go. A short message costs one system call on each side. What became of the
+// connection is kept, not thrown: its owner asks lost().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "collectives/tcp/frame.h"
+#include "runtime/base/private_fd.h"
+
+namespace hvd {
+
+class Link {
+ public:
+  Link(int rank, UniqueFd socket);
+
+  int rank() const { return rank_; }
+  int fd() const { return socket_.get(); }
+
+  // The next message out: its bytes follow by send(). Nothing is unsent.
+  void post(const FrameHeader& header);
+  // As much of the posted header, and behind it of [data + *at, data + end), as the socket takes
+  // in one call; true if anything went.
+  bool send(const std::byte* data, size_t end, size_t* at);
+  bool header_sent() const { return header_sent_ == sizeof(FrameHeader); }
+
+  // The header of the next message in once it is here, until take_header().
+  const FrameHeader* header();
+  void take_header();
+  // Bytes behind it into [into + *at, into + end); true if any came.
+  bool receive(std::byte* into, size_t end, size_t* at);
+  // What came along with the header and is not taken yet, to be looked at where it lies.
+  std::span<const std::byte> read_ahead() const { return {buffer_.data() + taken_, buffered()}; }
+  void take_read_ahead(size_t bytes) { taken_ += bytes; }
+  // Is the beginning of a message of that operation here? Takes nothing.
+  bool has_word_of(uint64_t sequence) const;
+
+  // The connection has ended, and how: "connection reset by peer".
+  bool lost() const { return !why_.empty(); }
+  const std::string& why() const { return why_; }
+
+  // What the last calls waited for: POLLIN, POLLOUT. 0 when lost.
+  short awaited_events() const;
+  // Nothing more is sent; the other side reads what was, then an end.
+  void finish_sending();
+
+ private:
+  size_t buffered() const { return filled_ - taken_; }
+  bool fill();
+  size_t receive_once(std::byte* into, size_t bytes);
+  void lose(int error);
+  void lose_unless_told(int error);
+
+  int rank_;
+  PrivateFd socket_;
+  FrameHeader out_;
+  size_t header_sent_ = sizeof(FrameHeader);
+  FrameHeader in_;
+  bool has_header_ = false;
+  std::vector<std::byte> buffer_;  // read ahead: [taken_, filled_)
+  size_t taken_ = 0, filled_ = 0;
+  bool waits_in_ = false, waits_out_ = false;
+  std::string why_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,112 @@
+#include "collectives/tcp/links.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "hvd/error.h"
+
+namespace hvd {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A process that ends closes its links before anybody is told of its death; so long is waited for
+// that word, which says more than the end of a link.
+constexpr auto kLostGrace = 500ms;
+
+std::vector<int> others(std::vector<int> ranks, int me) {
+  std::ranges::sort(ranks);
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  std::erase(ranks, me);
+  return ranks;
+}
+
+}  // namespace
+
+Links::Links(Peers& peers, uint32_t id, std::vector<int> ranks, std::string name)
+    : peers_(peers),
+      me_(peers.world().rank),
+      id_(id),
+      name_(std::move(name)),
+      ranks_(others(std::move(ranks), me_)),
+      taken_(ranks_.empty()) {
+  if (!taken_) peers_.request_links(id_, ranks_);
+}
+
+bool Links::take() {
+  if (taken_) return true;
+  try {
+    std::optional<std::vector<UniqueFd>> sockets = peers_.take_links(id_);
+    if (!sockets) return false;
+    for (size_t i = 0; i < ranks_.size(); ++i)
+      links_.emplace_back(ranks_[i], std::move(sockets->at(i)));
+    taken_ = true;
+  } catch (const Error& error) {
+    break_off(TroubleReason::kLostLink,
+              "rank " + std::to_string(me_) + " got no links to other ranks: " + error.what(), me_);
+  }
+  return taken_;
+}
+
+const Link& Links::to(int rank) const {
+  const auto at = std::ranges::lower_bound(ranks_, rank);
+  return links_[static_cast<size_t>(at - ranks_.begin())];
+}
+
+Link& Links::to(int rank) { return const_cast<Link&>(std::as_const(*this).to(rank)); }
+
+void Links::look() {
+  const auto lost = std::ranges::find_if(links_, [](const Link& link) { return link.lost(); });
+  if (lost == links_.end()) return;
+  const TimePoint now = Clock::now();
+  if (lost_since_ == TimePoint{}) lost_since_ = now;
+  if (now - lost_since_ < kLostGrace) return;
+  break_off(TroubleReason::kLostLink,
+            "rank " + std::to_string(me_) + " lost its link to rank " +
+                std::to_string(lost->rank()) + " (" + lost->why() +
+                "), and nobody knows of its death; look at the network between their hosts",
+            lost->rank());
+}
+
+void Links::reject(int rank, const std::string& fault) {
+  break_off(TroubleReason::kLostLink,
+            "rank " + std::to_string(me_) + " got " + fault + " on its link to rank " +
+                std::to_string(rank),
+            rank);
+}
+
+void Links::notice_departure(int rank) {
+  break_off(TroubleReason::kLeft, departure_text(rank, name_), rank);
+}
+
+void Links::break_off(TroubleReason reason, const std::string& text, int rank) {
+  if (broken_off_) return;
+  broken_off_ = true;
+  if (peers_.block().trouble.load(std::memory_order_acquire) != 0) return;  // that is the reason
+  raise_trouble(peers_, reason, text, std::span(&rank, 1));
+}
+
+void Links::say_goodbye(uint64_t sequence) {
+  const FrameHeader goodbye{.epoch = peers_.world().epoch,
+                            .sequence = sequence,
+                            .from = static_cast<uint32_t>(me_),
+                            .part = kGoodbyePart,
+                            .flags = kGoodbye};
+  for (Link& link : links_) {
+    link.post(goodbye);
+    size_t none = 0;
+    link.send(nullptr, 0, &none);  // a link that takes not even this has lost its reader
+    link.finish_sending();
+  }
+}
+
+std::chrono::milliseconds Links::watch(std::vector<pollfd>& descriptors) const {
+  if (!taken_ && peers_.agent_fd() >= 0) descriptors.push_back({peers_.agent_fd(), POLLIN, 0});
+  for (const Link& link : links_)
+    if (const short events = link.awaited_events(); events != 0)
+      descriptors.push_back({link.fd(), events, 0});
+  return lost_since_ == TimePoint{} ? std::chrono::milliseconds::max() : kLostGrace;
+}
+
+}  // namespace hvd

@@ -1,0 +1,59 @@
+// The links of one rank in one communicator: asked for, taken, watched, and what follows when one
+// ends.
+//
+// Whoever finds that something is wrong here breaks the epoch, by raise_trouble(), with a text that
+// names both ends. The holder only.
+#pragma once
+
+#include <poll.h>
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "collectives/peers.h"
+#include "collectives/tcp/link.h"
+#include "runtime/base/deadline.h"
+
+namespace hvd {
+
+class Links {
+ public:
+  // Asks for links to those ranks of the job (in any order, itself and repeated ones left out),
+  // under number `id`. `name` as in CommunicatorSpec.
+  Links(Peers& peers, uint32_t id, std::vector<int> ranks, std::string name);
+
+  // True once they are there.
+  bool take();
+  bool taken() const { return taken_; }
+  Link& to(int rank);
+  const Link& to(int rank) const;
+
+  // Nothing moved: has a link ended? Who ended it is known by its death, which its agent tells; a
+  // link that ends while both live is a fault of its own.
+  void look();
+  // What came from that rank is no message that was due.
+  void reject(int rank, const std::string& fault);
+  // It enters no more, and is needed.
+  void notice_departure(int rank);
+  void break_off(TroubleReason reason, const std::string& text, int rank);
+  bool broken_off() const { return broken_off_; }
+
+  // In a whole epoch, with nothing under way: whoever waits for this rank's `sequence` is told.
+  void say_goodbye(uint64_t sequence);
+  // Communicator::watch().
+  std::chrono::milliseconds watch(std::vector<pollfd>& descriptors) const;
+
+ private:
+  Peers& peers_;
+  const int me_;
+  const uint32_t id_;
+  const std::string name_;
+  const std::vector<int> ranks_;
+  std::vector<Link> links_;  // to those, once they are there
+  bool taken_ = false, broken_off_ = false;
+  TimePoint lost_since_{};  // an end of a link was seen, and nobody has said why
+};
+
+}  // namespace hvd

@@ -1,0 +1,123 @@
+#include "collectives/tcp/ring.h"
+
+#include <string.h>
+
+#include <algorithm>
+
+#include "collectives/reduce.h"
+#include "runtime/base/fault_point.h"
+
+namespace hvd {
+namespace {
+
+// Received in one call: still in the cache when it is summed.
+constexpr size_t kBlockBytes = 128 * 1024;
+
+}  // namespace
+
+// Of a sending step; those of a receiving one are one behind.
+const ByteRange& RingStream::part_of_step(int step) const {
+  const int place = ((task_.place - step) % task_.places + task_.places) % task_.places;
+  return task_.parts[static_cast<size_t>(place)];
+}
+
+void RingStream::begin(RingTask task, Link& next) {
+  task_ = std::move(task);
+  sum_steps_ = task_.sums ? task_.places - 1 : 0;
+  steps_ = sum_steps_ + (task_.spreads ? task_.places - 1 : 0);
+  send_ = receive_ = Cursor{};
+  own_allowed_ = summed_allowed_ = kAll;
+  summed_ = results_ = 0;
+  header_taken_ = all_headers_ = false;
+  held_ = 0;
+  fault_.clear();
+  if (task_.sums) block_.resize(kBlockBytes);
+  FrameHeader header = task_.header;
+  for (int step = 0; step < steps_; ++step) header.bytes += bytes_of(step);
+  next.post(header);
+  skip_finished();
+}
+
+void RingStream::allow(size_t own_bytes, size_t summed_bytes) {
+  own_allowed_ = own_bytes;
+  summed_allowed_ = summed_bytes;
+}
+
+bool RingStream::advance(Link& next, Link& previous) {
+  const bool sent = send_piece(next);
+  const bool received = receive_piece(previous);
+  skip_finished();
+  all_headers_ = header_taken_ && next.header_sent();
+  return sent || received;
+}
+
+void RingStream::skip_finished() {
+  for (; send_.step < steps_ && send_.at == bytes_of(send_.step); ++send_.step) send_.at = 0;
+  for (; receive_.step < steps_ && receive_.at == bytes_of(receive_.step + 1); ++receive_.step)
+    receive_.at = 0;
+}
+
+// What goes out in step s came in, and was summed, in step s - 1. The header goes at once.
+bool RingStream::send_piece(Link& next) {
+  if (send_.step == steps_) return next.send(nullptr, send_.at, &send_.at);
+  size_t ready = bytes_of(send_.step);
+  if (send_.step == 0)
+    ready = std::min(ready, own_allowed_);
+  else if (receive_.step + 1 < send_.step)
+    ready = send_.at;
+  else if (receive_.step < send_.step)
+    ready = receive_.at;
+  return next.send(task_.data + begin_of(send_.step), ready, &send_.at);
+}
+
+bool RingStream::take_header(Link& previous) {
+  const FrameHeader* got = previous.header();
+  if (got == nullptr) return false;
+  FrameHeader due = task_.header;
+  due.from = static_cast<uint32_t>(previous.rank());
+  for (int step = 0; step < steps_; ++step) due.bytes += bytes_of(step + 1);
+  fault_ = agreed_frame_fault(*got, due);
+  if (!fault_.empty()) return false;
+  previous.take_header();
+  header_taken_ = true;
+  return true;
+}
+
+bool RingStream::receive_piece(Link& previous) {
+  if (!header_taken_ && !take_header(previous)) return false;
+  if (receive_.step == steps_) return false;
+  if (receive_.step < sum_steps_) return sum_piece(previous);
+  const size_t before = receive_.at;
+  const size_t end = std::min(bytes_of(receive_.step + 1), before + kBlockBytes);
+  fault_point("link_piece");
+  if (!previous.receive(task_.data + begin_of(receive_.step + 1), end, &receive_.at)) return false;
+  results_ += receive_.at - before;
+  return true;
+}
+
+// Into a block, from there into the memory: the sum so far, then this place's own.
+bool RingStream::sum_piece(Link& previous) {
+  const int step = receive_.step;
+  const size_t element = size_of(task_.type);
+  const size_t end =
+      std::min({kBlockBytes, bytes_of(step + 1) - receive_.at, summed_allowed_ - summed_});
+  if (end == 0 || !previous.receive(block_.data(), end, &held_)) return false;
+  fault_point("link_piece");
+  const size_t whole = held_ / element * element;
+  if (whole == 0) return true;
+  std::byte* own = task_.data + begin_of(step + 1) + receive_.at;
+  const std::byte* sources[] = {block_.data(), own};
+  const Hop hop{.inputs = task_.inputs,
+                .first_is_sum = task_.are_sums || step > 0,
+                .rest_are_sums = task_.are_sums,
+                .last = step + 1 == sum_steps_};
+  reduce_hop(task_.type, task_.reduction, hop, sources, own, whole / element);
+  held_ -= whole;
+  if (held_ != 0) memmove(block_.data(), block_.data() + whole, held_);
+  receive_.at += whole;
+  summed_ += whole;
+  if (hop.last) results_ += whole;
+  return true;
+}
+
+}  // namespace hvd

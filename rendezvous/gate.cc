@@ -1,0 +1,177 @@
+#include "rendezvous/gate.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/socket.h>
+
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "runtime/base/mutex.h"
+#include "runtime/base/start_thread.h"
+#include "runtime/base/wake_fd.h"
+
+namespace hvd {
+namespace {
+
+// Of a control stream: what was sent and is not acknowledged for so long was sent to nobody.
+constexpr int kUserTimeoutMs = 10'000;
+constexpr std::chrono::milliseconds kNoDescriptorsPause{100};
+constexpr int kAcceptedPerTurn = 64;  // then those whose time is over are looked at
+
+// A connection that was handed on, until it has proven who it is. The descriptor is a second one,
+// by which the connection can be ended whoever holds the first.
+struct Stranger {
+  UniqueFd socket;
+  SocketAddress peer;
+};
+
+}  // namespace
+
+struct Gate::Impl {
+  std::vector<Listener> listeners;  // the thread's own
+  GateEvents events;
+  WakeFd wake;
+  Mutex mutex;
+  Admission admission GUARDED_BY(mutex);
+  std::map<Admission::Ticket, Stranger> strangers GUARDED_BY(mutex);
+  std::vector<Listener> added GUARDED_BY(mutex);
+  bool ending GUARDED_BY(mutex) = false;
+  TimePoint accept_again{};  // the process had no descriptor left
+  std::jthread thread;
+
+  void run() {
+    pthread_setname_np(pthread_self(), "gate");
+    for (std::vector<pollfd> watched;; serve(watched)) {
+      const std::optional<Deadline> deadline = watch(watched);
+      if (!deadline) return;
+      poll(watched.data(), watched.size(), deadline->poll_timeout_ms());
+    }
+  }
+
+  // In this order: the wake descriptor, listeners, strangers. Nothing when it is over.
+  std::optional<Deadline> watch(std::vector<pollfd>& watched) EXCLUDES(mutex) {
+    MutexLock lock(mutex);
+    if (ending) return {};
+    for (Listener& one : std::exchange(added, {})) listeners.push_back(std::move(one));
+    const bool pausing = Clock::now() < accept_again;
+    watched = {{wake.get(), POLLIN, 0}};
+    for (const Listener& listener : listeners)
+      watched.push_back({admission.full() || pausing ? -1 : listener.socket.get(), POLLIN, 0});
+    // No events: only the end of both directions is told. A stranger that has closed its half only
+    // is waited for like any other.
+    for (const auto& [ticket, stranger] : strangers)
+      watched.push_back({stranger.socket.get(), 0, 0});
+    TimePoint until = admission.next_deadline().value_or(TimePoint::max());
+    if (pausing) until = std::min(until, accept_again);
+    return Deadline::at(until);
+  }
+
+  void serve(const std::vector<pollfd>& watched) {
+    if (watched.front().revents != 0) wake.clear();
+    dismiss(watched);
+    for (size_t i = 0; i < listeners.size(); ++i)
+      if (watched[1 + i].revents != 0) accept_all(listeners[i]);
+  }
+
+  void dismiss(const std::vector<pollfd>& watched) EXCLUDES(mutex) {
+    std::vector<std::pair<SocketAddress, const char*>> gone;
+    {
+      MutexLock lock(mutex);
+      for (size_t i = 1 + listeners.size(); i < watched.size(); ++i) {
+        if (watched[i].revents == 0) continue;
+        for (auto at = strangers.begin(); at != strangers.end(); ++at)
+          if (at->second.socket.get() == watched[i].fd) {
+            gone.emplace_back(at->second.peer, "it went without proving who it is");
+            admission.settle(at->first);
+            strangers.erase(at);
+            break;
+          }
+      }
+      for (Admission::Ticket late : admission.take_late(Clock::now())) {
+        const auto at = strangers.find(late);
+        shutdown(at->second.socket.get(), SHUT_RDWR);
+        gone.emplace_back(at->second.peer, "it did not prove in time who it is");
+        strangers.erase(at);
+      }
+    }
+    for (const auto& [peer, why] : gone) events.refused(peer, why);
+  }
+
+  void accept_all(const Listener& listener) EXCLUDES(mutex) {
+    for (int i = 0; i < kAcceptedPerTurn && accept_one(listener); ++i) {
+    }
+  }
+
+  bool accept_one(const Listener& listener) EXCLUDES(mutex) {
+    {
+      MutexLock lock(mutex);
+      if (admission.full()) return false;
+    }
+    auto [fd, exhausted] = accept_from(listener);
+    UniqueFd second(fd ? fcntl(fd.get(), F_DUPFD_CLOEXEC, 0) : -1);
+    if (exhausted || (fd && !second)) accept_again = Clock::now() + kNoDescriptorsPause;
+    if (!second) return false;
+    const SocketAddress peer = SocketAddress::peer_of(fd.get());
+    if (peer.empty()) return true;  // gone already
+    bool admitted = false;
+    {
+      MutexLock lock(mutex);
+      const std::optional<Admission::Ticket> ticket = admission.admit(peer.host(), Clock::now());
+      admitted = ticket.has_value();
+      if (admitted) strangers[*ticket] = {std::move(second), peer};
+    }
+    if (!admitted) {
+      events.refused(peer, "too many connections from there have not proven yet who they are");
+      return true;
+    }
+    const int on = 1;
+    setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(fd.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &kUserTimeoutMs, sizeof kUserTimeoutMs);
+    events.admit(std::move(fd));
+    return true;
+  }
+};
+
+Gate::Gate(std::vector<Listener> listeners, const Admission::Limits& limits, GateEvents events)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->listeners = std::move(listeners);
+  impl_->events = std::move(events);
+  {
+    MutexLock lock(impl_->mutex);
+    impl_->admission = Admission(limits);
+  }
+  impl_->thread = start_thread("the gate's", [impl = impl_.get()] { impl->run(); });
+}
+
+Gate::~Gate() {
+  {
+    MutexLock lock(impl_->mutex);
+    impl_->ending = true;
+  }
+  impl_->wake.wake();
+  impl_->thread.join();
+}
+
+void Gate::add(std::vector<Listener> listeners) {
+  MutexLock lock(impl_->mutex);
+  for (Listener& one : listeners) impl_->added.push_back(std::move(one));
+  impl_->wake.wake();
+}
+
+void Gate::proven(const SocketAddress& peer) {
+  MutexLock lock(impl_->mutex);
+  for (auto at = impl_->strangers.begin(); at != impl_->strangers.end(); ++at)
+    if (at->second.peer == peer) {
+      impl_->admission.settle(at->first);
+      impl_->strangers.erase(at);
+      break;
+    }
+  impl_->wake.wake();
+}
+
+}  // namespace hvd

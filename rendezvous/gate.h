@@ -1,0 +1,35 @@
+// Accepts connections on a thread of its own and hands each on; who then does not prove in time who
+// it is loses its connection.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rendezvous/admission.h"
+#include "rendezvous/listener.h"
+
+namespace hvd {
+
+// Both are called on the gate's thread.
+struct GateEvents {
+  std::function<void(UniqueFd)> admit;
+  std::function<void(const SocketAddress& peer, const std::string& why)> refused;
+};
+
+class Gate {
+ public:
+  Gate(std::vector<Listener> listeners, const Admission::Limits& limits, GateEvents events);
+  ~Gate();
+
+  void add(std::vector<Listener> listeners);  // from any thread
+  // Who is connected from `peer` has proven who it is. From any thread.
+  void proven(const SocketAddress& peer);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace hvd

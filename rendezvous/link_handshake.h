@@ -1,0 +1,89 @@
+// The first bytes on a data connection between two hosts: each end proves that it knows the job's
+// secret, and for which link the connection is.
+//
+//   caller   → call:   magic and version, epoch, link, both ranks, a nonce     56 bytes
+//   answerer → answer: a nonce, HMAC("answer", call, nonce)                    64 bytes
+//   caller   → proof:  HMAC("call", call, nonce)                               32 bytes
+//   answerer → verdict                                                          1 byte
+//
+// HMAC is HMAC-SHA256 under HKDF-SHA256(secret, "link", epoch). Both nonces are in what is proven,
+// so nothing can be played again; so is who is which end, so nothing can be played back to its
+// sender. The answerer says nothing of what it holds before it has seen the proof. What follows on
+// the connection is neither encrypted nor authenticated.
+//
+// Pure: bytes in, bytes out, a verdict. Nonces have to be random and new for each connection.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "rendezvous/secret.h"
+
+namespace hvd {
+
+// One link of one epoch, from the rank whose agent connects to the one whose agent accepts.
+struct LinkName {
+  uint32_t epoch = 0;
+  uint32_t id = 0;  // of the communicator
+  int32_t caller = 0, answerer = 0;
+
+  std::string text() const;  // "link 7 of epoch 2 from rank 0 to rank 3"
+  friend auto operator<=>(const LinkName&, const LinkName&) = default;
+};
+
+Secret make_link_secret();  // a job's
+
+using LinkNonce = std::array<unsigned char, 32>;
+
+// What an answerer makes of a link that its caller has proven to be entitled to.
+enum class LinkVerdict : unsigned char { kWelcome = 1, kNoSuchRank, kOldEpoch, kTaken };
+
+class LinkHandshake {
+ public:
+  using Judge = std::function<LinkVerdict(const LinkName&)>;
+  enum class State { kGoing, kDone, kRefused };
+
+  // `secret` has to stay for as long as the state is kGoing.
+  static LinkHandshake call(const Secret& secret, const LinkName& link, const LinkNonce& nonce);
+  // `judge` is asked once, after the proof.
+  static LinkHandshake answer(const Secret& secret, const LinkNonce& nonce, Judge judge);
+
+  // Takes what came, at most wanted() bytes: what comes later is the link's.
+  void feed(std::string_view bytes);
+  size_t wanted() const { return state_ == State::kGoing ? expected() - received_.size() : 0; }
+  void end();  // nothing more will come
+  std::string take_output();
+
+  State state() const { return state_; }
+  const std::string& reason() const { return reason_; }  // of kRefused
+  const LinkName& link() const { return link_; }         // proven when kDone; the answerer's judged
+
+ private:
+  enum class Awaits { kCall, kAnswer, kProof, kVerdict };
+  LinkHandshake(const Secret& secret, const LinkNonce& nonce, Awaits awaits)
+      : secret_(&secret), nonce_(nonce), awaits_(awaits) {}
+  size_t expected() const;
+  void on_call();
+  void on_answer();
+  void on_proof();
+  void on_verdict();
+  std::string mac(std::string_view who, std::string_view answerer_nonce) const;
+  void refuse(std::string why);
+
+  const Secret* secret_;
+  LinkNonce nonce_;
+  Judge judge_;
+  Awaits awaits_;
+  State state_ = State::kGoing;
+  LinkName link_;
+  std::string call_;      // as it was sent
+  std::string received_;  // of the message that is awaited
+  std::string output_;
+  std::string reason_;
+};
+
+}  // namespace hvd

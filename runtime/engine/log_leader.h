@@ -1,0 +1,120 @@
+// What local rank 0 of a host does for the log: hears its ranks, and appends to the log of the host
+// what is decided.
+//
+// On rank 0 of the world the decisions are made, by a Coordinator that counts all ranks. The leader
+// of another host passes on to it what its ranks asked for, by a link of its own, and takes the
+// entries from there; so every host's log has the same entries in the same order. With the progress
+// token held.
+#pragma once
+
+#include <poll.h>
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "collectives/peers.h"
+#include "collectives/world_shape.h"
+#include "runtime/engine/coordinator.h"
+#include "runtime/engine/log_links.h"
+#include "runtime/engine/log_words.h"
+#include "runtime/engine/progress.h"
+
+namespace hvd {
+
+class LogLeader {
+ public:
+  // `links`: number of the log's links, on several hosts. All outlive this but `words`.
+  LogLeader(Progress& progress, Peers& peers, HostLogWords words, const WorldShape& shape,
+            uint32_t links);
+
+  // The links to other hosts are there. Throws kUnavailable when one cannot be had.
+  bool linked() { return links_ == nullptr || links_->take(); }
+  // Hears, passes on, decides, appends; true if anything moved.
+  bool serve();
+  // There is something to pass on, or to hear, whether or not anything of this rank's waits.
+  bool waiting() const;
+  std::chrono::milliseconds watch(std::vector<pollfd>& descriptors) const;
+
+  // Now and then: ranks that have left or waited too long, links that ended.
+  void look();
+  // What waits in the whole world, where it is known: on rank 0.
+  std::vector<WaitingName> look_at_waiting();
+  // Can this rank say at once who is missing?
+  bool knows_all() const { return coordinator_ != nullptr && links_ == nullptr; }
+  std::vector<int> missing(const std::string& name) const;
+  // This rank has asked for its last.
+  void leave();
+
+ private:
+  using Suspect = std::tuple<std::string, uint64_t, int>;  // name, its round, rank
+  struct Overdue {
+    uint64_t hash = 0, ms = 0;  // of the name, or number of the call; 0: nothing
+  };
+  struct Call {
+    uint64_t name = 0, number = 0;
+    std::string text;
+  };
+
+  bool hear(int local_rank);
+  void tell_bits(int local_rank, size_t word, uint64_t bits);
+  void hear_from(int leader, const LogMessage& message);
+  bool decide();
+  bool append_entries();
+  void append(const LogEntry& entry);
+  void answer(uint32_t question);
+  uint32_t ask_everybody();
+  bool everybody_answered(uint32_t question) const;
+  void look_for_left();
+  void note_left(int rank, int told_by);
+  void tell_calls();
+  void tell_overdue();
+  void look_for_overdue();
+  bool look_for_overdue_names();
+  bool look_for_overdue_calls();
+  bool is_known(uint64_t overdue);
+  Call call_of(int rank) const;
+  std::vector<int> not_in_call(uint64_t number) const;
+  void add_waiting_calls(std::vector<WaitingName>& waiting) const;
+  void look_for_calls(const WaitingName& waiting);
+  bool is_calling(int rank, const WaitingName& waiting);
+
+  // Constant after construction.
+  Progress& progress_;
+  Peers& peers_;
+  const HostLogWords words_;
+  const WorldShape shape_;
+  const HostRanks host_;
+  std::unique_ptr<Coordinator> coordinator_;  // on rank 0
+  std::unique_ptr<LogLinks> links_;           // with several hosts
+
+  // By local rank.
+  std::vector<uint64_t> changes_seen_, consumed_;
+  std::vector<std::vector<uint64_t>> told_bits_;  // to rank 0
+  std::vector<uint64_t> told_overdue_[2];         // to rank 0: of names, of calls
+  std::vector<uint64_t> told_calls_;
+  std::vector<bool> told_left_;
+
+  std::deque<LogEntry> entries_;  // decided, not in the host's log yet
+  uint64_t logged_ = 0;
+  int left_elsewhere_ = -1;  // a rank of another host that left; said once `left_after_` is logged
+  uint64_t left_after_ = 0;
+
+  // On rank 0: what the leaders said.
+  uint32_t question_ = 0;                   // the last one asked
+  std::map<int, uint32_t> answered_;        // by leader: the last one answered
+  std::map<int, Call> calls_;               // by rank
+  std::vector<WaitingName> waiting_calls_;  // as all leaders answered question `pictured_`
+  uint32_t pictured_ = 0;
+  std::map<Suspect, uint32_t> suspects_, found_;  // and what was asked last when it became one
+  std::map<int, Overdue> overdue_[2];             // by rank; names, calls
+  uint64_t overdue_asked_ = 0;                    // of which everybody has been asked
+  uint32_t overdue_question_ = 0;
+};
+
+}  // namespace hvd

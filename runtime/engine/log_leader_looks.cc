@@ -1,0 +1,242 @@
+// What a host's leader looks at now and then: who has left, who waits for whom and for too long.
+#include <algorithm>
+#include <ranges>
+#include <utility>
+
+#include "runtime/engine/log_leader.h"
+#include "runtime/engine/text_hash.h"
+
+namespace hvd {
+namespace {
+
+using Kind = LogMessage::Kind;
+
+}  // namespace
+
+// --- Questions between leaders: who is missing is known once all have answered.
+
+void LogLeader::answer(uint32_t question) {
+  for (int k = 0; k < host_.count; ++k) hear(k);
+  tell_calls();
+  links_->post(
+      {.kind = Kind::kAnswer, .rank = static_cast<uint32_t>(host_.first), .number = question});
+}
+
+uint32_t LogLeader::ask_everybody() {
+  links_->post({.kind = Kind::kQuestion, .number = ++question_});
+  links_->flush();
+  return question_;
+}
+
+bool LogLeader::everybody_answered(uint32_t question) const {
+  if (!coordinator_ || !links_ || question == 0) return true;
+  return std::ranges::all_of(links_->open_ranks(), [&](int leader) {
+    const auto found = answered_.find(leader);
+    return found != answered_.end() && found->second >= question;
+  });
+}
+
+// --- Now and then.
+
+void LogLeader::look() {
+  if (!links_) {
+    look_for_overdue();
+    return;
+  }
+  look_for_left();
+  serve();
+  if (!coordinator_) tell_calls(), tell_overdue();
+  look_for_overdue();
+  links_->flush();
+  links_->look(Clock::now());
+}
+
+// The word of its leaving is read first: what it asked for before is passed on before.
+void LogLeader::look_for_left() {
+  for (int k = 1; k < host_.count; ++k) {
+    if (told_left_[static_cast<size_t>(k)] ||
+        peers_.block().rank(k).left.load(std::memory_order_acquire) == 0)
+      continue;
+    told_left_[static_cast<size_t>(k)] = true;
+    hear(k);
+    decide();
+    links_->post({.kind = Kind::kLeft, .rank = static_cast<uint32_t>(host_.first + k)});
+  }
+}
+
+// Of a rank of another host: this host's are told behind the entries that it took part in.
+void LogLeader::note_left(int rank, int told_by) {
+  if (coordinator_) {
+    decide();
+    links_->post({.kind = Kind::kLeft, .rank = static_cast<uint32_t>(rank)}, told_by);
+  }
+  left_elsewhere_ = rank;
+  left_after_ = logged_ + entries_.size();
+}
+
+void LogLeader::leave() {
+  if (!links_) return;
+  serve();
+  links_->post({.kind = Kind::kLeft, .rank = static_cast<uint32_t>(host_.first)});
+  links_->finish_sending();
+}
+
+void LogLeader::tell_calls() {
+  for (int k = 0; k < host_.count; ++k) {
+    const Call call = call_of(host_.first + k);
+    if (std::exchange(told_calls_[static_cast<size_t>(k)], call.number) == call.number) continue;
+    links_->post({.kind = Kind::kCalling,
+                  .rank = static_cast<uint32_t>(host_.first + k),
+                  .hash = call.name,
+                  .value = call.number,
+                  .text = call.text});
+  }
+}
+
+void LogLeader::tell_overdue() {
+  for (int k = 0; k < host_.count; ++k) {
+    const LogWords& theirs = words_.of(k);
+    for (const uint32_t of_call : {0u, 1u}) {
+      const uint64_t hash =
+          (of_call != 0 ? theirs.overdue_call : theirs.overdue).load(std::memory_order_acquire);
+      if (std::exchange(told_overdue_[of_call][static_cast<size_t>(k)], hash) == hash) continue;
+      links_->post({.kind = Kind::kOverdue,
+                    .rank = static_cast<uint32_t>(host_.first + k),
+                    .number = of_call,
+                    .hash = hash,
+                    .value = theirs.overdue_ms.load(std::memory_order_relaxed)});
+    }
+  }
+}
+
+// A rank has waited for longer than it wants to, and only rank 0 can say for whom.
+void LogLeader::look_for_overdue() {
+  if (!coordinator_) return;
+  for (int k = links_ ? 0 : 1; k < host_.count; ++k) {
+    const LogWords& theirs = words_.of(k);
+    const uint64_t ms = theirs.overdue_ms.load(std::memory_order_relaxed);
+    overdue_[0][host_.first + k] = {theirs.overdue.load(std::memory_order_acquire), ms};
+    overdue_[1][host_.first + k] = {theirs.overdue_call.load(std::memory_order_acquire), ms};
+  }
+  if (!look_for_overdue_names() && !look_for_overdue_calls()) overdue_asked_ = 0;
+}
+
+// True: there is one; it has been ended, or everybody is being asked.
+bool LogLeader::look_for_overdue_names() {
+  for (const auto& [rank, overdue] : overdue_[0]) {
+    if (overdue.hash == 0) continue;
+    serve();
+    for (const WaitingName& waiting : coordinator_->waiting()) {
+      if (text_hash(waiting.name) != overdue.hash) continue;
+      if (is_known(overdue.hash))
+        progress_.time_out(rank, std::chrono::milliseconds(overdue.ms), waiting.missing,
+                           "\"" + waiting.name + "\"");
+      return true;
+    }
+  }
+  return false;
+}
+
+bool LogLeader::look_for_overdue_calls() {
+  for (const auto& [rank, overdue] : overdue_[1]) {
+    if (overdue.hash == 0) continue;
+    if (!is_known(overdue.hash)) return true;
+    const Call call = call_of(rank);
+    const std::vector<int> missing = not_in_call(overdue.hash);
+    if (call.number != overdue.hash || missing.empty()) continue;  // it goes on
+    progress_.time_out(rank, std::chrono::milliseconds(overdue.ms), missing, call.text);
+    return true;
+  }
+  return false;
+}
+
+// Has everybody been heard since this became overdue?
+bool LogLeader::is_known(uint64_t overdue) {
+  if (!links_) return true;
+  if (std::exchange(overdue_asked_, overdue) != overdue) overdue_question_ = ask_everybody();
+  return everybody_answered(overdue_question_);
+}
+
+// --- Who waits in which call: a communicator between hosts hears only of some who has come.
+
+LogLeader::Call LogLeader::call_of(int rank) const {
+  const int local_rank = rank - host_.first;
+  if (local_rank >= 0 && local_rank < host_.count) {
+    const LogWords& theirs = words_.of(local_rank);
+    return {theirs.calling.load(std::memory_order_acquire),
+            theirs.waits_in.load(std::memory_order_acquire), theirs.waits_for.load()};
+  }
+  const auto said = calls_.find(rank);
+  return said != calls_.end() ? said->second : Call{};
+}
+
+std::vector<int> LogLeader::not_in_call(uint64_t number) const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < shape_.size(); ++rank)
+    if (call_of(rank).number != number) ranks.push_back(rank);
+  return ranks;
+}
+
+void LogLeader::add_waiting_calls(std::vector<WaitingName>& waiting) const {
+  std::map<uint64_t, std::string> calls;
+  for (int rank = 0; rank < shape_.size(); ++rank)
+    if (Call call = call_of(rank); call.number != 0) calls[call.number] = std::move(call.text);
+  for (auto& [number, text] : calls)
+    if (std::vector<int> missing = not_in_call(number); !missing.empty())
+      waiting.push_back({std::move(text), number, std::move(missing)});
+}
+
+std::vector<WaitingName> LogLeader::look_at_waiting() {
+  serve();
+  if (!coordinator_) return {};
+  std::vector<WaitingName> waiting = coordinator_->waiting();
+  for (const WaitingName& name : waiting) look_for_calls(name);
+  suspects_ = std::exchange(found_, {});
+  if (!links_) return waiting;
+  if (everybody_answered(question_)) {
+    if (std::exchange(pictured_, question_) != question_) {
+      waiting_calls_.clear();
+      add_waiting_calls(waiting_calls_);
+    }
+    const bool any_call = std::ranges::any_of(std::views::iota(0, shape_.size()),
+                                              [&](int rank) { return call_of(rank).number != 0; });
+    if (any_call || !waiting.empty()) ask_everybody();
+  }
+  waiting.insert(waiting.end(), waiting_calls_.begin(), waiting_calls_.end());
+  return waiting;
+}
+
+// A rank that is missing because it waits in a synchronous call of the same name.
+void LogLeader::look_for_calls(const WaitingName& waiting) {
+  for (const int rank : waiting.missing) {
+    if (!is_calling(rank, waiting)) continue;
+    raise_trouble(peers_, TroubleReason::kAbort,
+                  "\"" + waiting.name + "\" was called synchronously on rank " +
+                      std::to_string(rank) +
+                      " and submitted asynchronously, or from another thread than init()'s, on "
+                      "another; call it the same way on all ranks");
+    return;
+  }
+}
+
+// What another host said was so a while ago: it counts once it is said again, asked after this name
+// was seen to wait.
+bool LogLeader::is_calling(int rank, const WaitingName& waiting) {
+  if (call_of(rank).name != text_hash(waiting.name)) return false;
+  if (rank < host_.count) return true;
+  const Suspect suspect{waiting.name, waiting.round, rank};
+  const auto before = suspects_.find(suspect);
+  const uint32_t asked = before != suspects_.end() ? before->second : question_;
+  found_[suspect] = asked;
+  const int leader = shape_.hosts[static_cast<size_t>(shape_.host_of(rank))].first;
+  return answered_[leader] > asked;
+}
+
+std::vector<int> LogLeader::missing(const std::string& name) const {
+  if (!coordinator_) return {0};  // it was asked, and did not answer
+  for (WaitingName& waiting : coordinator_->waiting())
+    if (waiting.name == name) return waiting.missing;
+  return {};
+}
+
+}  // namespace hvd

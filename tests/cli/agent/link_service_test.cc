@@ -1,0 +1,332 @@
+// Two agents' link services on loopback: links come about whoever is sooner, and strangers do not
+// get any.
+#include "cli/agent/link_service.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "tests/support/catch.h"
+#include "tests/support/few_descriptors.h"
+#include "tests/support/seed.h"
+
+namespace hvd {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// What a request came to.
+struct Outcome {
+  UniqueFd link;
+  std::string why;
+  bool there = false;
+};
+
+// Services of hosts on one loop; which ranks are where is the test's business.
+class Hosts {
+ public:
+  LinkService& add(const std::string& address, const std::string& secret = "a secret",
+                   const Admission::Limits& limits = {}) {
+    std::vector<Listener> listeners = listen_on(std::vector<std::string>{address});
+    addresses_.push_back(listeners[0].address);
+    services_.push_back(
+        std::make_unique<LinkService>(loop_, std::move(listeners), Secret(secret), limits));
+    return *services_.back();
+  }
+  SocketAddress address_of(size_t host) const { return addresses_.at(host); }
+  LinkService& service(size_t host) { return *services_.at(host); }
+
+  // Asks for a link between ranks of two hosts, at one of them.
+  Outcome& request(size_t from, size_t to, uint32_t id, int local, int remote,
+                   Clock::duration patience = seconds(30)) {
+    outcomes_.push_back(std::make_unique<Outcome>());
+    Outcome& outcome = *outcomes_.back();
+    services_[from]->request(
+        {id, local, remote, "h" + std::to_string(to), address_of(to), Deadline::in(patience)},
+        [&outcome](UniqueFd link, const std::string& why) {
+          outcome = {std::move(link), why, true};
+        });
+    return outcome;
+  }
+
+  template <typename Done>
+  void run_until(Done done) {
+    const Deadline limit = Deadline::in(seconds(60));
+    while (!done()) {
+      REQUIRE_FALSE(limit.passed());
+      turn(limit.when());
+    }
+  }
+  void turn(TimePoint until) {
+    for (const auto& service : services_)
+      if (const auto next = service->next_deadline()) until = std::min(until, *next);
+    loop_.turn(until);
+    for (const auto& service : services_) service->tick(Clock::now());
+  }
+
+ private:
+  Loop loop_;
+  std::vector<SocketAddress> addresses_;
+  std::vector<std::unique_ptr<LinkService>> services_;
+  std::vector<std::unique_ptr<Outcome>> outcomes_;
+};
+
+// Rank 0 on host 0, rank 1 on host 1.
+struct Two : Hosts {
+  explicit Two(const std::string& second_secret = "a secret") {
+    add("127.0.0.1").start_epoch(1, {0});
+    add("127.0.0.1", second_secret).start_epoch(1, {1});
+  }
+};
+
+bool connected(const Outcome& one, const Outcome& other) {
+  const std::string words = "hello";
+  char got[16] = "";
+  if (send(one.link.get(), words.data(), words.size(), MSG_NOSIGNAL) != ssize_t(words.size()))
+    return false;
+  const timeval patience{10, 0};
+  setsockopt(other.link.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  fcntl(other.link.get(), F_SETFL, fcntl(other.link.get(), F_GETFL) & ~O_NONBLOCK);
+  return recv(other.link.get(), got, sizeof got, 0) == ssize_t(words.size()) && got == words;
+}
+
+int option(const UniqueFd& socket, int level, int name) {
+  int value = -1;
+  socklen_t bytes = sizeof value;
+  getsockopt(socket.get(), level, name, &value, &bytes);
+  return value;
+}
+
+UniqueFd stranger_at(const SocketAddress& address) {
+  UniqueFd fd(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  REQUIRE((connect(fd.get(), address.get(), address.size()) == 0 || errno == EINPROGRESS));
+  return fd;
+}
+
+bool is_closed(const UniqueFd& fd) {
+  char byte;
+  const ssize_t n = recv(fd.get(), &byte, 1, MSG_DONTWAIT);
+  return n == 0 || (n < 0 && errno != EAGAIN);
+}
+
+}  // namespace
+
+TEST_CASE("link service: both ends get a socket of one connection, whoever asks first") {
+  for (const bool caller_first : {true, false}) {
+    Two hosts;
+    const auto ask = [&](bool caller) -> Outcome& {
+      return caller ? hosts.request(0, 1, 7, 0, 1) : hosts.request(1, 0, 7, 1, 0);
+    };
+    Outcome& first = ask(caller_first);
+    // As far as it goes without the other end's request.
+    for (int i = 0; i < 20; ++i) hosts.turn(Clock::now() + milliseconds(5));
+    CHECK_FALSE((!caller_first && first.there));
+    Outcome& second = ask(!caller_first);
+    hosts.run_until([&] { return first.there && second.there; });
+    INFO(first.why << second.why);
+    REQUIRE(first.link);
+    REQUIRE(second.link);
+    for (const Outcome* one : {&first, &second}) {
+      CHECK((fcntl(one->link.get(), F_GETFL) & O_NONBLOCK) != 0);
+      CHECK(option(one->link, IPPROTO_TCP, TCP_NODELAY) != 0);
+      CHECK(option(one->link, SOL_SOCKET, SO_KEEPALIVE) != 0);
+      // A rank that does not read for long is not dead.
+      CHECK(option(one->link, IPPROTO_TCP, TCP_USER_TIMEOUT) == 0);
+    }
+    CHECK(connected(first, second));
+    CHECK(connected(second, first));
+  }
+}
+
+TEST_CASE("link service: what the link's first user sends at once is the link's") {
+  for (int round = 0; round < 50; ++round) {
+    Two hosts;
+    Outcome& caller = hosts.request(0, 1, 7, 0, 1);
+    Outcome& answerer = hosts.request(1, 0, 7, 1, 0);
+    const std::string words(1000, char('a' + round % 26));
+    hosts.run_until([&] { return caller.there || answerer.there; });
+    Outcome& sooner = caller.there ? caller : answerer;
+    Outcome& later = caller.there ? answerer : caller;
+    REQUIRE(send(sooner.link.get(), words.data(), words.size(), MSG_NOSIGNAL) == 1000);
+    hosts.run_until([&] { return caller.there && answerer.there; });
+    char got[2000];
+    REQUIRE(recv(later.link.get(), got, sizeof got, 0) == 1000);
+    CHECK(std::string(got, 1000) == words);
+  }
+}
+
+// More than a listener lets in at once from one address, between hosts that all call each other.
+TEST_CASE("link service: hundreds of links at once, each between its own two ranks") {
+  constexpr int kHosts = 4, kRanksEach = 4, kIds = 3;
+  Hosts hosts;
+  const auto host_of = [](int rank) { return size_t(rank / kRanksEach); };
+  for (int host = 0; host < kHosts; ++host) {
+    std::set<int> ranks;
+    for (int i = 0; i < kRanksEach; ++i) ranks.insert(host * kRanksEach + i);
+    hosts.add("127.0.0.1").start_epoch(1, std::move(ranks));
+  }
+  const unsigned seed = random_seed();
+  INFO("HVD_TEST_SEED=" << seed);
+  struct Ask {
+    uint32_t id;
+    int local, remote;
+  };
+  std::vector<Ask> asks;
+  for (uint32_t id = 0; id < kIds; ++id)
+    for (int one = 0; one < kHosts * kRanksEach; ++one)
+      for (int other = 0; other < kHosts * kRanksEach; ++other)
+        if (host_of(one) != host_of(other)) asks.push_back({id, one, other});
+  std::shuffle(asks.begin(), asks.end(), std::mt19937(seed));
+  std::map<std::tuple<uint32_t, int, int>, Outcome*> outcomes;
+  for (const Ask& ask : asks)
+    outcomes[{ask.id, ask.local, ask.remote}] =
+        &hosts.request(host_of(ask.local), host_of(ask.remote), ask.id, ask.local, ask.remote);
+  hosts.run_until([&] {
+    return std::all_of(outcomes.begin(), outcomes.end(), [](auto& o) { return o.second->there; });
+  });
+  for (const auto& [which, outcome] : outcomes) {
+    const auto [id, local, remote] = which;
+    INFO("link " << id << " of rank " << local << " to rank " << remote << ": " << outcome->why);
+    REQUIRE(outcome->link);
+    CHECK(connected(*outcome, *outcomes[{id, remote, local}]));
+  }
+}
+
+TEST_CASE("link service: a link for an epoch that begins later here is kept until then") {
+  Hosts hosts;
+  LinkService& first = hosts.add("127.0.0.1");
+  LinkService& second = hosts.add("127.0.0.1");
+  first.start_epoch(2, {0});
+  second.start_epoch(1, {5});
+  Outcome& caller = hosts.request(0, 1, 7, 0, 1);
+  hosts.run_until([&] { return caller.there; });
+  REQUIRE(caller.link);
+  second.start_epoch(2, {1});
+  Outcome& answerer = hosts.request(1, 0, 7, 1, 0);
+  hosts.run_until([&] { return answerer.there; });
+  CHECK(connected(caller, answerer));
+}
+
+TEST_CASE("link service: a link is refused with the reason, at once") {
+  const auto refusal = [](Hosts& hosts, int remote) {
+    Outcome& outcome = hosts.request(0, 1, 7, 0, remote);
+    hosts.run_until([&] { return outcome.there; });
+    CHECK_FALSE(outcome.link);
+    return outcome.why;
+  };
+  SECTION("another secret") {
+    Two hosts("another secret");
+    CHECK(refusal(hosts, 1) == "link 7 of epoch 1 from rank 0 to rank 1: the agent on h1 at " +
+                                   hosts.address_of(1).text() +
+                                   ": it does not know the job's secret");
+  }
+  SECTION("a rank that is elsewhere") {
+    Two hosts;
+    CHECK(refusal(hosts, 2).ends_with(": rank 2 is not on that host"));
+  }
+  SECTION("an epoch that is over there") {
+    Hosts hosts;
+    hosts.add("127.0.0.1").start_epoch(1, {0});
+    hosts.add("127.0.0.1").start_epoch(2, {1});
+    CHECK(refusal(hosts, 1).ends_with(": epoch 1 is over there"));
+  }
+}
+
+TEST_CASE("link service: after its deadline a request says whom it waited for in vain") {
+  const UniqueFd deaf(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  SocketAddress nobody = SocketAddress::of("127.0.0.1", 0);
+  REQUIRE(bind(deaf.get(), nobody.get(), nobody.size()) == 0);
+  nobody = SocketAddress::local_of(deaf.get());
+  Hosts alone;
+  LinkService& service = alone.add("127.0.0.1");
+  service.start_epoch(1, {0, 1});
+  std::string calling;
+  bool waiting = true;
+  service.request({4, 1, 0, "h9", nobody, Deadline::in(milliseconds(100))},
+                  [&](UniqueFd, const std::string&) { waiting = false; });
+  service.request({3, 0, 9, "h9", nobody, Deadline::in(milliseconds(300))},
+                  [&](UniqueFd, const std::string& why) { calling = why; });
+  alone.run_until([&] { return !calling.empty(); });
+  CHECK(calling ==
+        "link 3 of epoch 1 from rank 0 to rank 9: cannot connect to the agent on h9 at " +
+            nobody.text() + " in time: Connection refused");
+  CHECK(waiting);  // the other rank may take as long as it likes before it asks
+  // An address that takes connections and says nothing.
+  const std::vector<Listener> silent = listen_on(std::vector<std::string>{"127.0.0.1"});
+  std::string unanswered;
+  service.request({5, 0, 9, "h9", silent[0].address, Deadline::in(milliseconds(300))},
+                  [&](UniqueFd, const std::string& why) { unanswered = why; });
+  alone.run_until([&] { return !unanswered.empty(); });
+  CHECK(unanswered.ends_with(silent[0].address.text() + " in time: no answer"));
+}
+
+TEST_CASE("link service: strangers are counted and cut off, and links come about meanwhile") {
+  Hosts hosts;
+  hosts.add("127.0.0.1").start_epoch(1, {0});
+  LinkService& second = hosts.add("127.0.0.1", "a secret", {.patience = milliseconds(200)});
+  second.start_epoch(1, {1});
+  std::vector<UniqueFd> strangers;
+  for (int i = 0; i < 12; ++i) {
+    strangers.push_back(stranger_at(hosts.address_of(1)));
+    if (i % 3 == 1) shutdown(strangers.back().get(), SHUT_WR);
+    if (i % 3 == 2) send(strangers.back().get(), "GET / HTTP/1.1\r\n", 16, MSG_NOSIGNAL);
+  }
+  Outcome& caller = hosts.request(0, 1, 7, 0, 1);
+  Outcome& answerer = hosts.request(1, 0, 7, 1, 0);
+  hosts.run_until([&] {
+    return caller.there && answerer.there &&
+           std::all_of(strangers.begin(), strangers.end(), is_closed);
+  });
+  CHECK(connected(caller, answerer));
+  CHECK(second.refused() >= 12);
+  const std::vector<std::string> lines = second.take_refusals();
+  CHECK(lines.size() <= 6);
+  CHECK(std::count(lines.begin(), lines.end(),
+                   "refused 127.0.0.1: it did not prove in time who it is") == 1);
+  CHECK(second.take_refusals().empty());
+}
+
+TEST_CASE("link service: a new epoch forgets what the old one asked for, and what came for it") {
+  Two hosts;
+  Outcome& first = hosts.request(0, 1, 7, 0, 1);
+  hosts.run_until([&] { return first.there; });  // it waits at the other host
+  Outcome& never = hosts.request(1, 0, 8, 1, 0);
+  REQUIRE(first.link);
+  hosts.service(1).start_epoch(2, {1});
+  hosts.run_until([&] { return is_closed(first.link); });
+  CHECK_FALSE(never.there);
+  hosts.service(0).start_epoch(2, {0});
+  Outcome& caller = hosts.request(0, 1, 7, 0, 1);
+  Outcome& answerer = hosts.request(1, 0, 7, 1, 0);
+  hosts.run_until([&] { return caller.there && answerer.there; });
+  CHECK(connected(caller, answerer));
+  CHECK_FALSE(never.there);
+}
+
+TEST_CASE("link service: without a descriptor left it waits for one") {
+  Two hosts;
+  Outcome& caller = hosts.request(0, 1, 7, 0, 1, seconds(50));
+  Outcome& answerer = hosts.request(1, 0, 7, 1, 0, seconds(50));
+  {
+    const FewDescriptors few(1);  // for the caller's end, not for the answerer's
+    for (int i = 0; i < 10; ++i) hosts.turn(Clock::now() + milliseconds(20));
+    CHECK_FALSE(answerer.there);
+  }
+  hosts.run_until([&] { return caller.there && answerer.there; });
+  CHECK(connected(caller, answerer));
+}
+
+}  // namespace hvd

@@ -1,0 +1,112 @@
+// What -x and environment files set, and how bad ones are refused.
+#include "cli/environment_settings.h"
+
+#include <fstream>
+
+#include "cli/agent/worker_environment.h"
+#include "runtime/base/error.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace hvd;
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+// "A=1|B=" of a file.
+std::string read(std::string_view text) {
+  std::string out;
+  for (const EnvironmentSetting& one : parse_environment_file(text, "f"))
+    out += (out.empty() ? "" : "|") + one.name + "=" + one.value.value();
+  return out;
+}
+
+std::string refusal(std::string_view text) {
+  try {
+    return "none, but " + read(text);
+  } catch (const Error& error) {
+    return error.code() == ErrorCode::kInvalidArgument ? error.what() : "wrong code";
+  }
+}
+
+}  // namespace
+
+TEST_CASE("environment file: a value is what stands there, without the blanks around it") {
+  CHECK(read("A=1\nB=x y \n\n  C = z=\t\r\nD=\n") == "A=1|B=x y|C=z=|D=");
+  CHECK(read("\xef\xbb\xbf"
+             "A=1") == "A=1");
+  CHECK(read("A=$HOME `x` \\n 'q'") == "A=$HOME `x` \\n 'q'");
+  CHECK(read("A=\xc3\xa9").size() == 4);
+  CHECK(read("").empty());
+}
+
+TEST_CASE("environment file: comments and export") {
+  CHECK(read("# A=1\n  #\nexport B=2 # two\nC=a#b\nD=#fff\nE= #\nexport\tF=1\nexportG=2") ==
+        "B=2|C=a#b|D=#fff|E=|F=1|exportG=2");
+}
+
+TEST_CASE("environment file: quotes") {
+  CHECK(read("A=' # \\n $x '  # b\nB=\"\\\"\\\\\\$\\`\\n\\t\\x\"\nC=\"\"\nD='it\"s'") ==
+        "A= # \\n $x |B=\"\\$`\n\t\\x|C=|D=it\"s");
+  CHECK(refusal("A=1\nB='x") ==
+        "f:2: \"B\": its value has no closing '; a value ends with its line");
+  CHECK(refusal("B=\"x\\\"") ==
+        "f:1: \"B\": its value has no closing \"; a value ends with its line");
+  CHECK(refusal("B='x'y") == "f:1: \"B\": something follows the closing quote of its value");
+}
+
+TEST_CASE("environment file: a wrong line is named by its number, and no value is shown") {
+  constexpr const char* kLine = "f:3: a line is NAME=VALUE, a comment behind # or blank";
+  for (const char* line :
+       {"secret", "=secret", "A B=secret", "A*=secret", "a\x01=secret", "export"})
+    CHECK(refusal(std::string("A=1\n\n") + line) == kLine);
+  CHECK(refusal("RANK=secret") ==
+        "f:1: RANK has no effect: hvdrun gives each rank its own RANK; leave it out");
+  CHECK(refusal(std::string_view("A=sec\0ret", 9)) == "f:1: \"A\" holds a zero byte; remove it");
+  CHECK(refusal("A=" + std::string(131'070, 'x')) ==
+        "f:1: \"A\" is 131072 bytes long; a variable may have 131071");
+  CHECK(read("A=" + std::string(131'069, 'x')).size() == 131'071);
+}
+
+TEST_CASE("environment: wildcards stand for what is set here, but for what is each rank's own") {
+  const Words here = {"NCCL_DEBUG=INFO", "NCCL_X=", "RANK=1", "LOCAL_RANK=0", "HOME=/root", "A=1"};
+  Words warnings;
+  const std::vector<EnvironmentSetting> given = {
+      {"NCCL_*", {}, {}}, {"B", "1", {}}, {"?", {}, {}}, {"*RANK", {}, {}}, {"OMPI_*", {}, {}}};
+  CHECK(expand_wildcards(given, here, warnings) ==
+        std::vector<EnvironmentSetting>{
+            {"NCCL_DEBUG", {}, {}}, {"NCCL_X", {}, {}}, {"B", "1", {}}, {"A", {}, {}}});
+  CHECK(warnings == Words{"-x '*RANK' passes nothing on: no variable of such a name is set here",
+                          "-x 'OMPI_*' passes nothing on: no variable of such a name is set here"});
+}
+
+TEST_CASE("environment: -x wins over files, the later file over the earlier, some ranks over all") {
+  const TemporaryDirectory folder;
+  const std::string one = folder.path().string() + "/one.env",
+                    two = folder.path().string() + "/two.env";
+  std::ofstream(one) << "A=file\nB=file\nC=file\n";
+  std::ofstream(two) << "B=later\n";
+  CommandLine line;
+  line.environment_files = {one, two};
+  line.spec.environment = {{"A", "given", {}}, {"C", "third", {2}}};
+  find_environment(line, {});
+  const Words all = with_settings(Words{"A=here", "D=here"}, line.spec.environment);
+  const auto of = [&](int rank, std::string_view name) {
+    return value_in(with_entries(all, entries_of_rank(line.spec.environment, rank)), name, "none");
+  };
+  CHECK(of(2, "A") + of(2, "B") + of(2, "C") + of(2, "D") == "givenlaterthirdhere");
+  CHECK(of(1, "C") == "file");
+
+  line.environment_files = {folder.path().string() + "/none"};
+  CHECK_THROWS_WITH(find_environment(line, {}),
+                    "the environment file \"" + folder.path().string() +
+                        "/none\" cannot be read: No such file or directory; check the path behind "
+                        "--env-file");
+  std::ofstream(one) << std::string((1 << 20) + 1, '\n');
+  line.environment_files = {one};
+  CHECK_THROWS_WITH(find_environment(line, {}),
+                    one +
+                        " is longer than the 1 MiB of the longest environment file; name another "
+                        "by --env-file");
+}

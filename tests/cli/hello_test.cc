@@ -1,0 +1,61 @@
+// An agent's first words: what comes back of them, and whose are refused.
+#include "cli/hello.h"
+
+#include "runtime/base/error.h"
+#include "tests/support/catch.h"
+
+namespace hvd {
+namespace {
+
+Hello some_hello() {
+  Hello hello{"0.1.0", "3f2a", "a request"};
+  hello.hvdrun_address = "10.0.0.1";
+  hello.own_address = "fd00::2";
+  hello.identity = {
+      .boot = "a boot", .network = 1, .mounts = 2, .processes = 1ull << 40, .user = 1000};
+  hello.interfaces = {{"eth0", "10.0.0.2"}, {"eth0", "fd00::2"}};
+  return hello;
+}
+
+// What is said of these bytes by an hvdrun 0.1.0 of build 3f2a; "" when they are taken.
+std::string objection(const std::string& bytes) {
+  try {
+    read_hello(bytes, {"0.1.0", "3f2a", ""});
+    return "";
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kUnavailable);
+    return error.what();
+  }
+}
+
+}  // namespace
+
+TEST_CASE("hello: comes back as it was said") {
+  const Hello hello = some_hello();
+  REQUIRE(read_hello(hello_bytes(hello), {"0.1.0", "3f2a", ""}) == hello);
+}
+
+TEST_CASE("hello: another version and another build are refused, with both named") {
+  Hello other = some_hello();
+  other.version = "0.2.0";
+  CHECK(objection(hello_bytes(other)) ==
+        "its agent is of hvdrun \"0.2.0\", build \"3f2a\", and this is hvdrun \"0.1.0\", build "
+        "\"3f2a\": remove ~/.cache/hvdrun there, it is filled anew");
+  other = some_hello();
+  other.build = "beef\n";
+  CHECK(objection(hello_bytes(other)).find("build \"beef\\x0a\", and this is") !=
+        std::string::npos);
+}
+
+TEST_CASE("hello: whatever else comes is refused") {
+  const std::string whole = hello_bytes(some_hello());
+  for (size_t bytes = 0; bytes < whole.size(); ++bytes) {
+    // Protobuf takes a text that ends between two fields; then what is missing is not believed.
+    const std::string why = objection(whole.substr(0, bytes));
+    if (why.empty()) CHECK(bytes > whole.find("3f2a"));
+  }
+  CHECK(objection("Last login: Sunday\n") == "its agent's first words are none of an hvdrun's");
+  CHECK(objection("") == "its agent's first words are none of an hvdrun's");
+}
+
+}  // namespace hvd

@@ -1,0 +1,330 @@
+// Starting agents through a stand-in for ssh: places, retries, deadlines, and nobody left behind.
+#include "cli/ssh/ssh_carrier.h"
+
+#include <poll.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+
+#include "cli/agent/descendants.h"
+#include "cli/pipe.h"
+#include "cli/signals.h"
+#include "cli/ssh/remote_script.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_directory.h"
+
+namespace hvd {
+namespace {
+
+using namespace std::chrono_literals;
+
+void write_file(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+}
+
+// A folder with an `ssh` that runs what the file named after the host says, in that folder.
+class Hosts {
+ public:
+  Hosts() {
+    signal(SIGPIPE, SIG_IGN);
+    write_file(folder_.path() / "ssh", "#!/bin/sh\ncd " + folder_.path().string() +
+                                           "\nwhile [ $# -gt 2 ]; do shift; done\n. ./$1\n");
+    std::string hello(kFrameMagic);
+    append_header(hello, {2, FrameKind::kHello, Stream::kStdout, 0, 0});
+    write_file(folder_.path() / "hello", hello + "hi");
+    write_file(folder_.path() / "agent", "the agent");
+  }
+  ~Hosts() { CHECK(reap_all({})); }  // no child is left, ended or not
+
+  void set(const std::string& host, const std::string& script) {
+    write_file(folder_.path() / host, script);
+  }
+  std::filesystem::path operator/(const char* name) const { return folder_.path() / name; }
+
+ private:
+  TemporaryDirectory folder_;
+};
+
+SshOptions reached_by(const std::string& program) {
+  SshOptions options;
+  options.program = program;
+  return options;
+}
+
+class Run {
+ public:
+  explicit Run(const Hosts& hosts, int at_once = 64, const char* program = "ssh")
+      : file_(hosts / "agent"),
+        children_({SIGCHLD}, 0),
+        carrier_(
+            loop_, file_,
+            {.ssh = reached_by(hosts / program),
+             .environment = environ,
+             .path = "",
+             .at_once = at_once},
+            {.started =
+                 [this](int host, AgentChannels channels, const std::string& hello) {
+                   REQUIRE(hello == "hi");
+                   started.emplace(host, std::move(channels));
+                 },
+             .failed = [this](int host, const std::string& reason) { failed[host] = reason; }}) {
+    loop_.watch(children_.fd(), EPOLLIN, [this](uint32_t) {
+      children_.take();
+      reap_all([this](pid_t pid, int status) { carrier_.child_ended(pid, status); });
+    });
+  }
+  ~Run() {
+    for (auto& [host, channels] : started) {
+      channels.lease.reset();
+      waitpid(channels.pid, nullptr, 0);
+    }
+  }
+
+  void start(int host, const std::string& name, std::chrono::milliseconds limit = 20s,
+             std::chrono::milliseconds there = 0s) {
+    carrier_.start(host, {name, "", 1}, Deadline::in(limit), Deadline::in(there));
+  }
+  void until(size_t done) {
+    const Deadline deadline = Deadline::in(30s);
+    while (started.size() + failed.size() < done) {
+      REQUIRE_FALSE(deadline.passed());
+      carrier_.turn(Clock::now());
+      if (started.size() + failed.size() >= done) break;
+      const auto next = carrier_.next_deadline();
+      loop_.turn(std::min(next.value_or(deadline.when()), deadline.when()));
+    }
+  }
+  SshCarrier& carrier() { return carrier_; }
+
+  std::map<int, AgentChannels> started;
+  std::map<int, std::string> failed;
+
+ private:
+  Loop loop_;
+  AgentFile file_;
+  SignalReader children_;
+  SshCarrier carrier_;
+};
+
+constexpr const char* kAgent = "cat hello; exec cat >/dev/null";
+
+}  // namespace
+
+TEST_CASE("ssh_carrier: an agent that speaks is handed over with its pipes") {
+  Hosts hosts;
+  hosts.set("a", "echo noise; cat hello; exec cat");
+  Run run(hosts);
+  run.start(7, "a");
+  REQUIRE(run.carrier().progress(7)->queued);
+  run.until(1);
+  REQUIRE(run.failed.empty());
+  REQUIRE_FALSE(run.carrier().progress(7));
+  const AgentChannels& channels = run.started.at(7);
+  REQUIRE(write(channels.lease.get(), "ping\n", 5) == 5);
+  const std::string wanted = std::string(kFrameMagic) + "ping\n";
+  std::string answer;
+  for (const Deadline deadline = Deadline::in(20s); answer.size() < wanted.size();) {
+    pollfd readable{channels.output.get(), POLLIN, 0};
+    REQUIRE(poll(&readable, 1, deadline.poll_timeout_ms()) == 1);
+    char bytes[64];
+    const ssize_t n = read(channels.output.get(), bytes, sizeof bytes);
+    if (n > 0) answer.append(bytes, size_t(n));
+  }
+  REQUIRE(answer == wanted);
+}
+
+TEST_CASE("ssh_carrier: never more at once than there are places, and every host gets its turn") {
+  Hosts hosts;
+  std::filesystem::create_directory(hosts / "now");
+  hosts.set("a",
+            "mkdir now/$$; [ $(ls now | wc -l) -le 3 ] || touch too_many\n"
+            "head -c 1 /dev/urandom >/dev/null; rmdir now/$$; " +
+                std::string(kAgent));
+  Run run(hosts, 3);
+  for (int host = 0; host < 12; ++host) run.start(host, "a");
+  run.until(12);
+  REQUIRE(run.started.size() == 12);
+  REQUIRE_FALSE(std::filesystem::exists(hosts / "too_many"));
+}
+
+TEST_CASE("ssh_carrier: what a busy host drops is tried again, a refusal is not") {
+  Hosts hosts;
+  hosts.set("busy",
+            "echo x >>tries; [ $(wc -l <tries) -gt 2 ] || {\n"
+            "echo 'kex_exchange_identification: Connection closed by remote host' >&2\n"
+            "exit 255; }\n" +
+                std::string(kAgent));
+  hosts.set("refused",
+            "echo x >>refusals\n"
+            "echo 'ssh: connect to host refused port 22: Connection refused' >&2\n"
+            "exit 255");
+  hosts.set("always", "echo 'Connection reset by 10.0.0.1 port 22' >&2; exit 255");
+  Run run(hosts);
+  run.start(0, "busy");
+  run.start(1, "refused");
+  run.start(2, "always", 1200ms);
+  run.until(3);
+  REQUIRE(run.started.contains(0));
+  REQUIRE(std::filesystem::file_size(hosts / "refusals") == 2);
+  REQUIRE(run.failed.at(1).starts_with("nothing listens on its ssh port"));
+  REQUIRE_THAT(run.failed.at(2),
+               Catch::Matchers::Contains("times in 1.2 s: the connection was reset"));
+}
+
+TEST_CASE("ssh_carrier: a host that is waited for is tried again until it is there, or no longer") {
+  Hosts hosts;
+  const std::string refused = "echo 'ssh: connect to host x port 22: Connection refused' >&2\n";
+  hosts.set("late", "echo x >>tries; [ $(wc -l <tries) -gt 2 ] || { " + refused + "exit 255; }\n" +
+                        std::string(kAgent));
+  hosts.set("never", "echo x >>never_tries; " + refused + "exit 255");
+  hosts.set("denied", "echo 'a@b: Permission denied (publickey).' >&2; exit 255");
+  Run run(hosts);
+  run.start(0, "late", 20s, 15s);
+  run.start(1, "never", 20s, 2s);  // time for a second attempt, however slow the machine
+  run.start(2, "denied", 20s, 15s);
+  run.until(3);
+  REQUIRE(run.started.contains(0));
+  const std::string tries =
+      std::to_string(std::filesystem::file_size(hosts / "never_tries") / 2) + " times";
+  REQUIRE_THAT(run.failed.at(1), Catch::Matchers::Contains("it was not there in ") &&
+                                     Catch::Matchers::Contains(
+                                         ", tried " + tries + ": nothing listens on its ssh port"));
+  REQUIRE(run.failed.at(2).starts_with("it accepts none of your keys"));
+}
+
+TEST_CASE("ssh_carrier: hosts that are not there keep no place from others") {
+  Hosts hosts;
+  hosts.set("away", "echo 'ssh: connect to host x port 22: No route to host' >&2; exit 255");
+  hosts.set("ok", kAgent);
+  Run run(hosts, 1);
+  for (int host = 0; host < 4; ++host) run.start(host, "away", 20s, 15s);
+  run.start(4, "ok", 20s, 15s);
+  run.until(1);
+  REQUIRE(run.started.contains(4));
+  REQUIRE(run.carrier().progress(0)->reason.starts_with("there is no way to it"));
+}
+
+TEST_CASE("ssh_carrier: a new host key is taken by a second attempt, unless that is forbidden") {
+  Hosts hosts;
+  const std::string failed = "echo 'Host key verification failed.' >&2; exit 255; }\n";
+  // As ssh does: by its words alone it cannot be told what it was given.
+  write_file(hosts / "picky",
+             "#!/bin/sh\ncd " + (hosts / ".").string() +
+                 "\ncase \"$*\" in *StrictHostKeyChecking=accept-new*) new=yes;; *) new=;; esac\n"
+                 "while [ $# -gt 2 ]; do shift; done\n. ./$1\n");
+  hosts.set("new", "echo x >>news; [ $new ] || { " + failed + kAgent);
+  hosts.set("strict",
+            "[ $new ] || { echo 'No ED25519 host key is known for strict and you have requested "
+            "strict checking.' >&2; " +
+                failed + kAgent);
+  hosts.set("gate", "echo x >>gates; { " + failed);
+  hosts.set("lax", "echo '@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @' >&2\n" +
+                       std::string(kAgent));
+  Run run(hosts, 64, "picky");
+  run.start(0, "new");
+  run.start(1, "strict");
+  run.start(2, "gate");
+  run.start(3, "lax");
+  run.until(4);
+  REQUIRE(run.started.contains(0));
+  REQUIRE(std::filesystem::file_size(hosts / "news") == 4);
+  REQUIRE_THAT(run.failed.at(1), Catch::Matchers::Contains("told to take no new one"));
+  REQUIRE_THAT(run.failed.at(2), Catch::Matchers::Contains("or a jump host's is not"));
+  REQUIRE(std::filesystem::file_size(hosts / "gates") == 4);
+  REQUIRE(run.failed.at(3).starts_with("its host key is not the one that it had before"));
+}
+
+TEST_CASE("ssh_carrier: a host's time is over where it stands, and says where that was") {
+  Hosts hosts;
+  const std::string mark(kRemoteMark);
+  hosts.set("silent", "exec sleep 1000");
+  hosts.set("copying", "echo '" + mark + "need'; exec sleep 1000");
+  hosts.set("starting", "echo '" + mark + "found'; echo hm >&2; exec sleep 1000");
+  hosts.set("half", "head -c 30 hello; exec sleep 1000");
+  Run run(hosts);
+  run.start(0, "silent", 300ms);
+  run.start(1, "copying", 300ms);
+  run.start(2, "starting", 300ms);
+  run.start(3, "half", 300ms);
+  run.until(4);
+  REQUIRE(run.failed.at(0).starts_with("there was no answer for 0.3 s"));
+  REQUIRE(
+      run.failed.at(0).ends_with("; try by hand: " + (hosts / "ssh").string() + " silent true"));
+  REQUIRE(run.failed.at(1).starts_with("the agent was still being copied to it after 0.3 s"));
+  REQUIRE(run.failed.at(2).starts_with("the agent has not spoken for 0.3 s"));
+  REQUIRE(run.failed.at(2).ends_with("ssh's last words were \"hm\""));
+  REQUIRE(run.failed.at(3).starts_with("the agent has not spoken for 0.3 s"));
+}
+
+TEST_CASE("ssh_carrier: who waits for a place until the time is over is told that") {
+  Hosts hosts;
+  hosts.set("silent", "exec sleep 1000");
+  Run run(hosts, 1);
+  run.start(0, "silent", 600ms);
+  run.start(1, "silent", 300ms);
+  run.until(2);
+  REQUIRE(run.failed.at(1) == "it was not its turn in 0.3 s: 1 others were still being started");
+}
+
+TEST_CASE("ssh_carrier: whatever a host sends, it starts or fails with a reason") {
+  Hosts hosts;
+  const std::string mark(kRemoteMark);
+  hosts.set("early", "exit 0");
+  hosts.set("killed", "kill -9 $$");
+  hosts.set("closes", "exec >&- 2>&-; exec sleep 0.1");
+  hosts.set("last", "cat hello; exit 3");
+  hosts.set("garbage", "head -c 300000 /dev/urandom; head -c 300000 /dev/urandom >&2; exit 5");
+  hosts.set("nonsense", "echo '" + mark + "sing'; exec sleep 1000");
+  hosts.set("greedy",
+            "while :; do echo '" + mark + "need'; read header; head -c 9 >/dev/null; done");
+  hosts.set("nowhere",
+            "echo 'cp: No space left on device' >&2; echo '" + mark + "nowhere'; exit 1");
+  Run run(hosts);
+  const std::map<std::string, std::string> wanted = {
+      {"early", "its login shell ended without running"},
+      {"killed", " was ended by signal 9"},
+      {"closes", "its login shell ended"},
+      {"garbage", "its login shell ended with exit code 5"},
+      {"nonsense", "it sent \"sing\" when that makes no sense"},
+      {"greedy", "it sent \"need\" when that makes no sense"},
+      {"nowhere", "(No space left on device)"},
+  };
+  int host = 0;
+  for (const auto& [name, words] : wanted) run.start(host++, name);
+  run.start(host, "last");
+  run.until(wanted.size() + 1);
+  host = 0;
+  for (const auto& [name, words] : wanted) {
+    CAPTURE(name);
+    REQUIRE_THAT(run.failed[host++], Catch::Matchers::Contains(words));
+  }
+  REQUIRE((run.started.contains(host) || run.failed.at(host).starts_with("the agent ended right")));
+}
+
+TEST_CASE("ssh_carrier: a program that is not there is named, with what to do") {
+  Hosts hosts;
+  Run run(hosts, 64, "no-ssh");
+  run.start(0, "a");
+  run.until(1);
+  REQUIRE_THAT(run.failed.at(0), Catch::Matchers::Contains("no-ssh: No such file or directory; "
+                                                           "install it, or name one"));
+}
+
+// The judge is Hosts: it is not alone as long as a child is left, and sleeps here outlive any test.
+TEST_CASE("ssh_carrier: whoever has not started is ended with it") {
+  Hosts hosts;
+  hosts.set("silent", "exec sleep 1000");
+  hosts.set("ok", kAgent);
+  Run run(hosts);
+  for (int host = 0; host < 5; ++host) run.start(host, "silent");
+  run.start(5, "ok");
+  run.until(1);
+  REQUIRE(run.started.contains(5));
+}
+
+}  // namespace hvd

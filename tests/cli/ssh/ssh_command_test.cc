@@ -1,0 +1,73 @@
+// The command line of ssh, word by word.
+#include "cli/ssh/ssh_command.h"
+
+#include <algorithm>
+
+#include "tests/support/catch.h"
+
+namespace hvd {
+namespace {
+
+bool has(const std::vector<std::string>& words, std::initializer_list<std::string> wanted) {
+  return std::ranges::search(words, wanted).begin() != words.end();
+}
+
+}  // namespace
+
+TEST_CASE("ssh_command: a host's name and the script come last, behind the end of all options") {
+  const auto words = ssh_command({}, {"gpu7", "", 4}, {}, "exec /bin/sh -c 'x'");
+  REQUIRE(words.front() == "ssh");
+  REQUIRE(words.size() > 3);
+  REQUIRE(std::vector<std::string>(words.end() - 3, words.end()) ==
+          std::vector<std::string>{"--", "gpu7", "exec /bin/sh -c 'x'"});
+  for (const char* option : {"BatchMode=yes", "ClearAllForwardings=yes", "ControlMaster=no",
+                             "ControlPath=none", "PermitLocalCommand=no", "RemoteCommand=none"})
+    REQUIRE(has(words, {"-o", option}));
+  REQUIRE(has(words, {"-T"}));
+  REQUIRE_FALSE(has(words, {"-l"}));
+  REQUIRE_FALSE(has(words, {"-p"}));
+  REQUIRE_FALSE(has(words, {"-i"}));
+}
+
+TEST_CASE("ssh_command: what the user chose is there, and his own words win over ours") {
+  SshOptions options;
+  options.program = "/opt/ssh";
+  options.port = 2222;
+  options.identity_file = "a key";
+  options.arguments = {"-oServerAliveInterval=3", "-J", "gate"};
+  const auto words = ssh_command(options, {"fd77::1", "ann", 1}, {}, "x");
+  REQUIRE(words.front() == "/opt/ssh");
+  REQUIRE(has(words, {"-p", "2222"}));
+  REQUIRE(has(words, {"-i", "a key"}));
+  REQUIRE(has(words, {"-l", "ann"}));
+  REQUIRE(has(words, {"-oServerAliveInterval=3", "-J", "gate"}));
+  const auto at = [&](const std::string& word) { return std::ranges::find(words, word); };
+  REQUIRE(at("-oServerAliveInterval=3") < at("ServerAliveInterval=15"));
+  REQUIRE(*(words.end() - 2) == "fd77::1");
+}
+
+TEST_CASE("ssh_command: a new key is taken, and a time to connect set, by attempts that say so") {
+  const auto all = [](const SshAttempt& attempt) {
+    std::string text;
+    for (const std::string& word : ssh_command({}, {"gpu7", "", 4}, attempt, "x"))
+      text += word + " ";
+    return text;
+  };
+  for (const char* option : {"StrictHostKeyChecking", "ConnectTimeout"})
+    REQUIRE(all({}).find(option) == std::string::npos);
+  REQUIRE(all({.accept_new_key = true}).find(" -o StrictHostKeyChecking=accept-new ") !=
+          std::string::npos);
+  REQUIRE(all({.connect_s = 7}).find(" -o ConnectTimeout=7 ") != std::string::npos);
+}
+
+TEST_CASE("ssh_command: what a user types to see for himself") {
+  REQUIRE(ssh_by_hand({}, {"gpu7", "", 1}) == "ssh gpu7 true");
+  SshOptions options;
+  options.port = 2222;
+  options.identity_file = "a key";
+  options.arguments = {"-oUser=x"};
+  REQUIRE(ssh_by_hand(options, {"gpu7", "ann", 1}) ==
+          "ssh -oUser=x -p 2222 -i 'a key' ann@gpu7 true");
+}
+
+}  // namespace hvd

@@ -1,0 +1,131 @@
+// ssh's own words and ends, as OpenSSH 9.2 has them, and the sentence for each.
+#include "cli/ssh/ssh_words.h"
+
+#include "tests/support/catch.h"
+
+namespace hvd {
+namespace {
+
+constexpr int exited(int code) { return code << 8; }
+
+struct Row {
+  const char* words;
+  const char* printed;
+  int code;
+  const char* begin;  // of the reason
+  const char* end;
+  Retry retry;
+};
+
+constexpr Row kRows[] = {
+    {"ssh: Could not resolve hostname nohost: Name or service not known\r\n", "", 255,
+     "its name is not known here",
+     "\"ssh: Could not resolve hostname nohost: Name or service not known\"", Retry::kWhenThere},
+    {"ssh: connect to host h1 port 2: Connection refused\n", "", 255,
+     "nothing listens on its ssh port", "Connection refused\"", Retry::kWhenThere},
+    {"ssh: connect to host 192.0.2.1 port 22: Network is unreachable\n", "", 255,
+     "there is no way to it", "unreachable\"", Retry::kWhenThere},
+    {"ssh: connect to host 10.77.0.77 port 22: No route to host\n", "", 255,
+     "there is no way to it", "No route to host\"", Retry::kWhenThere},
+    {"ssh: connect to host h1 port 22: Connection timed out\n", "", 255, "it does not answer",
+     "timed out\"", Retry::kWhenThere},
+    {"Connection timed out during banner exchange\nConnection to 10.77.0.1 port 98 timed out\n", "",
+     255, "it does not answer", "timed out\"", Retry::kWhenThere},
+    {"stranger@h1: Permission denied (publickey).\n", "", 255, "it accepts none of your keys",
+     "(publickey).\"", Retry::kNever},
+    {"Warning: Identity file /nope not accessible: No such file or directory.\n"
+     "stranger@h1: Permission denied (publickey).\n",
+     "", 255, "ssh cannot read the private key", "(publickey).\"", Retry::kNever},
+    {"secret@h1: Permission denied (publickey,password).\n", "", 255, "it asks for a password",
+     "(publickey,password).\"", Retry::kNever},
+    {"@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@\n"
+     "@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\n"
+     "IT IS POSSIBLE THAT SOMEONE IS DOING SOMETHING NASTY!\n"
+     "Host key for h1 has changed and you have requested strict checking.\n"
+     "Host key verification failed.\n",
+     "", 255, "its host key is not the one that it had before", "verification failed.\"",
+     Retry::kNever},
+    {"No ED25519 host key is known for h1 and you have requested strict checking.\n"
+     "Host key verification failed.\n",
+     "", 255, "its host key is not in known_hosts", "verification failed.\"", Retry::kNever},
+    {"kex_exchange_identification: Connection closed by remote host\n"
+     "Connection closed by fd77::2 port 22\n",
+     "", 255, "its sshd closed the connection before the login", "port 22\"", Retry::kSoon},
+    {"kex_exchange_identification: read: Connection reset by peer\nConnection reset by 10.77.0.1 "
+     "port 22\n",
+     "", 255, "its sshd closed the connection before the login", "port 22\"", Retry::kSoon},
+    {"client_loop: send disconnect: Broken pipe\n", "", 255, "the connection broke",
+     "Broken pipe\"", Retry::kSoon},
+    {"Timeout, server h1 not responding.\n", "", 255, "it stopped answering", "responding.\"",
+     Retry::kNever},
+    {"command-line: line 0: Bad configuration option: nosuch\n", "", 255,
+     "ssh does not understand its configuration", "nosuch\"", Retry::kNever},
+    {"Unable to negotiate with fd77::1 port 22: no matching key exchange method found. Their "
+     "offer: a\n",
+     "", 255, "its sshd and this ssh have no method in common", "Their offer: a\"", Retry::kNever},
+    {"ssh: connect to host h1 port 2: Connection refused\nkex_exchange_identification: Connection "
+     "closed by remote host\nConnection closed by UNKNOWN port 65535\n",
+     "", 255, "nothing listens on its ssh port", "65535\"", Retry::kWhenThere},
+    {"channel 0: open failed: connect failed: Name or service not known\nstdio forwarding failed\n"
+     "kex_exchange_identification: Connection closed by remote host\n",
+     "", 255, "its jump host cannot connect to it", "remote host\"", Retry::kWhenThere},
+    {"", "This account is currently not available.\n", 1, "the user there may not run commands",
+     "not available.\"", Retry::kNever},
+    {"bash: line 1: /bin/sh: No such file or directory\n", "", 127, "it has no /bin/sh",
+     "directory\"", Retry::kNever},
+    {"/bin/sh: 1: exec: /tmp/x: Exec format error\n", "", 126,
+     "the agent is for another kind of processor", "error\"", Retry::kNever},
+    {"", "", 255, "ssh failed; it said nothing", "nothing", Retry::kNever},
+    {"Warning: Permanently added 'h1' (ED25519) to the list of known hosts.\r\n", "bye\n", 3,
+     "its login shell ended with exit code 3", "the last words were \"bye\"", Retry::kNever},
+    {"Killed\n** WARNING: connection is not using a post-quantum key exchange algorithm.\n"
+     "** This session may be vulnerable to \"store now, decrypt later\" attacks.\n",
+     "", 255, "ssh failed", "\"Killed\"", Retry::kNever},
+    {"Warning: Permanently added 'h1' (ED25519) to the list of known hosts.\n", "", 3,
+     "its login shell ended with exit code 3", "it said nothing", Retry::kNever},
+    {"", "hello\n\n", 0, "its login shell ended without running what it was given", "\"hello\"",
+     Retry::kNever},
+};
+
+}  // namespace
+
+TEST_CASE("ssh_words: each end has a sentence that says what to do, and whether to try again") {
+  for (const Row& row : kRows) {
+    const SshFailure failure = explain_ssh(row.words, row.printed, exited(row.code), "ssh");
+    CAPTURE(row.words, failure.reason);
+    REQUIRE(failure.reason.starts_with(row.begin));
+    REQUIRE(failure.reason.ends_with(row.end));
+    REQUIRE(failure.retry == row.retry);
+    REQUIRE(failure.reason.find('\n') == std::string::npos);
+  }
+  REQUIRE(explain_ssh("", "", 9, "/opt/ssh").reason ==
+          "/opt/ssh was ended by signal 9; it said nothing");
+}
+
+TEST_CASE("ssh_words: a hostile host's words come out printable and short") {
+  REQUIRE(last_words("a\n\x1b]0;x\x07\n \r\n\n") == "\"\\x1b]0;x\\x07\"");
+  REQUIRE(last_words("\n\n").empty());
+  REQUIRE(last_words("").empty());
+  REQUIRE(last_words(std::string(100'000, 'x')).size() < 300);
+  REQUIRE(reasons_in("mkdir: cannot create directory '/x': Read-only file system\n"
+                     "sh: 1: cannot create /y: Permission denied\n"
+                     "sh: 1: cannot create /z: Permission denied\n") ==
+          "Read-only file system, Permission denied");
+  REQUIRE(reasons_in("all well").empty());
+}
+
+TEST_CASE("ssh_words: a key that was never seen is told from one that is refused or changed") {
+  constexpr const char* kFailed = "Host key verification failed.\r\n";
+  const std::string strict =
+      "No ED25519 host key is known for h1 and you have requested strict checking.\r\n";
+  const std::string changed = "@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\r\n";
+  const std::string revoked = "@       WARNING: REVOKED HOST KEY DETECTED!               @\r\n";
+  REQUIRE(is_new_host_key(kFailed));
+  for (const std::string& other : {strict, changed, revoked})
+    REQUIRE_FALSE(is_new_host_key(other + kFailed));
+  REQUIRE_FALSE(is_new_host_key("h1: Permission denied (publickey)."));
+  REQUIRE(is_changed_host_key(changed));
+  REQUIRE_FALSE(is_changed_host_key(strict + kFailed));
+}
+
+}  // namespace hvd

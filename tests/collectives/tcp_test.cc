@@ -1,0 +1,416 @@
+// The communicators between hosts: what ranks that differ are told, and what ends a link.
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "collectives/tcp/cube.h"
+#include "collectives/tcp/frame.h"
+#include "hvd/error.h"
+#include "tests/support/catch.h"
+#include "tests/support/ranks.h"
+
+using namespace hvd;
+
+namespace {
+
+std::vector<int> hosts_of_one(int ranks) { return std::vector<int>(static_cast<size_t>(ranks), 1); }
+
+// Ranks of each host, and what they have between them.
+struct Setting {
+  std::string name;
+  std::vector<int> hosts;
+  CommunicatorFactory factory;
+  bool flat = false;
+
+  int ranks() const { return std::accumulate(hosts.begin(), hosts.end(), 0); }
+};
+
+std::vector<Setting> settings() {
+  std::vector<Setting> all;
+  for (int ranks : {2, 3, 4, 5, 6, 8})
+    all.push_back({"tcp", hosts_of_one(ranks), tcp_factory(), true});
+  for (const std::vector<int>& hosts : {std::vector{2, 2}, {3}, {1, 3}, {2, 1, 2}, {2, 2, 2, 2}})
+    all.push_back({"hierarchical", hosts, hierarchical_factory(hosts)});
+  for (Setting& setting : all) {
+    setting.name += ", hosts of";
+    for (int ranks : setting.hosts) setting.name += " " + std::to_string(ranks);
+  }
+  return all;
+}
+
+void expect(bool condition, const std::string& what) {
+  if (!condition) throw std::runtime_error(what);
+}
+
+// A call of one kind and length, with memory to look at afterwards.
+struct Call {
+  Operation operation;
+  std::vector<float> data, before, gathered;
+  bool allocated = false;
+};
+
+struct Shape {
+  const char* text;  // as it is described
+  OperationKind kind;
+  size_t count;
+};
+// Every way through an exchange, and what flows after it.
+constexpr Shape kShapes[] = {
+    {"allreduce float32 [3] Sum", OperationKind::kAllreduce, 3},
+    {"allreduce float32 [32768] Sum", OperationKind::kAllreduce, 32'768},
+    {"allreduce float32 [600000] Sum", OperationKind::kAllreduce, 600'000},
+    {"broadcast float32 [7] from rank 0", OperationKind::kBroadcast, 7},
+    {"broadcast float32 [50000] from rank 0", OperationKind::kBroadcast, 50'000},
+    {"allgather float32 [20000]", OperationKind::kAllgather, 20'000},
+    {"barrier", OperationKind::kBarrier, 0},
+    {"arena_buffer of 8192 bytes", OperationKind::kSegment, 0},
+};
+
+std::unique_ptr<Call> make_call(Rank& rank, const Shape& shape) {
+  auto call = std::make_unique<Call>();
+  for (size_t i = 0; i < shape.count; ++i)
+    call->data.push_back(static_cast<float>(i % 97 + static_cast<size_t>(rank.rank)));
+  call->before = call->data;
+  Operation& operation = call->operation;
+  operation.kind = shape.kind;
+  operation.result = {call->data.data(), shape.count, DataType::kFloat32};
+  operation.input = {call->data.data(), shape.count, DataType::kFloat32};
+  operation.reduction = {.op = ReduceOp::kSum};
+  operation.segment = rank.next_segment;
+  operation.segment_bytes = 8192;
+  operation.populate_bytes = 4096;
+  if (shape.kind == OperationKind::kSegment) ++rank.next_segment;
+  operation.allocate = [made = call.get()](std::span<const uint64_t> counts) -> void* {
+    made->allocated = true;
+    uint64_t sum = 0;
+    for (uint64_t count : counts) sum += count;
+    made->gathered.resize(sum);
+    return made->gathered.data();
+  };
+  return call;
+}
+
+// An end of a link in the hands of the test, which plays rank 1 of 2.
+class PlayedRank {
+ public:
+  PlayedRank() : ranks_(hosts_of_one(2), nobody) {
+    peers_ = ranks_.world().peers(1);
+    peers_->request_links(0, std::vector{0});
+    ranks_.rank(0).communicator = tcp_factory()(ranks_.rank(0));
+    socket_ = std::move(peers_->take_links(0)->front());
+  }
+
+  Rank& rank() { return ranks_.rank(0); }
+  ControlBlock& block() { return ranks_.world().host(0).block(); }
+  std::string reason() { return block().rank(0).reason; }
+  void say(const void* bytes, size_t count) {
+    REQUIRE(send(socket_.get(), bytes, count, MSG_NOSIGNAL) == static_cast<ssize_t>(count));
+  }
+  void say(const FrameHeader& header) { say(&header, sizeof header); }
+  // What rank 0 sent first.
+  FrameHeader hear() {
+    FrameHeader header;
+    rank().advance_until(
+        [&] { return recv(socket_.get(), &header, sizeof header, MSG_DONTWAIT) == sizeof header; });
+    return header;
+  }
+  void hang_up(bool reset) {
+    const linger at_once{1, 0};
+    if (reset) setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    socket_.reset();
+  }
+  // Rank 0 starts this and goes on until the epoch is broken; its outcome and what was said.
+  Outcome break_in(Operation& operation) {
+    Rank& zero = rank();
+    zero.advance_until([&] { return block().trouble != 0; });
+    ranks_.world().host(1).block().rank(0).quiet = 1;
+    zero.leave_broken_epoch();
+    return operation.outcome;
+  }
+
+ private:
+  static std::unique_ptr<Communicator> nobody(Rank&) { return nullptr; }
+
+  RankThreads ranks_;
+  std::unique_ptr<Peers> peers_;
+  UniqueFd socket_;
+};
+
+}  // namespace
+
+TEST_CASE("between hosts: different calls are refused on every rank, both named, nothing touched") {
+  const Setting setting = GENERATE(from_range(settings()));
+  const int size = setting.ranks();
+  INFO(setting.name);
+  RankThreads ranks(setting.hosts, setting.factory);
+  for (const Shape& one : kShapes)
+    for (const Shape& other : kShapes) {
+      if (&one == &other) continue;
+      const int odd = static_cast<int>((&one - kShapes + 3 * (&other - kShapes)) % size);
+      INFO(size << " ranks, rank " << odd << " calls " << other.text << ", not " << one.text);
+      REQUIRE_NOTHROW(ranks.run([&](Rank& rank) {
+        const uint32_t segments = rank.next_segment;
+        const auto call = make_call(rank, rank.rank == odd ? other : one);
+        expect(rank.run(call->operation) == Outcome::kRefused, "not refused");
+        const std::string& error = call->operation.error;
+        expect(call->operation.disagreed, "agreed: " + error);
+        const int first = odd == 0 ? 1 : 0;
+        expect(error.find("rank " + std::to_string(first) + " called " + one.text) !=
+                   std::string::npos,
+               error);
+        expect(error.find("rank " + std::to_string(odd) + " called " + other.text) !=
+                   std::string::npos,
+               error);
+        expect(call->data == call->before, "touched");
+        expect(!call->allocated, "allocated");
+        expect(!rank.arena.has(segments), "a segment stayed");
+        rank.next_segment = segments + 1;
+        // The world lives.
+        const auto next = make_call(rank, kShapes[1]);
+        rank.complete(next->operation);
+      }));
+    }
+}
+
+TEST_CASE("between hosts: a rank that cannot add a segment says why to all") {
+  const Setting setting = GENERATE(from_range(settings()));
+  const int size = setting.ranks();
+  INFO(setting.name);
+  RankThreads ranks(setting.hosts, setting.factory);
+  ranks.world().host(ranks.world().hosts() - 1).limit_segments(100, "that host is full");
+  const std::string unable = "rank " + std::to_string(size - setting.hosts.back());
+  ranks.run([&](Rank& rank) {
+    const auto call = make_call(rank, kShapes[7]);
+    expect(rank.run(call->operation) == Outcome::kRefused, "not refused");
+    expect(call->operation.error == unable + ": that host is full", call->operation.error);
+    expect(call->operation.code == ErrorCode::kUnavailable, "another code");
+    expect(!rank.arena.has(1), "a segment stayed");
+    rank.complete(make_call(rank, kShapes[0])->operation);
+  });
+}
+
+TEST_CASE("between hosts: who has no room for what is gathered is refused alone") {
+  const Setting setting = GENERATE(from_range(settings()));
+  const int size = setting.ranks();
+  INFO(setting.name);
+  RankThreads ranks(setting.hosts, setting.factory);
+  ranks.run([&](Rank& rank) {
+    for (int poor = 0; poor < size; ++poor) {
+      const auto call = make_call(rank, kShapes[5]);
+      if (rank.rank == poor)
+        call->operation.allocate = [](std::span<const uint64_t>) -> void* {
+          throw std::runtime_error("not a byte");
+        };
+      const Outcome outcome = rank.run(call->operation);
+      expect(outcome == (rank.rank == poor ? Outcome::kRefused : Outcome::kComplete), "outcome");
+      if (rank.rank == poor) {
+        expect(call->operation.error.find("not a byte") != std::string::npos, "why");
+        continue;
+      }
+      for (size_t i = 0; i < call->gathered.size(); ++i)
+        expect(call->gathered[i] == static_cast<float>(i % 20'000 % 97 + i / 20'000), "wrong part");
+    }
+  });
+}
+
+TEST_CASE("between hosts: a rank that left is named by who needs it") {
+  const Setting setting = GENERATE(from_range(settings()));
+  INFO(setting.name);
+  RankThreads ranks(setting.hosts, setting.factory);
+  ranks.run([&](Rank& rank) {
+    rank.complete(make_call(rank, kShapes[0])->operation);
+    if (rank.rank == 1) {
+      rank.communicator->close();
+      expect(rank.communicator->drained(), "not drained");
+      RankWords& words = rank.peers->block().rank(rank.peers->world().local_rank);
+      words.quiet = words.left = 1;
+      return;
+    }
+    const auto call = make_call(rank, kShapes[2]);
+    rank.communicator->start(call->operation);
+    rank.leave_broken_epoch();
+    expect(call->operation.outcome == Outcome::kFailedUndefined, "outcome");
+    const ControlBlock& block = rank.peers->block();
+    const uint32_t reason = block.reason;
+    const bool elsewhere = (reason & 255) == static_cast<uint32_t>(TroubleReason::kElsewhere);
+    const std::string text = elsewhere
+                                 ? block.elsewhere
+                                 : rank.peers->block().rank(static_cast<int>(reason >> 8)).reason;
+    expect(text == "rank 1 called shutdown() while other ranks went on", text);
+  });
+}
+
+TEST_CASE("between hosts: ranks that are missing are those of whom nobody has heard") {
+  const Setting setting = GENERATE(from_range(settings()));
+  const int size = setting.ranks();
+  const int late = GENERATE(0, 1, 2, 3, 5);
+  if (late >= size) return;
+  RankThreads ranks(setting.hosts, setting.factory);
+  std::vector<std::unique_ptr<Call>> calls;
+  for (int k = 0; k < size; ++k) {
+    calls.push_back(make_call(ranks.rank(k), kShapes[0]));
+    if (k != late) ranks.rank(k).communicator->start(calls.back()->operation);
+  }
+  // Who swaps with it first knows all others, unless one waits for it as for its stand-in.
+  bool exact = setting.flat && late + cube_corners(size) < size;
+  const Deadline deadline = Deadline::in(std::chrono::seconds(60));
+  do {
+    for (int k = 0; k < size; ++k) ranks.rank(k).communicator->progress();
+    for (int k = 0; k < size; ++k) {
+      if (k == late) continue;
+      const std::vector<int> missing = ranks.rank(k).communicator->missing_ranks();
+      INFO(setting.name << ", rank " << k << ", late " << late);
+      REQUIRE(std::ranges::find(missing, late) != missing.end());
+      REQUIRE(std::ranges::find(missing, k) == missing.end());
+      exact |= missing == std::vector{late};
+    }
+  } while (!exact && !deadline.passed());
+  CHECK(exact);
+  ranks.rank(late).communicator->start(calls[static_cast<size_t>(late)]->operation);
+  ranks.run([](Rank& rank) {
+    rank.advance_until([&] { return rank.communicator->idle(); });
+    expect(rank.communicator->missing_ranks().empty(), "still missing");
+  });
+}
+
+TEST_CASE("tcp: what is no message of this operation breaks the epoch and is named") {
+  struct Lie {
+    void (*change)(FrameHeader&);
+    const char* text;
+  };
+  const Lie lie = GENERATE(
+      Lie{[](FrameHeader& h) { h.magic = 0; }, "bytes that are no message"},
+      Lie{[](FrameHeader& h) { h.epoch = 7; }, "a message of epoch 7 where 1 was due"},
+      Lie{[](FrameHeader& h) { h.sequence = 4; }, "a message of operation 4 where 1 was due"},
+      Lie{[](FrameHeader& h) { h.from = 0; }, "a message of rank 0 where 1 was due"},
+      Lie{[](FrameHeader& h) { h.part = 0; }, "a message of part 0 where 512 was due"},
+      Lie{[](FrameHeader& h) { h.bytes = 1; }, "a message that does not fit"});
+  PlayedRank played;
+  const auto call = make_call(played.rank(), kShapes[0]);
+  played.rank().communicator->start(call->operation);
+  FrameHeader header = played.hear();
+  header.from = 1;
+  lie.change(header);
+  played.say(header);
+  CHECK(played.break_in(call->operation) == Outcome::kFailedUndefined);
+  CHECK(played.reason() == "rank 0 got " + std::string(lie.text) + " on its link to rank 1");
+  CHECK(call->data == call->before);
+}
+
+TEST_CASE("tcp: a lie behind an honest exchange is found, too") {
+  for (const Shape& shape : {kShapes[2], kShapes[4], kShapes[5]}) {
+    PlayedRank played;
+    auto call = make_call(played.rank(), shape);
+    call->operation.root = 1;  // of the broadcast: the data come from the played rank
+    played.rank().communicator->start(call->operation);
+    FrameHeader header = played.hear();
+    header.from = 1;
+    std::vector<std::byte> payload(header.bytes);
+    played.say(header);
+    if (shape.kind == OperationKind::kAllgather) {
+      const uint64_t counts[] = {~uint64_t{0}, 5};
+      std::memcpy(payload.data(), counts, sizeof counts);
+    }
+    if (!payload.empty()) played.say(payload.data(), payload.size());
+    const std::string garbage(100, 'x');
+    played.say(garbage.data(), garbage.size());
+    INFO(shape.text);
+    CHECK(played.break_in(call->operation) == Outcome::kFailedUndefined);
+    CHECK(played.reason() == "rank 0 got bytes that are no message on its link to rank 1");
+  }
+}
+
+TEST_CASE("tcp: a link that ends while both ranks live breaks the epoch and is named") {
+  const bool reset = GENERATE(false, true);
+  const bool before = GENERATE(false, true);
+  PlayedRank played;
+  const auto call = make_call(played.rank(), kShapes[2]);
+  if (before) played.hang_up(reset);
+  played.rank().communicator->start(call->operation);
+  if (!before) {
+    played.hear();
+    played.hang_up(reset);
+  }
+  CHECK(played.break_in(call->operation) == Outcome::kFailedUndefined);
+  CHECK(played.reason().starts_with("rank 0 lost its link to rank 1 ("));
+  CHECK(played.reason().ends_with("look at the network between their hosts"));
+}
+
+TEST_CASE("tcp: links that cannot be had break the epoch with the reason") {
+  RankThreads ranks(hosts_of_one(2), [](Rank&) { return nullptr; });
+  ranks.world().refuse_links("host b cannot be reached from host a");
+  ranks.run([](Rank& rank) {
+    rank.communicator = tcp_factory()(rank);
+    const auto call = make_call(rank, kShapes[0]);
+    rank.communicator->start(call->operation);
+    rank.leave_broken_epoch();
+    expect(call->operation.outcome == Outcome::kFailedUndefined, "outcome");
+  });
+  const std::string text = ranks.world().host(0).block().rank(0).reason;
+  const std::string other = ranks.world().host(1).block().rank(0).reason;
+  CHECK((text.ends_with("got no links to other ranks: host b cannot be reached from host a") ||
+         other.ends_with("got no links to other ranks: host b cannot be reached from host a")));
+}
+
+TEST_CASE("between hosts: abort() on one rank ends what is under way on all") {
+  const Setting setting = GENERATE(from_range(settings()));
+  INFO(setting.name);
+  RankThreads ranks(setting.hosts, setting.factory);
+  ranks.run([&](Rank& rank) {
+    rank.complete(make_call(rank, kShapes[1])->operation);
+    const auto call = make_call(rank, kShapes[2]);
+    if (rank.rank == 0)
+      rank.communicator->abort();
+    else
+      rank.communicator->start(call->operation);
+    rank.leave_broken_epoch();
+    expect(rank.rank == 0 || call->operation.outcome == Outcome::kFailedUndefined, "outcome");
+    const auto late = make_call(rank, kShapes[0]);
+    expect(rank.run(late->operation) == Outcome::kFailedUntouched, "late");
+  });
+}
+
+TEST_CASE("hierarchical: without staging, what lies in the arena is summed, sent and gathered") {
+  const std::vector<int> hosts =
+      GENERATE(std::vector{2, 2}, std::vector{1, 3}, std::vector{2, 4}, std::vector{3});
+  RankThreads ranks(hosts, hierarchical_factory(hosts, false));
+  ranks.run([](Rank& rank) {
+    auto* data = reinterpret_cast<float*>(rank.add_segment(4 << 20));
+    const auto n = static_cast<size_t>(rank.size);
+    for (size_t count : {3, 2'000, 70'000, 500'000}) {
+      Operation sum{.kind = OperationKind::kAllreduce,
+                    .result = {data, count, DataType::kFloat32},
+                    .reduction = {.op = ReduceOp::kSum}};
+      for (size_t i = 0; i < count; ++i)
+        data[i] = static_cast<float>(i % 97 + static_cast<size_t>(rank.rank));
+      rank.complete(sum);
+      for (size_t i = 0; i < count; ++i)
+        expect(data[i] == static_cast<float>(i % 97 * n + n * (n - 1) / 2), "wrong sum");
+      Operation sent{.kind = OperationKind::kBroadcast,
+                     .result = {data, count, DataType::kFloat32},
+                     .root = rank.size - 1};
+      std::fill(data, data + count, static_cast<float>(rank.rank));
+      rank.complete(sent);
+      expect(std::all_of(data, data + count, [&](float x) { return x == rank.size - 1; }),
+             "wrong broadcast");
+      std::vector<float> gathered;
+      std::fill(data, data + count, static_cast<float>(rank.rank));
+      Operation gather{.kind = OperationKind::kAllgather,
+                       .input = {data, count, DataType::kFloat32},
+                       .allocate = [&](std::span<const uint64_t>) {
+                         gathered.resize(n * count);
+                         return gathered.data();
+                       }};
+      rank.complete(gather);
+      for (size_t i = 0; i < gathered.size(); ++i)
+        expect(gathered[i] == static_cast<float>(i / count), "wrong part");
+    }
+  });
+}

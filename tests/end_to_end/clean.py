@@ -1,0 +1,171 @@
+"""`hvdrun clean`: what jobs left is found and ended, living jobs and everybody else are left alone."""
+import functools
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import support
+from support import expect, wait_for
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import hosts
+
+SLEEP = ["--wdir", "/", "--", "bash", "-c", "setsid sleep 300 & sleep 300"]
+DAY_S = 24 * 3600
+
+world = None
+
+
+def on_hosts(case):
+    @functools.wraps(case)
+    def with_hosts():
+        global world
+        with hosts.Hosts(2) as world:
+            return case()
+    return with_hosts
+
+
+def start(*words):
+    return subprocess.Popen(world.command("h0", support.options.hvdrun, *words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def clean(*words, code=0):
+    seen = world.run("h0", support.options.hvdrun, "clean", *words, check=False)
+    expect((seen.returncode, seen.stderr), (code, "")) if code == 0 else expect(seen.returncode, code)
+    return seen
+
+
+def lines(*words):
+    return [re.sub(r"(agent|keeper) \d+", r"\1 N", line) for line in clean(*words).stdout.splitlines()]
+
+
+def pids(host, name):
+    listed = world.run(host, "ps", "-C", name, "-o", "pid=,stat=", check=False).stdout.splitlines()
+    return [line.split()[0] for line in listed if "Z" not in line]
+
+
+def launcher(job):
+    return wait_for(lambda: next((p for p in [job.pid] + support.descendants(job.pid) if support.read(p, "comm") == "hvdrun"), None))
+
+
+def stop_for_good(host, stuck):
+    """Agents and keepers are continued when who started them dies, so that they can end: these are stopped again."""
+    def all_stopped():
+        world.run(host, "kill", "-STOP", *stuck)
+        seen = [line.split() for line in world.run(host, "ps", "-o", "comm=,ppid=,stat=", "-p", ",".join(stuck)).stdout.splitlines()]
+        return len(seen) == len(stuck) and all(words[2].startswith("T") for words in seen) and ["hvd-keeper", "1"] in [words[:2] for words in seen]
+    wait_for(all_stopped)
+
+
+def leave_behind(host, *words):
+    """A job whose agent cannot end itself: it is stopped when hvdrun dies."""
+    before = set(pids(host, "hvd-agent") + pids(host, "hvd-keeper"))
+    job = start(*words, *SLEEP)
+    wait_for(lambda: pids(host, "sleep"))
+    stuck = set(pids(host, "hvd-agent") + pids(host, "hvd-keeper")) - before
+    world.run(host, "kill", "-STOP", *stuck)
+    os.kill(launcher(job), signal.SIGKILL)
+    stop_for_good(host, stuck)
+    job.communicate(timeout=30)
+
+
+LEFT = "(agent N and 3 processes of its ranks)"
+
+
+def what_a_job_left_is_ended_and_a_living_one_is_not():
+    leave_behind("h1", "-H", "h1")
+    alive = start("-H", "h1:1,h2:1", *SLEEP)
+    wait_for(lambda: len(pids("h1", "sleep")) == 4 and len(pids("h2", "sleep")) == 2)
+    spared = "left alone a job that lives " + LEFT + "; --all ends it, too"
+    wanted = {f"h1: would end what a job had left {LEFT}", "h1: " + spared, "h2: " + spared}
+    expect(set(lines("-H", "h1,h2", "--dry-run")), wanted)
+    expect(len(pids("h1", "sleep")), 4)
+    expect(set(lines("-H", "h1,h2")), {f"h1: ended what a job had left {LEFT}", "h1: " + spared, "h2: " + spared})
+    expect((len(pids("h1", "sleep")), len(pids("h1", "hvd-agent")), alive.poll()), (2, 1, None))
+    expect(set(lines("-H", "h2", "--all")), {f"h2: ended a job that lives {LEFT}"})
+    _, err = alive.communicate(timeout=30)
+    expect(alive.returncode, 125, err)
+    wait_for(lambda: not pids("h1", "sleep") + pids("h2", "sleep") + pids("h1", "hvd-agent"))
+    expect(set(lines("-H", "h1,h2")), {"h1: nothing was left", "h2: nothing was left"})
+
+
+def this_machine_is_cleaned_without_ssh():
+    job = start("-np", "1", *SLEEP)
+    wait_for(lambda: pids("h0", "sleep"))
+    stuck = pids("h0", "hvd-agent") + pids("h0", "hvd-keeper")
+    expect(lines(), [f"localhost: left alone a job that lives {LEFT}; --all ends it, too"])
+    world.run("h0", "kill", "-STOP", *stuck)
+    os.kill(launcher(job), signal.SIGKILL)
+    stop_for_good("h0", stuck)
+    job.communicate(timeout=30)
+    expect(lines("-H", "localhost"), [f"localhost: ended what a job had left {LEFT}"])
+    expect(pids("h0", "sleep") + pids("h0", "hvd-keeper"), [])
+
+
+def impostors_and_other_users_are_left_alone():
+    shutil.copy("/bin/sleep", world.path("h1", "/tmp/hvd-agent"))
+    shutil.copy("/bin/sleep", world.path("h1", "/tmp/hvdrun"))
+    script = ("cd /tmp; ./hvd-agent 300 & (exec -a hvd-agent ./hvdrun 300) & "
+              "(exec -a hvd-keeper perl -e '$0 = q(hvd-keeper); sleep 300') & sleep 300")
+    impostors = subprocess.Popen(world.command("h1", "bash", "-c", script), stdin=subprocess.DEVNULL)
+    wait_for(lambda: pids("h1", "sleep"))
+    before = {name: pids("h1", name) for name in ("hvd-agent", "hvdrun", "sleep", "perl", "hvd-keeper")}
+    expect(lines("-H", "h1", "--all"), ["h1: nothing was left"])
+    expect({name: pids("h1", name) for name in before}, before)
+    impostors.kill()
+    for name in before:
+        world.run("h1", "kill", "-KILL", *before[name], check=False)
+    impostors.wait()
+    leave_behind("h2", "-H", "bash@h2")
+    expect(lines("-H", "h2", "--all"), ["h2: nothing was left"])
+    expect(lines("-H", "bash@h2"), [f"h2: ended what a job had left {LEFT}"])
+
+
+def old_copies_go_that_nobody_uses():
+    cache = world.path("h1", hosts.home("root", ".cache/hvdrun"))
+    old = time.time() - 31 * DAY_S
+    clean("-H", "h1")
+    own = next(cache.iterdir())
+    for name, age in (("0123abcd", old), ("4567abcd", time.time() - 29 * DAY_S), ("89ababcd", old), ("torch-2.11.0", old)):
+        (cache / name).mkdir()
+        shutil.copy(support.options.hvdrun, cache / name / "hvdrun")
+        os.utime(cache / name / "hvdrun", (age, age))
+    os.utime(own / "hvdrun", (old, old))
+    scrap = world.path("h1", "/tmp/hvdrun.0123456789abcdef")
+    scrap.mkdir()
+    os.utime(scrap, (old, old))
+    world.path("h1", "/tmp/hvdrun.notes").mkdir()
+    running = subprocess.Popen(world.command("h1", hosts.home("root", ".cache/hvdrun/89ababcd/hvdrun"), "-np", "1", "sleep", "300"), stdin=subprocess.DEVNULL)
+    wait_for(lambda: pids("h1", "sleep"))
+    told = lines("-H", "h1", "--dry-run")
+    assert re.fullmatch(r"h1: would remove 2 old copies of hvdrun, \d+ MiB", told[-1]), told
+    expect(len(list(cache.iterdir())), 5)
+    told = lines("-H", "h1")
+    assert re.fullmatch(r"h1: removed 2 old copies of hvdrun, \d+ MiB", told[-1]), told
+    expect({path.name for path in cache.iterdir()}, {own.name, "4567abcd", "89ababcd", "torch-2.11.0"})
+    expect((scrap.exists(), world.path("h1", "/tmp/hvdrun.notes").exists()), (False, True))
+    assert time.time() - (own / "hvdrun").stat().st_mtime < DAY_S  # it was used
+    running.kill()
+    running.wait()
+
+
+def hosts_that_cannot_be_reached_and_wrong_words_are_named():
+    seen = clean("-H", "h1,nowhere", code=125)
+    expect(seen.stdout, "h1: nothing was left\n")
+    assert "hvdrun: nowhere: cannot be cleaned: its name is not known here" in seen.stderr, seen.stderr
+    for words, text in ((["-np", "2"], "-np means nothing to hvdrun clean, which takes -H"), (["-H", "h1", "./train"], "hvdrun clean takes no command")):
+        seen = clean(*words, code=2)
+        assert text in seen.stderr, seen.stderr
+    seen = world.run("h0", support.options.hvdrun, "--all", "-np", "1", "true", check=False)
+    assert "--all goes with hvdrun clean" in seen.stderr, seen.stderr
+
+
+support.parse_options()
+cases = [what_a_job_left_is_ended_and_a_living_one_is_not, this_machine_is_cleaned_without_ssh, impostors_and_other_users_are_left_alone,
+         old_copies_go_that_nobody_uses, hosts_that_cannot_be_reached_and_wrong_words_are_named]
+support.main(*map(on_hosts, cases), why_not=hosts.why_not())

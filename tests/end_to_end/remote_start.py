@@ -1,0 +1,289 @@
+"""Agents by ssh on hosts that have nothing: every login shell, start files that meddle, folders that take nothing, hosts that fail."""
+
+import contextlib
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+
+import support
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import hosts
+
+LIMIT_S = 20
+EM_AARCH64 = 183  # of an ELF header, in its bytes 18 and 19
+
+
+class Seen:
+    """What start_remote said, by host."""
+
+    def __init__(self, text):
+        lines = [line.split(" ", 2) for line in text.splitlines()]
+        self.started = {words[1]: words[2] for words in lines if words[0] == "started"}
+        self.failed = {words[1]: words[2] for words in lines if words[0] == "failed"}
+        self.ended = {words[1]: words[2] for words in lines if words[0] == "ended"}
+        self.phases = [(words[1], words[2]) for words in lines if words[0] == "phase"]
+
+    def went_through(self, phase):
+        return {host for host, words in self.phases if words.startswith(phase + " ")}
+
+    def attempts(self, host):
+        return max(int(words.split()[1]) for name, words in self.phases if name == host)
+
+
+def command(world, *words, agent=None, limit_s=LIMIT_S):
+    return world.command("h0", support.options.start_remote, str(agent or support.options.hvdrun), str(int(limit_s * 1000)), *words)
+
+
+def start(world, *words, **more):
+    done = subprocess.run(command(world, *words, **more), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True, timeout=60, check=False)
+    support.expect((done.returncode, done.stderr), (0, ""))
+    return Seen(done.stdout)
+
+
+@contextlib.contextmanager
+def started(world, *words):
+    """Agents that stay, and the process that keeps them."""
+    job = subprocess.Popen(command(world, *words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        for line in job.stdout:
+            assert not line.startswith("failed"), line
+            if line == "all\n":
+                break
+        yield job
+    finally:
+        job.stdin.close()
+        job.wait(timeout=30)
+        job.stdout.close()
+
+
+def expect_started(seen, *names):
+    support.expect((sorted(seen.started), seen.failed), (sorted(names), {}))
+    support.expect(set(seen.ended.values()), {"0"})
+    assert all(words.endswith(" request") for words in seen.started.values()), seen.started
+
+
+def expect_failure(seen, host, pattern):
+    assert re.search(pattern, seen.failed.get(host, "")), f"{host}: wanted {pattern!r}, saw {seen.failed} {seen.started}"
+
+
+def agents(world, host):
+    return world.run(host, "ps", "-eo", "comm").stdout.split().count("hvd-agent")
+
+
+def copies(world, host):
+    """Files of the agent's size or part of it, and folders that were made for one."""
+    found = world.run(host, "sh", "-c", f"find /run/home /tmp /var/tmp /dev/shm -name 'hvdrun*' -not -path '*/.cache/hvdrun' -not -path '{hosts.TREE}/*'").stdout
+    return sorted(found.split())
+
+
+def write(world, host, path, text):
+    file = world.path(host, path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def every_shell_and_a_bare_host_get_the_agent_once():
+    names = ["root@h1", "bash@h1", "dash@h1", "fish@h1", "csh@h1", "b1"]
+    with hosts.Hosts(1, bare=1) as world:
+        seen = start(world, *names)
+        expect_started(seen, *names)
+        support.expect(seen.went_through("copying"), set(names))
+        seen = start(world, *names)
+        expect_started(seen, *names)
+        support.expect(seen.went_through("copying"), set())
+        support.wait_for(lambda: agents(world, "h1") + agents(world, "b1") == 0)
+        cached = copies(world, "h1")
+        support.expect([len(cached), all(path.endswith("/hvdrun") for path in cached)], [5, True], cached)
+        # An empty file, as a host leaves that lost power, is no agent.
+        world.path("h1", cached[0]).write_bytes(b"")
+        expect_started(start(world, *names), *names)
+
+
+def start_files_may_print_read_wait_and_change_the_path():
+    loud = "head -c 300000 /dev/zero | tr '[\\000]' n"
+    with hosts.Hosts(1) as world:
+        write(world, "h1", hosts.home("bash", ".bashrc"), f"echo noise; echo hvdrun-remote; {loud}; echo more >&2; read x; PATH=/nowhere; sleep 0.3\n")
+        write(world, "h1", hosts.home("fish", ".config/fish/config.fish"), f"echo noise; {loud}; read x; set -gx PATH /nowhere\n")
+        write(world, "h1", hosts.home("csh", ".cshrc"), f"echo noise; {loud}; set x = $<; setenv PATH /nowhere\n")
+        write(world, "h1", hosts.home("dash", ".ssh/rc"), f"echo noise; {loud}; sleep 0.3\n")
+        write(world, "h1", hosts.home("root", ".bashrc"), "sleep 2.5\n")  # and reads nothing of what comes for those that do
+        names = ["bash@h1", "fish@h1", "csh@h1", "dash@h1", "root@h1"]
+        for copying in (set(names), set()):
+            seen = start(world, *names)
+            expect_started(seen, *names)
+            support.expect(seen.went_through("copying"), copying)
+
+
+def a_start_file_that_never_ends_is_named():
+    with hosts.Hosts(1) as world:
+        write(world, "h1", hosts.home("bash", ".bashrc"), "echo Good morning; cat >/dev/null\n")
+        write(world, "h1", hosts.home("csh", ".cshrc"), "sleep 100\n")
+        write(world, "h1", hosts.home("root", ".bashrc"), "echo bye; exit 3\n")
+        seen = start(world, "bash@h1", "csh@h1", "h1", limit_s=3)
+        expect_failure(seen, "bash@h1", r'printed "Good morning" but ran nothing of ours for [23]\.\d s: does one of its start files')
+        expect_failure(seen, "csh@h1", r"there was no answer for [23]\.\d s: .*does a start file of the login shell wait")
+        expect_failure(seen, "h1", 'its login shell ended with exit code 3; the last words were "bye"')
+
+
+def mount(world, where, options, kind="tmpfs"):
+    world.run("h1", "mount", "-n", "-t", kind, "-o", options, "none", where)
+
+
+def folders_that_cannot_take_it_are_passed_over():
+    with hosts.Hosts(1) as world:
+        mount(world, hosts.home("bash"), "size=1m,uid=47000")
+        mount(world, hosts.home("dash"), "ro")
+        mount(world, hosts.home("fish"), "noexec,uid=47002")
+        shutil.rmtree(world.path("h1", hosts.home("csh")))
+        names = ["bash@h1", "dash@h1", "fish@h1", "csh@h1"]
+        seen = start(world, *names)
+        expect_started(seen, *names)
+        support.expect(seen.went_through("copying"), set(names))
+        support.expect(copies(world, "h1"), [], "what was copied for one start is removed by it")
+        for folder in ("/tmp", "/dev/shm", "/var/tmp"):
+            mount(world, folder, {"/tmp": "noexec,mode=1777", "/dev/shm": "size=8k,mode=1777", "/var/tmp": "ro"}[folder])
+        seen = start(world, *names)
+        for name, reason in (("bash@h1", "No space left on device, Read-only file system, Permission denied"), ("csh@h1", "No space left")):
+            expect_failure(seen, name, rf"no folder there takes the agent, \d+ MiB, and lets it run: .* \({reason}")
+        support.expect(seen.started, {})
+        left = [path for path in copies(world, "h1") if not path.endswith(".cache/hvdrun")]
+        support.expect([path for path in left if world.path("h1", path).is_file()], [])
+
+
+def many_that_race_for_one_folder_all_start():
+    with hosts.Hosts(1) as world:
+        for _ in range(2):
+            jobs = [subprocess.Popen(command(world, "bash@h1", "10.77.0.1"), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+                    for _ in range(4)]
+            for job in jobs:
+                expect_started(Seen(job.communicate(timeout=60)[0]), "bash@h1", "10.77.0.1")
+            support.expect(len(copies(world, "h1")), 2)
+            world.run("h1", "rm", "-rf", hosts.home("bash", ".cache"), hosts.home("root", ".cache"))
+
+
+def a_host_of_another_kind_is_named():
+    with hosts.Hosts(2) as world:
+        foreign = world.files / "foreign"
+        shutil.copy(support.options.hvdrun, foreign)
+        with foreign.open("r+b") as file:
+            file.seek(18)
+            file.write(EM_AARCH64.to_bytes(2, "little"))
+        machine = os.uname().machine
+        seen = start(world, "h1", agent=f"{hosts.FILES}/foreign")
+        expect_failure(seen, "h1", f'its processor is "{machine}" and this hvdrun is for aarch64')
+        support.expect(seen.went_through("copying"), set())
+        write(world, "h2", "/tmp/uname", "#!/bin/sh\necho aarch64\n")
+        world.run("h2", "sh", "-c", "chmod +x /tmp/uname; mount -n --bind /tmp/uname $(command -v uname)")
+        expect_failure(start(world, "h2"), "h2", f'its processor is "aarch64" and this hvdrun is for {machine}')
+        expect_failure(start(world, "h2", agent=f"{hosts.FILES}/foreign"), "h2", "arrived damaged, or cannot be run")
+        support.expect(copies(world, "h2"), [])
+
+
+def what_ssh_cannot_reach_is_named_at_once():
+    with hosts.Hosts(2) as world:
+        expect_started(start(world, "h1"), "h1")  # keeps its key
+        key = (world.files / "h2/host_key.pub").read_text().split()[1]
+        write(world, "h0", hosts.home("root", ".ssh/known_hosts"), f"h1 ssh-ed25519 {key}\n")
+        wanted = {"nohost": "its name is not known", "192.0.2.1": "no way to it", "stranger@h2": "none of your keys",
+                  "secret@h2": "asks for a password", "h1": "its host key is not the one"}
+        seen = start(world, *wanted)
+        for host, pattern in wanted.items():
+            expect_failure(seen, host, pattern)
+            support.expect(seen.attempts(host), 1)
+        seen = start(world, "h2", "--ssh", "-p2")
+        expect_failure(seen, "h2", "nothing listens on its ssh port.*Connection refused")
+        support.expect(seen.attempts("h2"), 1)
+
+
+LISTENER = "import socket, time; listener = socket.create_server(('', 99)); print(flush=True); time.sleep(1000)"
+
+
+def an_sshd_that_never_answers_is_named_in_time():
+    with hosts.Hosts(2) as world:
+        listener = subprocess.Popen(world.command("h1", "python3", "-c", LISTENER), stdout=subprocess.PIPE, start_new_session=True)
+        with contextlib.closing(listener.stdout):
+            listener.stdout.readline()
+            seen = start(world, "h1", "--ssh", "-p99", limit_s=1.5)
+        expect_failure(seen, "h1", r"there was no answer for 1\.[5-9] s")
+        seen = start(world, "h1", "h2", limit_s=10)  # nor does it hold others up
+        expect_started(seen, "h1", "h2")
+        world.cut("h1")
+        seen = start(world, "h1", "h2", limit_s=2)
+        expect_failure(seen, "h1", r"there was no answer for 2\.\d s")
+        support.expect(list(seen.started), ["h2"])
+
+
+def a_busy_sshd_is_tried_again():
+    names = [f"{user}@{host}" for user in ("root", "bash", "dash", "csh") for host in ("h1", "10.77.0.1")]
+    with hosts.Hosts(1, sshd_options={"h1": "MaxStartups 2:100:2"}) as world:
+        seen = start(world, *names)
+        expect_started(seen, *names)
+        assert max(seen.attempts(name) for name in names) > 1, seen.phases
+
+
+def an_ssh_that_still_connects_ends_with_the_launcher():
+    def no_ssh():
+        return "ssh" not in world.run("h0", "ps", "-eo", "comm").stdout.split()
+
+    with hosts.Hosts(1) as world:
+        world.cut("h1")
+        job = subprocess.Popen(command(world, "h1"), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)
+        support.wait_for(lambda: not no_ssh())
+        os.kill(below(job, "e2e_start_remot"), signal.SIGKILL)
+        support.wait_for(no_ssh, limit_s=1)
+        job.communicate(timeout=20)
+
+
+def below(job, program):
+    return support.wait_for(lambda: next((pid for pid in support.descendants(job.pid) if support.read(pid, "comm") == program), None))
+
+
+def a_copy_that_is_broken_off_leaves_nothing():
+    def nothing():
+        running = set(world.run("h1", "ps", "-eo", "comm").stdout.split()) - {"COMMAND", "sshd", "ps"}
+        return not running and not [path for path in copies(world, "h1") if "/hvdrun." in path]
+
+    with hosts.Hosts(1) as world:
+        world.limit("h1", "50mbit")  # the copy takes long enough to be met
+        mount(world, hosts.home("bash"), "ro")  # so the one for bash goes to /tmp
+        for host in ("h1", "bash@h1"):
+            for program in ("e2e_start_remot", "ssh"):
+                job = subprocess.Popen(command(world, host), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+                                       start_new_session=True)
+                support.wait_for(lambda: job.stdout.readline().split()[2] == "copying")
+                if host != "h1":
+                    support.wait_for(lambda: any("/tmp/hvdrun." in path for path in copies(world, "h1")))
+                os.kill(below(job, program), signal.SIGKILL)
+                support.wait_for(nothing, limit_s=3)
+                job.communicate(timeout=20)
+
+
+def agents_end_with_whoever_keeps_them():
+    def gone():
+        return agents(world, "h1") == 0
+
+    with hosts.Hosts(1) as world:
+        for way in ("launcher", "connection"):
+            with started(world, "root@h1", "bash@h1") as job:
+                support.expect(agents(world, "h1"), 2)
+                if way == "launcher":
+                    os.kill(below(job, "e2e_start_remot"), signal.SIGKILL)
+                else:
+                    world.reset("h1")
+                support.wait_for(gone, limit_s=3)
+
+
+if __name__ == "__main__":
+    support.parse_options("start_remote")
+    cases = [every_shell_and_a_bare_host_get_the_agent_once, start_files_may_print_read_wait_and_change_the_path,
+             a_start_file_that_never_ends_is_named, folders_that_cannot_take_it_are_passed_over, many_that_race_for_one_folder_all_start,
+             a_host_of_another_kind_is_named, what_ssh_cannot_reach_is_named_at_once, an_sshd_that_never_answers_is_named_in_time,
+             a_busy_sshd_is_tried_again, an_ssh_that_still_connects_ends_with_the_launcher,
+             a_copy_that_is_broken_off_leaves_nothing, agents_end_with_whoever_keeps_them]
+    support.main(*cases, why_not=hosts.why_not())

@@ -1,0 +1,498 @@
+"""Jobs over ssh on hosts that have nothing: their ranks, their output, how they end, and that nobody is left on any host."""
+import functools
+import hashlib
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+
+import support
+from support import expect, wait_for
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import hosts
+
+PAIR = ["-np", "4", "-H", "h1:2,h2:2"]
+LONELY = ["-x", "OMP_NUM_THREADS=1"]  # else hvdrun says which it chose
+SLEEP = ["--", "bash", "-c", "setsid sleep 300 & sleep 300"]
+
+world = None
+
+
+def on_hosts(case):
+    @functools.wraps(case)
+    def with_hosts():
+        global world
+        with hosts.Hosts(2, bare=1) as world:
+            return case()
+    return with_hosts
+
+
+def command(*words):
+    return world.command("h0", support.options.hvdrun, *words)
+
+
+def run(*words, limit=60, **more):
+    if "input" not in more:
+        more.setdefault("stdin", subprocess.DEVNULL)
+    return subprocess.run(command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=limit, **more)
+
+
+def start(*words):
+    return subprocess.Popen(command(*words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def launcher(job):
+    return wait_for(lambda: next((p for p in [job.pid] + support.descendants(job.pid) if support.read(p, "comm") == "hvdrun"), None))
+
+
+def wait_until_it_says(job, words):
+    """Reads its standard error up to a line with these words; it has limits of its own, so it says them or ends."""
+    said = []
+    for line in job.stderr:
+        said.append(line)
+        if re.search(words, line):
+            return
+    raise AssertionError(f"it ended without {words}: {said}")
+
+
+def processes(host):
+    """Names of what a job runs there."""
+    names = world.run(host, "ps", "-eo", "comm,stat").stdout.split("\n")[1:]
+    return [line.split()[0] for line in names if line and "Z" not in line.split()[1] and line.split()[0] in ("sleep", "hvd-agent", "hvd-keeper")]
+
+
+def wait_for_sleeps(*names, count=4):
+    wait_for(lambda: all(processes(host).count("sleep") == count for host in names))
+
+
+def wait_until_empty(*names, limit_s=3):
+    wait_for(lambda: not any(processes(host) for host in names), limit_s)
+
+
+def every_rank_knows_its_place():
+    seen = run(*PAIR, "--no-tag-output", "--", "sh", "-c",
+               "echo $RANK $LOCAL_RANK $GROUP_RANK $HVD_HOSTNAME $(hostname) $HOME; echo $MASTER_ADDR $MASTER_PORT")
+    expect(seen.returncode, 0, seen.stderr)
+    lines = sorted(set(seen.stdout.decode().splitlines()))
+    expect([line for line in lines if line[0] in "0123" and " h" in line],
+           [f"{rank} {rank % 2} {rank // 2} h{rank // 2 + 1} h{rank // 2 + 1} {hosts.home('root')}" for rank in range(4)])
+    assert len(lines) == 5 and re.search(r"^(10\.77\.0\.1|fd77::1) \d+$", "\n".join(lines), re.M), lines
+
+
+def this_machine_may_be_among_them():
+    seen = run("-np", "3", "-H", "localhost:1,h2:2", "--no-tag-output", "--", "sh", "-c", "echo $RANK $(hostname) $MASTER_ADDR")
+    expect(seen.returncode, 0, seen.stderr)
+    lines = sorted(seen.stdout.decode().splitlines())
+    assert re.fullmatch(r"0 h0 (\S+)\n1 h2 \1\n2 h2 \1", "\n".join(lines)) and "127." not in lines[0], lines
+
+
+def names_of_one_machine_are_one_host():
+    config = world.path("h0", hosts.home("root", ".ssh/config"))
+    config.write_text("Host h1-alias\n  HostName h1\nHost me\n  HostName h0\n")
+    words = ["--no-tag-output", "--", "sh", "-c", "echo $RANK $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK $GROUP_WORLD_SIZE $HVD_CROSS_SIZE $(hostname)"]
+    try:
+        seen = run("-H", "h1:1,h2:1,h1-alias:2", *LONELY, *words)
+        expect((seen.returncode, sorted(seen.stdout.decode().splitlines())),
+               (0, ["0 0 3 0 2 2 h1", "1 1 3 0 2 1 h1", "2 2 3 0 2 1 h1", "3 0 1 1 2 2 h2"]), seen.stderr)
+        expect(seen.stderr.splitlines(), [b'hvdrun: hosts "h1" and "h1-alias" are one machine: their slots are added, 3 together'])
+        # This machine by an alias, named first: its ranks come first, and its own agent has them.
+        seen = run("-H", "me:1,h2:1,localhost:1", *LONELY, *words)
+        expect((seen.returncode, sorted(seen.stdout.decode().splitlines())), (0, ["0 0 2 0 2 2 h0", "1 1 2 0 2 1 h0", "2 0 1 1 2 2 h2"]), seen.stderr)
+        expect(seen.stderr.splitlines(), [b'hvdrun: hosts "me" and "localhost" are one machine: their slots are added, 2 together'])
+        wait_until_empty("h0", "h1", "h2")
+    finally:
+        config.unlink()
+    for address in ("10.77.0.1", "fd77::1"):
+        seen = run("-H", f"h1:1,[{address}]:1" if ":" in address else f"h1:1,{address}:1", *LONELY, "--no-tag-output", "--", "sh", "-c", "echo $LOCAL_WORLD_SIZE")
+        expect((seen.returncode, seen.stdout), (0, b"2\n2\n"), seen.stderr)
+
+
+def other_users_of_this_machine_are_reached_by_ssh():
+    seen = run("-H", "localhost:1,bash@localhost:1,h2:1", *LONELY, "--wdir", "/", "--no-tag-output", "--", "sh", "-c",
+               "echo $RANK $LOCAL_WORLD_SIZE $(id -un) $(hostname) $MASTER_ADDR")
+    expect(seen.returncode, 0, seen.stderr)
+    lines = sorted(seen.stdout.decode().splitlines())
+    assert re.fullmatch(r"0 1 root h0 (\S+)\n1 1 bash h0 \1\n2 1 root h2 \1", "\n".join(lines)) and "127." not in lines[0], lines
+    seen = run("-H", "bash@localhost:2", *LONELY, "--wdir", "/", "--no-tag-output", "--", "sh", "-c", "echo $LOCAL_RANK $(id -un)")
+    expect((seen.returncode, sorted(seen.stdout.splitlines())), (0, [b"0 bash", b"1 bash"]), seen.stderr)
+
+
+def a_bare_host_and_a_single_one_will_do():
+    seen = run("-np", "2", "-H", "b1:2", "--wdir", "/", "--no-tag-output", "--", "sh", "-c", "echo $RANK")
+    expect((seen.returncode, sorted(seen.stdout.split())), (0, [b"0", b"1"]), seen.stderr)
+
+
+def torch_trains_over_ssh():
+    if os.path.basename(support.options.torch_python) == "none":
+        return "left out: no python3 that can import torch.distributed (scripts/setup --peers)"
+    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ddp_train.py")
+    seen = run("-H", "h1,h2", "--no-tag-output", "--timeout", "80", "--", support.options.torch_python, program, limit=100)
+    expect(seen.returncode, 0, seen.stderr)
+    wanted = [f"rank {rank} of 2, same: True, weights: 1.00 -2.00 0.50 0.25" for rank in range(2)]
+    expect(sorted(seen.stdout.decode().splitlines()), wanted, seen.stderr)
+
+
+def libhvd_trains_over_ssh_as_it_does_over_pretended_hosts():
+    mnist = pathlib.Path(support.options.hvdrun).resolve().with_name("mnist")
+    if not mnist.exists():
+        return "left out: this build has no LibTorch (scripts/setup)"
+
+    def trained(name, *where):
+        checkpoint = pathlib.Path(folder) / name
+        seen = run(*where, *LONELY, "--timeout", "80", "--", mnist, "--epochs", "2", "--checkpoint", checkpoint, limit=100)
+        expect((seen.returncode, seen.stderr), (0, b""))
+        with zipfile.ZipFile(checkpoint) as archive:  # the bytes of its tensors; their order is that of addresses
+            return seen.stdout, sorted(archive.read(one) for one in archive.namelist() if "/data/" in one)
+
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:  # which all hosts see
+        lines, parameters = trained("ssh", *PAIR)
+        assert b"Accuracy: " in lines and b"[3]<stdout>:Train Epoch: 2 " in lines, lines
+        assert len(parameters) > 8, len(parameters)
+        expect(parameters == trained("pretended", "--pretend-hosts", "2x2")[1], True, "the same parameters, bit for bit")
+
+
+def output_and_input_go_both_ways():
+    text = os.urandom(2_000_000)
+    seen = run(*PAIR, "--no-tag-output", "--stdin", "all", "--", "sh", "-c", "sha256sum | cut -c 1-64; seq 100000 130000", input=text)
+    expect(seen.returncode, 0, seen.stderr)
+    lines = seen.stdout.decode().splitlines()
+    expect(lines.count(hashlib.sha256(text).hexdigest()), 4)
+    expect(lines.count("115000"), 4)
+    expect(len(lines), 4 * 30002)
+
+
+def variables_come_over_but_those_of_a_session():
+    seen = subprocess.run(world.command("h0", "env", "COMING=along", "TMPDIR=/not/there", "DISPLAY=:7", support.options.hvdrun, "-H", "h1", "-x",
+                                        "CHOSEN=one", "--no-tag-output", "--", "sh", "-c", "echo $COMING $CHOSEN ${TMPDIR-none} ${DISPLAY-none}"),
+                          stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+    expect((seen.returncode, seen.stdout), (0, b"along one none none\n"), seen.stderr)
+
+
+def variables_may_come_from_files_and_be_for_some_ranks_alone():
+    world.path("h0", "/tmp/job.env").write_text("# of the job\nFROM_FILE='a b'  # two words\nCHOSEN=file\n")
+    words = [*PAIR, "--env-file", "/tmp/job.env", "-x", "CHOSEN=line", "-x@1,3", "CHOSEN=odd", "-x", "XDG_SESSION_*", "-x", "OTHER_*", "--no-tag-output"]
+    seen = subprocess.run(world.command("h0", "env", "XDG_SESSION_ID=7", support.options.hvdrun, *words, "--", "sh", "-c",
+                                        "echo $RANK $FROM_FILE $CHOSEN $XDG_SESSION_ID"), stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+    expect(seen.returncode, 0, seen.stderr)
+    expect(sorted(seen.stdout.decode().splitlines()), [f"{rank} a b {'odd' if rank % 2 else 'line'} 7" for rank in range(4)])
+    assert b"-x 'OTHER_*' passes nothing on: no variable of such a name is set here" in seen.stderr, seen.stderr
+    world.path("h0", "/tmp/job.env").write_text("A=1\nRANK=secret\n")
+    seen = run(*PAIR, "--env-file", "/tmp/job.env", "--", "true")
+    expect((seen.returncode, seen.stderr.splitlines()[-1]),
+           (2, b"hvdrun: /tmp/job.env:2: RANK has no effect: hvdrun gives each rank its own RANK; leave it out"))
+    seen = run(*PAIR, "-x@4", "A=secret", "--", "true")
+    expect((seen.returncode, seen.stderr.splitlines()[-1]), (2, b'hvdrun: -x@4 "A" is for a rank that is not there: the last of 4 ranks is 3'))
+
+
+def limits_are_the_launchers_where_hosts_allow_them():
+    world.run("h1", "prlimit", "--pid", "1", "--nofile=900:900")  # of its sshd
+    seen = subprocess.run(world.command("h0", "sh", "-c", 'ulimit -Sn 1200; ulimit -Sl 40; exec "$@"', "sh", support.options.hvdrun, *PAIR, *LONELY,
+                                        "--no-tag-output", "--", "sh", "-c", "echo $RANK $(ulimit -n) $(bash -c 'ulimit -l')"),
+                          stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+    expect((seen.returncode, sorted(seen.stdout.decode().splitlines())), (0, ["0 900 40", "1 900 40", "2 1200 40", "3 1200 40"]), seen.stderr)
+    expect(seen.stderr.splitlines(), [b"hvdrun: open files (ulimit -n) on h1: 900 for a rank, here 1200; raise the hard limit there if that is too few"])
+
+
+def the_port_and_the_key_of_ssh_may_be_given():
+    seen = run("-H", "h1", "-p", "22", "-i", hosts.home("bash", ".ssh/id_ed25519"), "--no-tag-output", "--", "echo", "hello")
+    expect((seen.returncode, seen.stdout), (0, b"hello\n"), seen.stderr)
+    seen = run("-H", "h1", "-p", "23", "--", "true")
+    assert seen.returncode == 125 and b"no agent on h1: " in seen.stderr, seen.stderr
+
+
+def a_secret_variable_is_on_no_command_line():
+    canary = os.urandom(16).hex()
+    job = subprocess.Popen(world.command("h0", "env", "CANARY=" + canary, "sh", "-c", f"exec {support.options.hvdrun} -H h1,h2 -- sleep 300"),
+                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    wait_for_sleeps("h1", "h2", count=1)
+    for host in ("h0", "h1", "h2"):
+        lines = world.run(host, "sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").stdout
+        assert canary not in lines.replace("CANARY=" + canary + " sh -c", ""), lines
+    has = world.run("h1", "sh", "-c", "cat /proc/$(ps -C sleep -o pid= | tr -d ' ')/environ | tr '\\0' '\\n'").stdout.splitlines()
+    assert "CANARY=" + canary in has, has
+    agents = world.run("h1", "sh", "-c", "for p in $(ps -C hvd-agent,hvd-keeper -o pid=); do cat /proc/$p/environ; done").stdout
+    assert canary not in agents
+    os.kill(launcher(job), signal.SIGTERM)
+    job.communicate(timeout=30)
+
+
+def the_first_failure_is_named_with_its_host():
+    seen = run(*PAIR, "--", "sh", "-c", "if [ $RANK = 3 ]; then echo broken >&2; exit 7; fi; sleep 60")
+    expect(seen.returncode, 7, seen.stderr)
+    last = seen.stderr.splitlines()[-1]
+    assert re.fullmatch(rb"hvdrun: first failure: rank 3 \(pid \d+\) on h2 exited with code 7 after [0-9.]+ s", last), last
+    wait_until_empty("h1", "h2")
+
+
+def what_is_missing_there_is_named():
+    seen = run("-H", "h1", "--wdir", "/not/there", "--", "true")
+    assert b"rank 0 on h1 could not be started (chdir to /not/there: No such file or directory); make that directory there" in seen.stderr, seen.stderr
+    # The launcher's own directory is looked for there, too.
+    seen = subprocess.run(world.command("h0", "sh", "-c", f"mkdir /tmp/here; cd /tmp/here; exec {support.options.hvdrun} -H h1 -- true"),
+                          stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+    assert b"rank 0 on h1 could not be started (chdir to /tmp/here: No such file" in seen.stderr, seen.stderr
+    seen = run("-H", "h1", "--", "/not/there")
+    expect(seen.returncode, 127, seen.stderr)
+
+
+def a_host_that_cannot_be_reached_ends_the_job_at_once():
+    begin = time.monotonic()
+    seen = run("-np", "2", "-H", "h1:1,nowhere:1", "--", "true")
+    expect(seen.returncode, 125, seen.stderr)
+    assert b"hvdrun: no agent on nowhere: its name is not known here" in seen.stderr.splitlines()[-1], seen.stderr
+    assert time.monotonic() - begin < 5
+    wait_until_empty("h1")
+
+
+def signals_end_all():
+    for number in (signal.SIGINT, signal.SIGTERM):
+        job = start(*PAIR, *SLEEP)
+        wait_for_sleeps("h1", "h2")
+        os.kill(launcher(job), number)
+        _, err = job.communicate(timeout=30)
+        expect(job.returncode, -number, err)
+        wait_until_empty("h1", "h2")
+
+
+def nobody_outlives_hvdrun():
+    job = start(*PAIR, *SLEEP)
+    wait_for_sleeps("h1", "h2")
+    os.kill(launcher(job), signal.SIGKILL)
+    job.communicate(timeout=30)
+    wait_until_empty("h1", "h2")
+
+
+def a_lost_connection_ends_both_sides():
+    job = start(*PAIR, *LONELY, *SLEEP)
+    wait_for_sleeps("h1", "h2")
+    world.reset("h2")
+    begin = time.monotonic()
+    _, err = job.communicate(timeout=30)
+    assert time.monotonic() - begin < 13, time.monotonic() - begin
+    expect(job.returncode, 125, err)
+    # Whether ssh or its agent's stream notices first decides who tells of the connection.
+    assert b"the agent on h2 was lost; its ranks were ended" in err.splitlines()[-1], err
+    wait_until_empty("h1", "h2")
+
+
+def a_host_that_is_cut_off_ends_what_it_runs():
+    job = start(*PAIR, *LONELY, *SLEEP)
+    wait_for_sleeps("h1", "h2")
+    world.cut("h2")
+    begin = time.monotonic()
+    try:
+        _, err = job.communicate(timeout=40)
+        took = time.monotonic() - begin
+        assert 10 < took < 16, took
+        expect(processes("h1") + processes("h2"), [])
+    finally:
+        world.heal("h2")
+    expect(job.returncode, 125, err)
+    assert b"the agent on h2 has not answered for 3 s" in err and b"the agent on h2 did not answer for 6 s" in err, err
+
+
+def a_killed_agent_is_a_lost_host():
+    job = start(*PAIR, *LONELY, *SLEEP)
+    wait_for_sleeps("h1", "h2")
+    pids = world.run("h2", "ps", "-C", "hvd-agent", "-o", "pid=").stdout.split()
+    world.run("h2", "kill", "-KILL", *pids)
+    _, err = job.communicate(timeout=30)
+    expect(job.returncode, 125, err)
+    assert b"the agent on h2 was lost; its ranks were ended" in err.splitlines()[-1], err
+    wait_until_empty("h1", "h2")
+
+
+def hvdrun_listens_only_where_hosts_see_it():
+    job = start(*PAIR, *SLEEP)
+    wait_for_sleeps("h1", "h2")
+    listening = world.run("h0", "ss", "-Hltnp").stdout
+    ours = [line.split()[3] for line in listening.splitlines() if "hvdrun" in line]
+    assert ours and all(re.match(r"10\.77\.0\.254:|\[fd77::254\]:", address) for address in ours), listening
+    # An agent does for links of its ranks, where hvdrun's word goes.
+    ours = [line.split()[3] for line in world.run("h1", "ss", "-Hltnp").stdout.splitlines() if "hvd" in line]
+    assert len(ours) == 1 and re.match(r"10\.77\.0\.1:|\[fd77::1\]:", ours[0]), ours
+    os.kill(launcher(job), signal.SIGTERM)
+    job.communicate(timeout=30)
+
+
+def ports_and_networks_may_be_chosen():
+    for index, host in enumerate(("h0", "h1", "h2")):
+        world.run(host, "ip", "link", "add", "link", "eth0", "name", "net7", "address", f"02:00:00:00:07:0{index}", "type", "macvlan", "mode", "bridge")
+        world.run(host, "ip", "link", "set", "net7", "up")
+        world.run(host, "ip", "addr", "add", f"10.78.0.{index or 254}/24", "dev", "net7")
+    for networks in ("10.78.0.0/16", "ib0,net7"):
+        job = start("-H", "h1:1,h2:1", *LONELY, "--port-range", "4100-4109", "--network-interface", networks, "--verbose", "--no-tag-output", "--", "sh", "-c",
+                    "echo $MASTER_ADDR $MASTER_PORT $GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME; exec sleep 300")
+        wait_for_sleeps("h1", "h2", count=1)
+        listening = world.run("h0", "ss", "-Hltnp").stdout
+        expect([line.split()[3] for line in listening.splitlines() if "hvdrun" in line], ["10.78.0.254:4100"], listening)
+        expect(world.run("h1", "ss", "-Hltn", "src 10.78.0.1").stdout.split()[3], "10.78.0.1:4100")
+        os.kill(launcher(job), signal.SIGTERM)
+        out, err = job.communicate(timeout=30)
+        expect(out, b"10.78.0.1 4109 net7 =net7\n" * 2, err)
+        assert b"other hosts reach h2 at 10.78.0.2 (net7), by --network-interface" in err, err
+    seen = run("-H", "h1:1,h2:1", *LONELY, "-x", "GLOO_SOCKET_IFNAME=mine", "--no-tag-output", "--", "sh", "-c", "echo $GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME")
+    expect((seen.returncode, seen.stdout), (0, b"mine =eth0\n" * 2), seen.stderr)
+    seen = run("-H", "h1:1,h2:1", "--network-interface", "net8", "--", "true")
+    expect(seen.returncode, 2, seen.stderr)
+    assert b"hvdrun: --network-interface net8: no such network here, which has lo 127.0.0.1, eth0 10.77.0.254" in seen.stderr, seen.stderr
+    world.run("h2", "ip", "link", "del", "net7")
+    seen = run("-H", "h1:1,h2:1", "--network-interface", "net7", "--", "true")
+    expect(seen.returncode, 125, seen.stderr)
+    assert b"hvdrun: no agent on h2: --network-interface net7: no such network here, which has lo 127.0.0.1" in seen.stderr.splitlines()[-1], seen.stderr
+
+
+def networks_that_lead_nowhere_are_not_taken():
+    words = ["-H", "h1:1,localhost:1,h2:1", *LONELY, "--no-tag-output", "--", "sh", "-c", "echo $RANK $MASTER_ADDR $GLOO_SOCKET_IFNAME"]
+    for host in ("h0", "h1", "h2"):  # the same bridge everywhere, whose name comes before eth0's
+        world.run(host, "ip", "link", "add", "docker0", "up", "type", "bridge")
+        world.run(host, "ip", "addr", "add", "172.17.0.1/16", "dev", "docker0")
+    seen = run(*words)
+    expect(seen.returncode, 0, seen.stderr)
+    lines = sorted(seen.stdout.decode().splitlines())
+    assert re.fullmatch(r"0 (10\.77\.0\.1|fd77::1) eth0\n1 \1 eth0\n2 \1 eth0", "\n".join(lines)), lines
+    for host in ("h0", "h1", "h2"):  # and nothing but IPv6 on the one that leads somewhere
+        world.run(host, "ip", "addr", "del", f"{world.address(host)}/24", "dev", "eth0")
+    seen = run(*words)
+    expect((seen.returncode, sorted(seen.stdout.decode().splitlines())), (0, [f"{rank} fd77::1 eth0" for rank in range(3)]), seen.stderr)
+
+
+def an_agent_that_cannot_come_back_is_named_with_where_it_tried():
+    for host, device in (("h0", "eth0"), ("h2", "eth0"), ("h1", "net7")):
+        if device == "net7":  # leads nowhere
+            world.run(host, "ip", "link", "add", "net7", "up", "type", "bridge")
+        world.run(host, "ip", "addr", "add", f"10.78.0.{world.address(host).split('.')[-1]}/24", "dev", device)
+    begin = time.monotonic()
+    seen = run("-H", "h1:1,h2:1", "--network-interface", "10.78.0.0/16", "--start-timeout", "3", "--", "true")
+    assert time.monotonic() - begin < 15, time.monotonic() - begin
+    expect(seen.returncode, 125, seen.stderr)
+    assert re.search(rb"hvdrun: h1: its agent runs there and has not reached hvdrun at 10\.78\.0\.254:\d+, for \d+\.\d s; does a firewall here", seen.stderr), seen.stderr
+    assert b"no agent reported from h1 within 3 s (--start-timeout)" in seen.stderr.splitlines()[-1], seen.stderr
+    wait_until_empty("h1", "h2")
+
+
+def a_range_without_a_free_port_names_who_has_them():
+    holder = subprocess.Popen(world.command("h0", "python3", "-c", "import socket, time\nall = [socket.create_server(('10.77.0.254', 4200 + i)) for i in range(3)]\n"
+                                            "print('up', flush=True)\ntime.sleep(60)"), stdout=subprocess.PIPE)
+    try:
+        holder.stdout.readline()
+        seen = run("-H", "10.77.0.1", "--port-range", "4200-4202", "--", "true")
+        expect(seen.returncode, 125, seen.stderr)
+        assert re.search(rb"cannot listen on 10.77.0.254, any port of 4200-4202: Address already in use; 4200 is process \d+ \(python3\)'s", seen.stderr), seen.stderr
+    finally:
+        for pid in world.run("h0", "ps", "-C", "python3", "-o", "pid=").stdout.split():
+            world.run("h0", "kill", pid, check=False)
+        holder.communicate(timeout=30)
+
+
+def a_lost_ssh_ends_the_job_though_its_agent_still_speaks():
+    job = start(*PAIR, *LONELY, *SLEEP)
+    wait_for_sleeps("h1", "h2")
+    # The first of hvdrun's children is h1's ssh or h2's: either will do. Its sshd there is not told.
+    ssh = next(pid for pid in support.children(launcher(job)) if support.read(pid, "comm") == "ssh")
+    os.kill(ssh, signal.SIGKILL)
+    _, err = job.communicate(timeout=30)
+    expect(job.returncode, 125, err)
+    assert re.search(rb"the connection to h[12] is lost", err), err
+    wait_until_empty("h1", "h2")
+
+
+def a_wrapper_that_hides_sshs_words_will_do():
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        world.path("h0", f"{folder}").mkdir(exist_ok=True)
+        wrapper = world.path("h0", f"{folder}/quiet")
+        wrapper.write_text('#!/bin/sh\nexec ssh "$@" 2>/dev/null\n')
+        wrapper.chmod(0o755)
+        # Its key is known: that a new one is to be taken is told by ssh's words alone.
+        expect(run("-H", "h1", "--wdir", "/", "--", "true").returncode, 0)
+        seen = run("-H", "h1", "--ssh-command", f"{folder}/quiet", "--no-tag-output", "--", "echo", "hello")
+        expect((seen.returncode, seen.stdout), (0, b"hello\n"), seen.stderr)
+
+
+def what_ssh_started_goes_with_it_and_the_late_host_is_explained():
+    seen = run("-H", "h1", "--ssh-arg=-oProxyCommand=sleep 98", "--start-timeout", "2", "--", "true")
+    expect(seen.returncode, 125, seen.stderr)
+    assert b"hvdrun: no agent on h1: there was no answer for " in seen.stderr.splitlines()[-1], seen.stderr
+    expect(processes("h0"), [])
+
+
+def hosts_that_come_up_late_are_waited_for():
+    world.cut("h2")
+    job = start(*PAIR, *LONELY, "--wait-hosts", "60", "--start-timeout", "20", "--no-tag-output", "--", "sh", "-c", "echo $RANK")
+    wait_for(lambda: processes("h1"))  # h1 is not held up
+    wait_until_it_says(job, rb"hvdrun: waiting for h2: connecting, for \d+\.\d s")
+    world.heal("h2")
+    out, err = job.communicate(timeout=60)
+    expect((job.returncode, sorted(out.split())), (0, [b"0", b"1", b"2", b"3"]), err)
+
+
+def an_sshd_that_starts_late_is_waited_for_and_none_not_for_ever():
+    job = start("-H", "h1", "-p", "2222", "--wait-hosts", "60", "--no-tag-output", "--", "echo", "there")
+    wait_until_it_says(job, rb"hvdrun: waiting for h1: tried \d times, nothing listens on its ssh port, for \d+\.\d s")
+    world.run("h1", "/usr/sbin/sshd", "-f", f"{hosts.FILES}/h1/sshd_config", "-p", "2222", "-o", "PidFile=none")
+    out, err = job.communicate(timeout=30)
+    expect((job.returncode, out), (0, b"there\n"), err)
+    begin = time.monotonic()
+    seen = run("-H", "h1:1,h2:1", "-p", "2223", "--wait-hosts", "2", "--", "true")
+    assert 2 <= time.monotonic() - begin < 8, time.monotonic() - begin
+    expect(seen.returncode, 125, seen.stderr)
+    last = seen.stderr.splitlines()[-1]
+    assert re.match(rb"hvdrun: no agent on h[12]: it was not there in \d\.\d s, tried \d times: nothing listens on its ssh port", last), last
+
+
+def a_new_host_key_is_taken_unless_that_is_forbidden():
+    known = world.path("h0", hosts.home("root", ".ssh/known_hosts"))
+    config = world.path("h0", hosts.home("root", ".ssh/config"))
+    config.write_text("StrictHostKeyChecking yes\n")
+    seen = run("-H", "h1", "--", "true")
+    expect((seen.returncode, known.exists()), (125, False), seen.stderr)
+    assert b"your ssh is told to take no new one (StrictHostKeyChecking)" in seen.stderr, seen.stderr
+    for way in ("", "StrictHostKeyChecking ask\n", "StrictHostKeyChecking no\n"):
+        config.write_text(way)
+        expect(run("-H", "h1", "--", "true").returncode, 0)
+        assert "h1 " in known.read_text(), known.read_text()
+        known.unlink()
+    # Another key than before, which `no` would have let pass.
+    key = world.path("h0", f"{hosts.FILES}/h2/host_key.pub").read_text()
+    known.write_text(f"h1 {key}")
+    seen = run("-H", "h1", "--", "true")
+    expect(seen.returncode, 125, seen.stderr)
+    assert b"no agent on h1: its host key is not the one that it had before" in seen.stderr, seen.stderr
+    wait_until_empty("h1")
+
+
+def a_hvdrun_that_was_stopped_too_long_says_so():
+    job = start(*PAIR, *LONELY, *SLEEP)
+    wait_for_sleeps("h1", "h2")
+    pid = launcher(job)
+    os.kill(pid, signal.SIGSTOP)
+    wait_until_empty("h1", "h2", limit_s=20)
+    os.kill(pid, signal.SIGCONT)
+    os.kill(job.pid, signal.SIGCONT)  # nsenter above it, which stops with it
+    _, err = job.communicate(timeout=30)
+    expect(job.returncode, 125, err)
+    assert b"nothing was heard of hvdrun for 8 s: it was stopped, or this host cut off" in err, err
+
+
+support.parse_options("torch_python")
+cases = [every_rank_knows_its_place, this_machine_may_be_among_them, names_of_one_machine_are_one_host,
+         other_users_of_this_machine_are_reached_by_ssh, a_bare_host_and_a_single_one_will_do, torch_trains_over_ssh,
+         libhvd_trains_over_ssh_as_it_does_over_pretended_hosts,
+         output_and_input_go_both_ways, variables_come_over_but_those_of_a_session,
+         variables_may_come_from_files_and_be_for_some_ranks_alone, limits_are_the_launchers_where_hosts_allow_them, the_port_and_the_key_of_ssh_may_be_given,
+         a_secret_variable_is_on_no_command_line, the_first_failure_is_named_with_its_host,
+         what_is_missing_there_is_named, a_host_that_cannot_be_reached_ends_the_job_at_once, signals_end_all, nobody_outlives_hvdrun,
+         a_lost_connection_ends_both_sides, a_host_that_is_cut_off_ends_what_it_runs, a_killed_agent_is_a_lost_host,
+         hvdrun_listens_only_where_hosts_see_it, ports_and_networks_may_be_chosen,
+         networks_that_lead_nowhere_are_not_taken, an_agent_that_cannot_come_back_is_named_with_where_it_tried, a_range_without_a_free_port_names_who_has_them,
+         a_lost_ssh_ends_the_job_though_its_agent_still_speaks,
+         a_wrapper_that_hides_sshs_words_will_do, what_ssh_started_goes_with_it_and_the_late_host_is_explained,
+         hosts_that_come_up_late_are_waited_for, an_sshd_that_starts_late_is_waited_for_and_none_not_for_ever,
+         a_new_host_key_is_taken_unless_that_is_forbidden, a_hvdrun_that_was_stopped_too_long_says_so]
+support.main(*map(on_hosts, cases), why_not=hosts.why_not())

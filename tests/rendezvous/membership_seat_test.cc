@@ -1,0 +1,66 @@
+// Membership when it is known which hosts are one: who sits where, and whom it waits for.
+#include <csignal>
+
+#include "rendezvous/membership.h"
+#include "tests/support/catch.h"
+
+namespace hvd {
+namespace {
+
+using namespace std::chrono_literals;
+
+const TimePoint kStart{};
+
+std::vector<action::StartWorkers> starts_in(const std::vector<Action>& actions) {
+  std::vector<action::StartWorkers> found;
+  for (const Action& one : actions)
+    if (const auto* start = std::get_if<action::StartWorkers>(&one)) found.push_back(*start);
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "membership: ranks may be seated anew before any has started, and agents have their time "
+    "again") {
+  const std::vector<Host> hosts = {{"a", "", 1, true}, {"b", "", 1, true}, {"c", "", 2, true}};
+  Membership membership(hosts, assign_slots(hosts, 4), {.start_timeout = 30s}, kStart);
+  membership.begin(kStart);
+  membership.apply(event::AgentJoined{1}, kStart);
+  // a is c: ranks 0 to 2 are there, and a has none.
+  std::vector<Host> settled = {{"c", "", 3}, {"b", "", 1}};
+  std::vector<Slot> slots = assign_slots(settled, 4);
+  for (Slot& slot : slots) slot.host = slot.host == 0 ? 2 : 1;
+  CHECK(membership.seat(slots, kStart + 20s).empty());
+  CHECK(membership.next_deadline() == kStart + 50s);
+  const auto starts = starts_in(membership.apply(event::AgentJoined{2}, kStart + 21s));
+  REQUIRE(starts.size() == 2);
+  CHECK(starts[0].host == 1);
+  CHECK(starts[0].worlds.at(0).rank == 3);
+  CHECK(starts[1].host == 2);
+  CHECK(starts[1].worlds.size() == 3);
+}
+
+TEST_CASE("membership: seats that wait for no agent start the workers") {
+  const std::vector<Host> hosts = {{"a", "", 1, true}, {"b", "", 1, true}};
+  Membership membership(hosts, assign_slots(hosts, 2), {.start_timeout = 30s}, kStart);
+  membership.apply(event::AgentJoined{1}, kStart);
+  std::vector<Slot> slots = assign_slots(std::vector<Host>{{"b", "", 2}}, 2);
+  for (Slot& slot : slots) slot.host = 1;
+  const auto starts = starts_in(membership.seat(slots, kStart));
+  REQUIRE(starts.size() == 1);
+  CHECK(starts[0].worlds.size() == 2);
+  membership.apply(event::EndAsked{EndCause::kInterrupted, SIGINT, "x"}, kStart);
+  CHECK(membership.seat(slots, kStart).empty());
+}
+
+TEST_CASE("membership: hosts may come up for a while before agents have their time") {
+  const std::vector<Host> hosts = {{"a", "", 1, true}};
+  Membership membership(hosts, assign_slots(hosts, 1), {.start_timeout = 30s, .host_wait = 100s},
+                        kStart);
+  CHECK(membership.next_deadline() == kStart + 130s);
+  membership.seat(assign_slots(hosts, 1), kStart + 7s);
+  CHECK(membership.next_deadline() == kStart + 37s);
+}
+
+}  // namespace hvd
