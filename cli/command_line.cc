@@ -125,8 +125,8 @@ void apply_options(const Arguments& arguments, Draft& draft) {
       continue;
     }
     // Of the others the last one counts.
-    const bool all_count =
-        name.starts_with("--env") || name == "--ssh-arg" || name == "--network-interface";
+    const bool all_count = name.starts_with("--env") || name == "--ssh-arg" ||
+                           name == "--network-interface" || name == "--ship";
     app.add_option_function<std::vector<std::string>>(
            name,
            [&draft, &setting, shown, all_count](const std::vector<std::string>& values) {

@@ -186,6 +186,18 @@ constexpr std::string_view kEnvironmentFile =
     "\\`, \\n and \\t mean what they mean to a shell's printf. Nothing is expanded, and a value "
     "ends "
     "with its line.";
+constexpr std::string_view kShipping =
+    "Hosts that are reached by ssh get each PATH once: a file is known by its content, and kept in "
+    "~/.cache/hvdrun/shipped, or, where that takes nothing, in hvdrun-UID in $TMPDIR, /var/tmp or "
+    "/tmp; hvdrun clean removes what nobody has used for 30 days. Links are followed. A word of "
+    "the "
+    "command that names a PATH, or something in one, names the copy there: ./train, data, not "
+    "--data=data. What lies side by side here does so there. Of a program that is a PATH or a word "
+    "of the command, hosts ask their own loader which libraries they lack or have too old, and get "
+    "those; what it opens while it runs (plug-ins, modules) is not seen: ship the folder. A host "
+    "without a C library for the command gets one with it. Where the working directory is not "
+    "there, ranks start in the home folder, unless --wdir names one. --start-timeout counts, and "
+    "what has arrived by then is not sent again. This machine needs nothing sent.";
 constexpr std::string_view kManOutput =
     "Each line that a rank prints comes out whole, behind its rank and stream: [0]<stdout>:text. "
     "Nothing is dropped while the job runs: all ranks of a host share one pipe to hvdrun, so a "
@@ -272,6 +284,7 @@ std::string full_help() {
          wrapped(horovod_names(OptionFate::kRefused), 2);
   out += "\nThe environment of ranks:\n" + wrapped(kEnvironment, 2) + wrapped(session_names(), 6) +
          wrapped(kHostLimits, 2) + wrapped(kEnvironmentFile, 2);
+  out += "\nWhat --ship sends:\n" + wrapped(kShipping, 2);
   out += "\nVariables that each rank finds set:\n";
   for (const Variable& variable : kVariables) {
     out += wrapped(variable.names, 2) + wrapped(variable.meaning, 6);
@@ -305,7 +318,8 @@ std::string man_page() {
   }
   out += ".SS Options of Horovod that are not supported yet\n" +
          roff(horovod_names(OptionFate::kRefused)) + "\n";
-  out += ".SH HOSTS\n" + roff(kManHosts) + "\n.SH OUTPUT\n" + roff(kManOutput) + "\n";
+  out += ".SH HOSTS\n" + roff(kManHosts) + "\n.SH WHAT \\-\\-SHIP SENDS\n" + roff(kShipping) +
+         "\n.SH OUTPUT\n" + roff(kManOutput) + "\n";
   out += ".SH ENVIRONMENT\n" + roff(kEnvironment) + roff(session_names()) + ". " +
          roff(kHostLimits) + "\n.PP\n" + roff(kEnvironmentFile) + "\n";
   for (const Variable& variable : kVariables) out += man_term(variable.names, variable.meaning);

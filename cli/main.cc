@@ -2,10 +2,12 @@
 #include <malloc.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <optional>
 
 #include "cli/agent/agent.h"
 #include "cli/agent/remote_agent.h"
@@ -19,6 +21,7 @@
 #include "cli/job_log.h"
 #include "cli/local_carrier.h"
 #include "cli/plan.h"
+#include "cli/ship/read_shipment.h"
 #include "cli/signals.h"
 #include "cli/supervisor.h"
 #include "rendezvous/slots.h"
@@ -52,6 +55,13 @@ std::vector<std::string> variables_of_ranks(const JobSpec& spec, const StartStat
       worker_environment(with_settings(start.environment, spec.environment), {}, place));
 }
 
+// This machine's ranks find everything where it is.
+bool ships(const JobSpec& spec, const std::vector<Slot>& slots) {
+  return !spec.ship.empty() && std::ranges::any_of(slots, [&](const Slot& slot) {
+    return spec.hosts.at(size_t(slot.host)).remote;
+  });
+}
+
 // Returns the exit status, or does not return when hvdrun has to end by a signal.
 int run(int argc, char** argv, const StartState& start) {
   const std::vector<std::string> words(argv + 1, argv + argc);
@@ -72,12 +82,17 @@ int run(int argc, char** argv, const StartState& start) {
     say(refusal->message);
     return refusal->exit_code;
   }
+  std::optional<ShipOffer> offer;
+  if (ships(spec, slots)) {
+    settle_signals();
+    offer = read_shipment(spec, with_settings(start.environment, spec.environment));
+  }
   if (line.request == Request::kDryRun) {
     print(plan_text(spec, slots, variables_of_ranks(spec, start, slots[0].world)));
     return 0;
   }
   LocalCarrier carrier;
-  const ExitStatus status = supervise(spec, slots, start, carrier);
+  const ExitStatus status = supervise(spec, slots, start, carrier, offer ? &*offer : nullptr);
   if (status.raise_signal != 0) die_by(status.raise_signal);
   return status.code;
 }

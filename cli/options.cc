@@ -55,6 +55,12 @@ constexpr Option kOptions[] = {
      "off, # begins a comment, nothing is expanded; may be given again",
      ""},
     {"--wdir", "", "DIR", kCommand, kWorks, "start the command in this directory", ""},
+    {"--ship", "", "PATH", kCommand, kWorks,
+     "send this file or folder to the other hosts, and of a program there the shared libraries "
+     "that a host lacks; may be given again; see \"What --ship sends\"",
+     ""},
+    {"--ship-limit", "", "SIZE", kCommand, kWorks,
+     "send no host more than this, in bytes or as in 500M or 8G; 2G", ""},
     {"--stdin", "", "0|none|all", kCommand, kWorks,
      "who reads the input: rank 0 (the default), nobody, or all ranks", ""},
 

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <utility>
 
@@ -29,16 +30,33 @@ std::set<std::string> outward_addresses(const JobSpec& spec) {
   return all;
 }
 
-SshCarrier::Options ssh_options(const JobSpec& spec) {
-  return {.ssh = spec.ssh,
-          .environment = environ,
-          .path = env::get("PATH").value_or(std::string(kDefaultPath))};
+SshCarrier::Options ssh_options(const JobSpec& spec, const ShipOffer* offer) {
+  SshCarrier::Options options{.ssh = spec.ssh,
+                              .environment = environ,
+                              .path = env::get("PATH").value_or(std::string(kDefaultPath)),
+                              .offer = offer};
+  if (offer != nullptr) options.role.emplace_back("--ship");
+  return options;
+}
+
+// "shipping 812 MB, 40 %, 9 s left"; what is not sent yet is left out until the host has said it.
+std::string shipping_text(const SshCarrier::Progress& at, TimePoint now) {
+  if (at.shipped == at.to_ship) return "looking at what was shipped";
+  const double share = double(at.shipped) / double(at.to_ship);
+  char text[96];
+  std::snprintf(text, sizeof text, "shipping %s, %.0f %%", size_text(at.to_ship).c_str(),
+                100 * share);
+  std::string words = text;
+  if (at.shipped == 0) return words;
+  const double took = std::chrono::duration<double>(now - at.since).count();
+  std::snprintf(text, sizeof text, ", %.0f s left", std::ceil(took * (1 - share) / share));
+  return words + text;
 }
 
 }  // namespace
 
 RemoteHosts::RemoteHosts(Loop& loop, RendezvousServer& server, const JobAuthority& authority,
-                         const JobSpec& spec, Events events)
+                         const JobSpec& spec, const ShipOffer* offer, Events events)
     : server_(server),
       authority_(authority),
       spec_(spec),
@@ -46,7 +64,7 @@ RemoteHosts::RemoteHosts(Loop& loop, RendezvousServer& server, const JobAuthorit
       file_("/proc/self/exe"),
       addresses_(outward_addresses(spec)) {
   carrier_.emplace(
-      loop, file_, ssh_options(spec),
+      loop, file_, ssh_options(spec, offer),
       SshCarrier::Callbacks{
           .started =
               [this](int host, AgentChannels channels, const std::string& hello) {
@@ -149,7 +167,9 @@ std::vector<std::string> RemoteHosts::progress(TimePoint now) const {
       line += "tried " + std::to_string(at->attempts) + (at->attempts == 1 ? " time" : " times") +
               ", " + at->reason.substr(0, at->reason.find_first_of(":;"));
     } else {
-      line += at->queued ? "waiting for its turn" : std::string(phase_name(at->phase));
+      line += at->queued                           ? "waiting for its turn"
+              : at->phase == StartPhase::kShipping ? shipping_text(*at, now)
+                                                   : std::string(phase_name(at->phase));
     }
     if (!at->queued && at->phase == StartPhase::kCopying) {
       std::snprintf(text, sizeof text, " hvdrun, %.0f of %.0f MB", double(at->copied) / kMegabyte,

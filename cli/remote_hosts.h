@@ -34,9 +34,9 @@ class RemoteHosts {
     std::function<void(int host, const std::string& reason)> failed;
   };
   // `server` is one with a RendezvousServer::Remote of `authority`. Throws kUnavailable when this
-  // program's own file cannot be read.
+  // program's own file cannot be read. `offer`, if any, goes to each host before its agent starts.
   RemoteHosts(Loop& loop, RendezvousServer& server, const JobAuthority& authority,
-              const JobSpec& spec, Events events);
+              const JobSpec& spec, const ShipOffer* offer, Events events);
 
   void start(int host, Deadline deadline, Deadline there);
   // Who has not started never will.

@@ -148,6 +148,20 @@ PortRange read_port_range(std::string_view source, const std::string& value) {
   return {static_cast<uint16_t>(*low), static_cast<uint16_t>(*high)};
 }
 
+// "500M": in units of 1024.
+uint64_t read_size(std::string_view source, const std::string& value) {
+  constexpr std::pair<char, int> kUnits[] = {{'K', 10}, {'M', 20}, {'G', 30}, {'T', 40}};
+  std::string_view digits = value;
+  int shift = 0;
+  for (const auto& [unit, bits] : kUnits)
+    if (digits.ends_with(unit) || digits.ends_with(char(unit + 32))) shift = bits;
+  if (shift > 0) digits.remove_suffix(1);
+  const std::optional<long long> number = whole_number(digits);
+  if (!number || *number < 1 || *number > (1ll << 50) >> shift)
+    refuse(source, "a size such as 500M or 8G", value);
+  return static_cast<uint64_t>(*number) << shift;
+}
+
 // What `Setting::apply` is for an option that stores one value.
 using Source = std::string_view;
 using Value = const std::string&;
@@ -176,6 +190,8 @@ constexpr Setting kSettings[] = {
                   Value v) { d.line.spec.environment.push_back(read_variable_of_ranks(s, v)); }},
     {"--env-file", [](Draft& d, Source, Value v) { d.line.environment_files.push_back(v); }},
     {"--wdir", [](Draft& d, Source, Value v) { d.line.spec.directory = v; }},
+    {"--ship", [](Draft& d, Source, Value v) { d.line.spec.ship.push_back(v); }},
+    {"--ship-limit", [](Draft& d, Source s, Value v) { d.line.spec.ship_limit = read_size(s, v); }},
     {"--stdin",
      [](Draft& d, Source s, Value v) { d.line.spec.stdin_mode = read_choice(s, v, kStdinModes); }},
     {"--timeout",

@@ -19,6 +19,12 @@ void set_default_and_unblock(int signal) {
 
 }  // namespace
 
+void settle_signals() {
+  signal(SIGCHLD, SIG_DFL);
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);
+}
+
 SignalReader::SignalReader(std::initializer_list<int> signals,
                            unsigned long long ignored_at_start) {
   sigset_t set;

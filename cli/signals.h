@@ -22,6 +22,10 @@ class SignalReader {
   UniqueFd fd_;
 };
 
+// A broken pipe and a file that may not grow are errors of the write, and children can be waited
+// for, also where whoever started us ignored their ends. Before the first spawn().
+void settle_signals();
+
 std::string signal_name(int signal);  // "SIGSEGV"
 
 // Default action, unblocked, raised: the shell sees the real thing.

@@ -20,7 +20,7 @@ namespace {
 
 using std::chrono::milliseconds;
 constexpr milliseconds kSweepLimit{10'000};
-constexpr milliseconds kProgressNext{5000};
+constexpr milliseconds kProgressNext{5000}, kProgressOfBatch{20'000};
 
 std::string lost_words(const HostAgent& agent) {
   return agent.name() + " was lost; its ranks were ended";
@@ -188,13 +188,17 @@ void Supervisor::on_deadlines(TimePoint now) {
 void Supervisor::say_progress(TimePoint now) {
   say_progress_at_.reset();
   const bool watched = isatty(2) != 0;
-  // A batch job that waits for hosts is told once.
-  if (!watched && spec_.host_wait.count() == 0) return;
+  // A batch job that waits for hosts is told once, and now and then how far files have come.
+  if (!watched && spec_.host_wait.count() == 0 && spec_.ship.empty()) return;
   std::vector<std::string> lines = remote_hosts_->progress(now);
   for (const auto& agent : agents_)
     if (agent->remote() && !agent->attached()) lines.push_back(coming_back(*agent, now));
   for (const std::string& line : lines) say("waiting for " + line);
-  if (watched && !lines.empty()) say_progress_at_ = now + kProgressNext;
+  if (lines.empty()) return;
+  if (watched)
+    say_progress_at_ = now + kProgressNext;
+  else if (!spec_.ship.empty())
+    say_progress_at_ = now + kProgressOfBatch;
 }
 
 // The step that a late agent is at: others have their own reasons.

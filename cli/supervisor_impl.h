@@ -37,7 +37,7 @@ namespace hvd {
 class Supervisor {
  public:
   Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, const StartState& start,
-             Carrier& carrier);
+             Carrier& carrier, const ShipOffer* offer);
   ExitStatus run();
 
  private:
@@ -101,7 +101,7 @@ class Supervisor {
   void write_out();
   ExitStatus finish();
   RendezvousServer::Remote way_in();
-  void start_agents(Carrier& carrier);
+  void start_agents(Carrier& carrier, const ShipOffer* offer);
   HostAgent& add_agent(int host, AgentChannels channels);
   void on_remote_started(int host, AgentChannels channels, const proto::Bootstrap& way_in,
                          const Hello& hello, const InterfaceAddress& place);

@@ -24,7 +24,7 @@ bool has_remote_ranks(const JobSpec& spec, const std::vector<Slot>& slots) {
 }  // namespace
 
 Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, const StartState& start,
-                       Carrier& carrier)
+                       Carrier& carrier, const ShipOffer* offer)
     : spec_(spec),
       slots_(slots),
       start_(start),
@@ -42,7 +42,7 @@ Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, cons
       relay_([this](int host, const proto::ToAgent& order) {
         agent_of(host)->order(server_, order);
       }) {
-  start_agents(carrier);
+  start_agents(carrier, offer);
   fault_point("hvdrun_agent_started");
   loop_.watch(signals_.fd(), EPOLLIN, [this](uint32_t) { on_signals(); });
   loop_.watch(server_.wake_fd(), EPOLLIN, [this](uint32_t) { on_control(); });
@@ -58,7 +58,7 @@ Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, cons
 }
 
 // Agents on this machine at once; those of other hosts come when they are there.
-void Supervisor::start_agents(Carrier& carrier) {
+void Supervisor::start_agents(Carrier& carrier, const ShipOffer* offer) {
   std::set<int> used;
   for (const Slot& slot : slots_) used.insert(slot.host);
   for (const int number : used) {
@@ -70,7 +70,7 @@ void Supervisor::start_agents(Carrier& carrier) {
   }
   if (!authority_) return;
   remote_hosts_.emplace(
-      loop_, server_, *authority_, spec_,
+      loop_, server_, *authority_, spec_, offer,
       RemoteHosts::Events{
           .started =
               [this](int host, AgentChannels channels, const proto::Bootstrap& way_in,
@@ -210,16 +210,14 @@ std::string Supervisor::interface_of_host(const HostAgent& agent) const {
 }
 
 ExitStatus supervise(const JobSpec& spec, const std::vector<Slot>& slots, const StartState& start,
-                     Carrier& carrier) {
-  signal(SIGCHLD, SIG_DFL);  // ignored, as some daemons start programs, it hides the keeper's end
-  signal(SIGPIPE, SIG_IGN);
-  signal(SIGXFSZ, SIG_IGN);  // a file that may not grow (ulimit -f) is an error of that file
+                     Carrier& carrier, const ShipOffer* offer) {
+  settle_signals();
   sigset_t ttin;
   sigemptyset(&ttin);
   sigaddset(&ttin, SIGTTIN);
   pthread_sigmask(SIG_BLOCK, &ttin, nullptr);
   prctl(PR_SET_CHILD_SUBREAPER, 1);
-  return (new Supervisor(spec, slots, start, carrier))
+  return (new Supervisor(spec, slots, start, carrier, offer))
       ->run();  // never destroyed: the process leaves by _exit
 }
 

@@ -127,9 +127,10 @@ void Agent::on_bootstrap() {
   bootstrap_.clear_start();
 }
 
-void Agent::start_workers(const proto::StartWorkers& start) {
+void Agent::start_workers(proto::StartWorkers start) {
   if (workers_ || start.worlds_size() == 0 || start.argv_size() == 0)
     throw Error(ErrorCode::kInternal, "hvdrun's order to start workers makes no sense");
+  if (shipped_) start_from_there(start);
   make_memory(start);
   workers_ = std::make_unique<Workers>(
       loop_, start, bootstrap_.job(), held_port_.port,
@@ -142,6 +143,15 @@ void Agent::start_workers(const proto::StartWorkers& start) {
     readers +=
         start.stdin() == proto::ALL || (start.stdin() == proto::RANK_0 && worker.world.rank == 0);
   stdin_.expect(readers);
+}
+
+void Agent::start_from_there(proto::StartWorkers& start) {
+  start_from_shipped(*shipped_, start);
+  const std::string directory = where_to_start(*shipped_, start.directory());
+  if (directory == start.directory()) return;
+  say(start.worlds(0).host() + ": there is no " + start.directory() + "; its ranks start in " +
+      directory + " (--wdir names another)");
+  start.set_directory(directory);
 }
 
 void Agent::make_memory(const proto::StartWorkers& start) {
@@ -344,11 +354,10 @@ bool is_agent(int argc, char** argv) {
   return argc == (std::string_view(argv[0]) == "hvd-keeper" ? 3 : 2);
 }
 
-int run_agent(Kept kept, std::unique_ptr<AgentKey> key) {
-  signal(SIGPIPE, SIG_IGN);
-  signal(SIGXFSZ, SIG_IGN);
+int run_agent(Kept kept, std::unique_ptr<AgentKey> key, std::optional<Shipped> shipped) {
   auto* agent = new Agent(std::move(kept));  // never destroyed, as below
   agent->use(std::move(key));
+  agent->use(std::move(shipped));
   return agent->run();
 }
 

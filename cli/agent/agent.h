@@ -6,8 +6,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "cli/agent/keeper.h"
+#include "cli/ship/shipped.h"
 #include "rendezvous/credentials.h"
 
 namespace hvd {
@@ -15,9 +17,9 @@ namespace hvd {
 // `hvdrun agent` alone is one that a user asked for: run_agent() says what that is.
 bool is_agent(int argc, char** argv);
 
-// The agent of another host, below its keeper; its first words are said, `key` was in them. Returns
-// the exit code.
-int run_agent(Kept kept, std::unique_ptr<AgentKey> key);
+// The agent of another host, below its keeper; its first words are said, `key` was in them;
+// `shipped` is what its workers start from, if anything was shipped. Returns the exit code.
+int run_agent(Kept kept, std::unique_ptr<AgentKey> key, std::optional<Shipped> shipped);
 
 // Forks the keeper first: call it in a single-threaded process. Leaves by _exit.
 [[noreturn]] void run_agent(int argc, char** argv);

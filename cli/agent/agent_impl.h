@@ -17,6 +17,7 @@
 #include "cli/agent/workers.h"
 #include "cli/frame.h"
 #include "cli/loop.h"
+#include "cli/ship/shipped.h"
 #include "cli/signals.h"
 #include "proto/rendezvous.pb.h"
 #include "rendezvous/credentials.h"
@@ -33,6 +34,7 @@ class Agent {
     key_ = std::move(key);
     frames_ = FrameReader(true);  // line feeds may come before, which no start file read
   }
+  void use(std::optional<Shipped> shipped) { shipped_ = std::move(shipped); }
   int run();
 
  private:
@@ -41,7 +43,8 @@ class Agent {
   void on_lease();
   void on_frame(const FrameReader::Piece& piece);
   void on_bootstrap();
-  void start_workers(const proto::StartWorkers& start);
+  void start_workers(proto::StartWorkers start);
+  void start_from_there(proto::StartWorkers& start);
   void connect();
   void on_uplink_closed(const std::string& why);
   void on_order(const proto::ToAgent& order);
@@ -69,7 +72,8 @@ class Agent {
   Kept kept_;
   SignalReader child_ends_;
   Uplink uplink_;
-  std::unique_ptr<AgentKey> key_;  // on another host
+  std::unique_ptr<AgentKey> key_;   // on another host
+  std::optional<Shipped> shipped_;  // to it
   JobProcesses processes_;
   FrameReader frames_{false};
   std::string bootstrap_bytes_;

@@ -18,6 +18,7 @@
 #include "cli/agent/descendants.h"
 #include "cli/agent/process_state.h"
 #include "cli/read_file.h"
+#include "cli/ship/ship_store.h"
 #include "cli/ssh/remote_script.h"
 #include "rendezvous/credentials.h"
 #include "runtime/base/deadline.h"
@@ -213,6 +214,15 @@ void remove_scraps(const CleanOrder& order, proto::CleanReport& report) {
     }
 }
 
+void remove_shipments(const CleanOrder& order, proto::CleanReport& report) {
+  for (const std::string& place : ship_places()) {
+    const int64_t unused_s = std::chrono::seconds(kOldCopy).count();
+    const ShipRemoval removal = clean_store(place, unused_s, order.dry_run);
+    report.set_shipments(report.shipments() + removal.trees);
+    report.set_shipment_bytes(report.shipment_bytes() + removal.bytes);
+  }
+}
+
 std::string plural(int64_t count, const char* one, const char* many) {
   return std::to_string(count) + " " + (count == 1 ? one : many);
 }
@@ -236,6 +246,7 @@ proto::CleanReport clean_host(const CleanOrder& order, const std::string& build)
   }
   remove_copies(order, build, report);
   remove_scraps(order, report);
+  remove_shipments(order, report);
   return report;
 }
 
@@ -260,6 +271,10 @@ std::vector<std::string> describe(const proto::CleanReport& report, const CleanO
     lines.push_back((order.dry_run ? "would remove " : "removed ") +
                     plural(report.copies(), "old copy", "old copies") + " of hvdrun, " +
                     std::to_string(report.copy_bytes() >> 20) + " MiB");
+  if (report.shipments() > 0 || report.shipment_bytes() > 0)
+    lines.push_back(std::string(order.dry_run ? "would remove " : "removed ") +
+                    std::to_string(report.shipment_bytes() >> 20) +
+                    " MiB that were shipped, and that nobody has used for long");
   if (lines.empty()) lines.push_back("nothing was left");
   return lines;
 }

@@ -6,10 +6,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -23,6 +23,8 @@
 #include "cli/hello.h"
 #include "cli/interfaces.h"
 #include "cli/pipe.h"
+#include "cli/ship/take_shipment.h"
+#include "cli/signals.h"
 #include "cli/ssh/agent_file.h"
 #include "cli/ssh/remote_script.h"
 #include "rendezvous/credentials.h"
@@ -75,17 +77,18 @@ void add_addresses(Hello& hello) {
   words >> hello.hvdrun_address >> port >> hello.own_address;
 }
 
-void say_first(const std::string& words) {
-  std::string bytes(kFrameMagic);
+// With the magic, unless frames have gone out before.
+void say_hello(const std::string& words, bool is_first = true) {
+  std::string bytes(is_first ? kFrameMagic : "");
   append_header(bytes, {uint32_t(words.size()), FrameKind::kHello, Stream::kStdout, 0, 0});
   write_all(bytes + words);
 }
 
-void say_hello(const AgentKey& key) {
+void say_hello(const AgentKey& key, bool is_first) {
   Hello first{version(), AgentFile(kSelf).name(), key.request(),       "",
               "",        look_at_this_host(),     look_at_interfaces()};
   add_addresses(first);
-  say_first(hello_bytes(first));
+  say_hello(hello_bytes(first), is_first);
 }
 
 // A copy that is used is young: `hvdrun clean` removes old ones.
@@ -103,13 +106,15 @@ bool has(int argc, char** argv, std::string_view word) {
 bool is_remote_agent(int argc, char** argv) {
   if (argc < 3 || std::string_view(argv[1]) != "agent") return false;
   const std::string_view role = argv[2];
+  const bool ship = argc > 3 && has(argc, argv, "--ship"),
+             once = argc > 3 && has(argc, argv, "--once");
   return (role == "--install" && argc == 5) || role == "--clean" ||
-         (role == "--remote" && (argc == 3 || (argc == 4 && has(argc, argv, "--once"))));
+         (role == "--remote" && argc == 3 + ship + once);
 }
 
 void run_remote_agent(int argc, char** argv) {
   try {
-    signal(SIGPIPE, SIG_IGN);
+    settle_signals();
     if (std::string_view(argv[2]) == "--install") {
       install(argv[3], argv[4]);
       _exit(0);
@@ -120,14 +125,16 @@ void run_remote_agent(int argc, char** argv) {
       note_use();
     if (std::string_view(argv[2]) == "--clean") {
       const CleanOrder order{has(argc, argv, "--dry-run"), has(argc, argv, "--all")};
-      say_first(clean_host(order, AgentFile(kSelf).name()).SerializeAsString());
+      say_hello(clean_host(order, AgentFile(kSelf).name()).SerializeAsString());
       _exit(0);
     }
+    std::optional<Shipped> shipped;
+    if (has(argc, argv, "--ship")) shipped = take_shipment();
     // The last moment with one thread. The key is the agent's alone.
     Kept kept = become_kept(argc, argv, -1);
     auto key = std::make_unique<AgentKey>();
-    say_hello(*key);
-    _exit(run_agent(std::move(kept), std::move(key)));
+    say_hello(*key, !shipped);
+    _exit(run_agent(std::move(kept), std::move(key), std::move(shipped)));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "agent: %s\n", error.what());
     _exit(kExitOwnFailure);

@@ -2,8 +2,10 @@
 // hello.
 //
 //   hvdrun agent --install SHA256 PATH   the file it runs from becomes PATH, if that is its sum
-//   hvdrun agent --remote [--once]       the agent; `--once`: from a file that it removes, with the
-//                                        folder of its own which that is in
+//   hvdrun agent --remote [--ship] [--once]
+//                                        the agent; `--ship`: takes what --ship names first;
+//                                        `--once`: from a file that it removes, with the folder of
+//                                        its own which that is in
 //   hvdrun agent --clean […] [--once]    `hvdrun clean` there (clean_host.h); speaks once, and ends
 //
 // Descriptors as for an agent: 0 the lease, 1 frames, 2 words. It speaks first, before it reads.

@@ -1,6 +1,8 @@
 #include "cli/ssh/remote_start.h"
 
 #include <algorithm>
+#include <charconv>
+#include <set>
 
 #include "cli/quoted.h"
 #include "cli/ssh/remote_script.h"
@@ -17,10 +19,40 @@ constexpr int kAskedMax = 8;           // the script tries fewer folders
 constexpr size_t kLineBytesMax = 256;  // of the script's
 constexpr size_t kKeptBytesMax = 64u << 10;
 constexpr size_t kHelloBytesMax = 64u << 10;
+constexpr size_t kWishBytesMax = 1u << 20;  // numbers of all files that an offer can have
+constexpr int kWishesMax = 256;             // libraries that need others, in each of four folders
+constexpr size_t kReasonBytesMax = 1000;
 
 void keep_last(std::string& kept, std::string_view bytes) {
   kept.append(bytes);
   if (kept.size() > kKeptBytesMax) kept.erase(0, kept.size() - kKeptBytesMax);
+}
+
+// A reason from there, for a terminal.
+std::string shown(std::string text) {
+  if (text.size() > kReasonBytesMax) text.resize(kReasonBytesMax);
+  for (char& letter : text)
+    if (letter < ' ' || letter > '~') letter = '?';
+  return text;
+}
+
+// Numbers with blanks between them, each once and below `count`; nothing for anything else.
+std::optional<std::vector<int>> read_numbers(std::string_view text, size_t count) {
+  std::vector<int> numbers;
+  std::set<int> seen;
+  while (!text.empty()) {
+    int number = -1;
+    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc() || number < 0 || size_t(number) >= count ||
+        !seen.insert(number).second)
+      return {};
+    numbers.push_back(number);
+    text.remove_prefix(size_t(stop - text.data()));
+    if (text.empty()) break;
+    if (text.front() != ' ') return {};
+    text.remove_prefix(1);
+  }
+  return numbers;
 }
 
 // How many bytes at the end of `text` may be the beginning of `word`.
@@ -40,6 +72,8 @@ std::string_view phase_name(StartPhase phase) {
       return "copying";
     case StartPhase::kStarting:
       return "starting";
+    case StartPhase::kShipping:
+      return "shipping";
     case StartPhase::kReady:
       return "ready";
     case StartPhase::kFailed:
@@ -48,8 +82,13 @@ std::string_view phase_name(StartPhase phase) {
   return "";
 }
 
-RemoteStart::RemoteStart(uint64_t file_bytes, std::string machine, TimePoint now)
-    : file_bytes_(file_bytes), machine_(std::move(machine)), since_(now), nudged_(now) {}
+RemoteStart::RemoteStart(uint64_t file_bytes, std::string machine, TimePoint now,
+                         const ShipOffer* offer)
+    : file_bytes_(file_bytes),
+      machine_(std::move(machine)),
+      offer_(offer),
+      since_(now),
+      nudged_(now) {}
 
 void RemoteStart::enter(StartPhase phase, TimePoint now) {
   phase_ = phase;
@@ -61,6 +100,8 @@ void RemoteStart::fail(std::string why, TimePoint now) {
   failure_ = std::move(why);
   text_.clear();
   asks_ = false;
+  wanted_.clear();
+  wanted_done_ = 0;
   enter(StartPhase::kFailed, now);
 }
 
@@ -140,16 +181,76 @@ void RemoteStart::answer(std::string_view sha256, TimePoint now) {
 void RemoteStart::take_frames(std::string_view bytes, TimePoint now) {
   try {
     FrameReader::Piece piece;
-    while (phase_ == StartPhase::kStarting && frames_.next(bytes, piece)) {
-      hello_.append(piece.bytes);
-      if (piece.header.kind != FrameKind::kHello || hello_.size() > kHelloBytesMax)
+    while (in_dialogue() && frames_.next(bytes, piece)) {
+      const FrameKind kind = piece.header.kind;
+      const bool is_of_shipping = kind == FrameKind::kWanted || kind == FrameKind::kNotShipped;
+      const bool known = kind == FrameKind::kHello || (is_of_shipping && offer_ != nullptr);
+      frame_.append(piece.bytes);
+      if (!known || frame_.size() > (is_of_shipping ? kWishBytesMax : kHelloBytesMax))
         return fail("its agent's first words are none of an hvdrun's", now);
-      if (piece.last) enter(StartPhase::kReady, now);
+      if (piece.last) take_frame(kind, now);
     }
   } catch (const Error& error) {
     return fail(error.what(), now);
   }
-  if (!bytes.empty()) fail("its agent said more than its first words before it was answered", now);
+  if (!bytes.empty() && phase_ == StartPhase::kReady)
+    fail("its agent said more than its first words before it was answered", now);
+}
+
+void RemoteStart::take_frame(FrameKind kind, TimePoint now) {
+  if (kind == FrameKind::kWanted) {
+    take_wish(now);
+  } else if (kind == FrameKind::kNotShipped) {
+    fail("what is shipped cannot be put there: " + shown(frame_), now);
+  } else if (wants_shipped() || (offer_ != nullptr && wishes_ == 0)) {
+    fail("its agent began without what is shipped", now);
+  } else {
+    hello_ = std::move(frame_);
+    enter(StartPhase::kReady, now);
+  }
+  frame_.clear();
+}
+
+// The first is for the list, the others are for files of it.
+void RemoteStart::take_wish(TimePoint now) {
+  if (wishes_++ == 0 && frame_ == "list") {
+    text_.append(kFrameMagic);
+    append_header(text_,
+                  {uint32_t(offer_->list.size()), FrameKind::kShipment, Stream::kStdout, 0, 0});
+    text_.append(offer_->list);
+    return enter(StartPhase::kShipping, now);
+  }
+  const auto numbers = read_numbers(frame_, offer_->files.size());
+  if (phase_ != StartPhase::kShipping || wants_shipped() || !numbers || wishes_ > kWishesMax)
+    return fail("it asked for what is shipped in a way that makes no sense", now);
+  wanted_ = *numbers;
+  wanted_done_ = 0;
+  wanted_at_ = 0;
+  // What is asked for again, for another folder, is none the more.
+  std::vector<OfferedFile> files;
+  ever_wanted_.insert(wanted_.begin(), wanted_.end());
+  for (const int one : ever_wanted_) files.push_back(offer_->files[size_t(one)]);
+  if (const std::string why = limit_objection(files, offer_->bytes_max); !why.empty())
+    return fail(why, now);
+  for (const int one : wanted_) to_ship_ += offer_->files[size_t(one)].bytes;
+  shipped_written(0);
+}
+
+std::optional<RemoteStart::Piece> RemoteStart::wants_shipped() const {
+  if (wanted_done_ == wanted_.size()) return {};
+  const int file = wanted_[wanted_done_];
+  return Piece{file, wanted_at_, offer_->files[size_t(file)].bytes - wanted_at_};
+}
+
+// And goes on to the next file that has any bytes.
+void RemoteStart::shipped_written(uint64_t bytes) {
+  wanted_at_ += bytes;
+  shipped_ += bytes;
+  while (wanted_done_ < wanted_.size() &&
+         wanted_at_ == offer_->files[size_t(wanted_[wanted_done_])].bytes) {
+    ++wanted_done_;
+    wanted_at_ = 0;
+  }
 }
 
 std::optional<TimePoint> RemoteStart::next_nudge() const {

@@ -6,21 +6,26 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "cli/frame.h"
+#include "cli/ship/ship_offer.h"
 #include "runtime/base/deadline.h"
 
 namespace hvd {
 
-enum class StartPhase { kConnecting, kCopying, kStarting, kReady, kFailed };
+enum class StartPhase { kConnecting, kCopying, kStarting, kShipping, kReady, kFailed };
 std::string_view phase_name(StartPhase phase);
 
 class RemoteStart {
  public:
-  // The agent is a file of so many bytes, for processors of this kind, as uname -m has it.
-  RemoteStart(uint64_t file_bytes, std::string machine, TimePoint now);
+  // The agent is a file of so many bytes, for processors of this kind, as uname -m has it. What
+  // there is to ship, if anything, is kept by the caller.
+  RemoteStart(uint64_t file_bytes, std::string machine, TimePoint now,
+              const ShipOffer* offer = nullptr);
 
   void take_output(std::string_view bytes, TimePoint now);
   void take_words(std::string_view bytes);
@@ -32,12 +37,22 @@ class RemoteStart {
   bool asks_for_file() const { return asks_; }
   void answer(std::string_view sha256, TimePoint now);  // in hex
 
-  // What has to be written: all of `text` first, then the file from `file_at` on.
+  // What has to be written: all of `text` first, then the file from `file_at` on, or what is to be
+  // shipped.
   std::string_view text() const { return text_; }
   void text_written(size_t bytes) { text_.erase(0, bytes); }
   bool wants_file() const { return phase_ == StartPhase::kCopying && file_at_ < file_bytes_; }
   uint64_t file_at() const { return file_at_; }
   void file_written(uint64_t bytes) { file_at_ += bytes; }
+  struct Piece {
+    int file;  // of the offer
+    uint64_t at, bytes;
+  };
+  std::optional<Piece> wants_shipped() const;
+  void shipped_written(uint64_t bytes);
+  // Of what it has asked for so far.
+  uint64_t shipped() const { return shipped_; }
+  uint64_t to_ship() const { return to_ship_; }
 
   StartPhase phase() const { return phase_; }
   TimePoint since() const { return since_; }  // the phase began then
@@ -53,9 +68,15 @@ class RemoteStart {
   bool take_mark(TimePoint now);
   void obey(std::string_view line, TimePoint now);
   void take_frames(std::string_view bytes, TimePoint now);
+  void take_frame(FrameKind kind, TimePoint now);
+  void take_wish(TimePoint now);
+  bool in_dialogue() const {
+    return phase_ == StartPhase::kStarting || phase_ == StartPhase::kShipping;
+  }
 
   const uint64_t file_bytes_;
   const std::string machine_;
+  const ShipOffer* const offer_;
   StartPhase phase_ = StartPhase::kConnecting;
   TimePoint since_, nudged_;
   bool heard_ = false;  // the script runs
@@ -66,6 +87,13 @@ class RemoteStart {
   FrameReader frames_{false};
   std::string text_;
   uint64_t file_at_ = 0;
+  std::string frame_;        // what has come of one
+  int wishes_ = 0;           // of the shipment: how often
+  std::vector<int> wanted_;  // files of the offer, those first that were asked for first
+  std::set<int> ever_wanted_;
+  size_t wanted_done_ = 0;  // of them
+  uint64_t wanted_at_ = 0;  // of the next one
+  uint64_t shipped_ = 0, to_ship_ = 0;
   std::string hello_, failure_, noise_, words_;
 };
 

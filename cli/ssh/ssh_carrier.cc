@@ -1,8 +1,10 @@
 #include "cli/ssh/ssh_carrier.h"
 
+#include <fcntl.h>
 #include <sys/ioctl.h>
 #include <sys/random.h>
 #include <sys/sendfile.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "cli/pipe.h"
+#include "cli/quoted.h"
 #include "cli/ssh/remote_script.h"
 #include "cli/ssh/ssh_words.h"
 #include "cli/subprocess.h"
@@ -28,6 +31,8 @@ constexpr size_t kReadBytes = 64u << 10;
 constexpr std::chrono::milliseconds kRetryFirst{250}, kRetryMost{4000};
 constexpr std::chrono::milliseconds kNotThereMost{1000};
 constexpr std::chrono::seconds kConnectMost{10};  // of a host that is waited for
+constexpr size_t kShipAtOnce = 1u << 20;          // other hosts have their turn in between
+constexpr size_t kPathShown = 300;
 constexpr auto kLastWords = 500ms;  // for ssh to end by itself after the script gave up
 
 std::string seconds(Clock::duration time) {
@@ -57,6 +62,16 @@ std::string unfinished(const RemoteStart& remote, uint64_t file_bytes, TimePoint
     return "the agent was still being copied to it after " + age + ", " +
            std::to_string(remote.file_at() >> 20) + " of " + std::to_string(file_bytes >> 20) +
            " MiB" + last_said(remote);
+  if (remote.phase() == StartPhase::kShipping) {
+    if (remote.shipped() == remote.to_ship())
+      return "it was still looking at what was shipped after " + age + last_said(remote);
+    const double took = std::chrono::duration<double>(now - remote.since()).count();
+    const double share = double(remote.shipped()) / double(std::max<uint64_t>(remote.to_ship(), 1));
+    return size_text(remote.shipped()) + " of " + size_text(remote.to_ship()) +
+           " had been shipped to it after " + age + "; --start-timeout " +
+           std::to_string(int(took / std::max(share, 0.01)) + 10) +
+           " would do, and files that are whole there are not sent again" + last_said(remote);
+  }
   if (remote.phase() == StartPhase::kStarting)
     return "the agent has not spoken for " + age + " since it was started there" +
            last_said(remote);
@@ -77,6 +92,8 @@ struct SshCarrier::Ssh {
   UniqueFd in, out, words;
   RemoteStart remote;
   bool in_watched = false;
+  int file = -1;  // of the offer, that `shipped` is open for
+  UniqueFd shipped = {};
   std::optional<TimePoint> judged_at = {};  // then it is over, whether ssh has ended or not
 };
 
@@ -141,7 +158,8 @@ void SshCarrier::begin(Start& start, TimePoint now) {
                                              "; install it, or name one by --ssh-command");
   for (const int fd : {in.write.get(), out.read.get(), words.read.get()}) set_nonblocking(fd);
   start.ssh.reset(new Ssh{result.pid, std::move(in.write), std::move(out.read),
-                          std::move(words.read), RemoteStart(file_.bytes(), file_.machine(), now)});
+                          std::move(words.read),
+                          RemoteStart(file_.bytes(), file_.machine(), now, options_.offer)});
   ++running_;
   loop_.watch(start.ssh->out.get(), EPOLLIN, [this, &start](uint32_t) {
     read_output(start);
@@ -188,6 +206,7 @@ void SshCarrier::look(Start& start, TimePoint now) {
 void SshCarrier::feed(Start& start) {
   Ssh& ssh = *start.ssh;
   ssize_t n = 0;
+  size_t shipped = 0;
   while (ssh.in) {
     if (!ssh.remote.text().empty()) {
       n = write(ssh.in.get(), ssh.remote.text().data(), ssh.remote.text().size());
@@ -196,6 +215,12 @@ void SshCarrier::feed(Start& start) {
       auto at = off_t(ssh.remote.file_at());
       n = sendfile(ssh.in.get(), file_.fd(), &at, file_.bytes() - ssh.remote.file_at());
       if (n > 0) ssh.remote.file_written(uint64_t(n));
+    } else if (const auto piece = ssh.remote.wants_shipped()) {
+      if (shipped >= kShipAtOnce) break;
+      const auto sent = feed_shipped(start, *piece);
+      if (!sent) return;
+      n = *sent;
+      if (n > 0) ssh.remote.shipped_written(uint64_t(n)), shipped += size_t(n);
     } else {
       break;
     }
@@ -208,13 +233,42 @@ void SshCarrier::feed(Start& start) {
     }
     if (n < 0 && errno == EAGAIN) break;
   }
-  const bool watch = ssh.in && (!ssh.remote.text().empty() || ssh.remote.wants_file());
+  const bool watch = ssh.in && (!ssh.remote.text().empty() || ssh.remote.wants_file() ||
+                                ssh.remote.wants_shipped());
   if (watch == ssh.in_watched) return;
   ssh.in_watched = watch;
   if (watch)
     loop_.watch(ssh.in.get(), EPOLLOUT, [this, &start](uint32_t) { feed(start); });
   else if (ssh.in)
     loop_.unwatch(ssh.in.get());
+}
+
+std::optional<ssize_t> SshCarrier::feed_shipped(Start& start, const RemoteStart::Piece& piece) {
+  Ssh& ssh = *start.ssh;
+  const OfferedFile& file = options_.offer->files[size_t(piece.file)];
+  const auto give_up = [&](const std::string& why) {
+    fail(start.host, quoted(file.path, kPathShown) + " " + why);
+    return std::nullopt;
+  };
+  const auto is_as_read = [&] {
+    struct stat facts{};
+    return fstat(ssh.shipped.get(), &facts) == 0 && uint64_t(facts.st_size) == file.bytes &&
+           changed_ns(facts) == file.changed_ns;
+  };
+  if (ssh.file != piece.file) {
+    ssh.shipped.reset(open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+    ssh.file = piece.file;
+    if (!ssh.shipped) return give_up("cannot be read any more: " + error_text(errno));
+  }
+  auto at = off_t(piece.at);
+  const ssize_t n =
+      sendfile(ssh.in.get(), ssh.shipped.get(), &at, std::min<uint64_t>(piece.bytes, kShipAtOnce));
+  if (n < 0 && (errno == EIO || errno == EINVAL))
+    return give_up("cannot be read: " + error_text(errno));
+  const bool is_end = n == 0 || (n > 0 && uint64_t(n) == piece.bytes);
+  if ((piece.at == 0 || is_end) && !is_as_read())
+    return give_up("has changed since hvdrun read it; start again when it is whole");
+  return n;
 }
 
 void SshCarrier::hand_over(Start& start) {
@@ -390,6 +444,8 @@ std::optional<SshCarrier::Progress> SshCarrier::progress(int host) const {
     progress.since = remote.since();
     progress.copied = remote.file_at();
     progress.bytes = file_.bytes();
+    progress.shipped = remote.shipped();
+    progress.to_ship = remote.to_ship();
   }
   return progress;
 }

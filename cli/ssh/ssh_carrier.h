@@ -34,6 +34,7 @@ class SshCarrier {
     std::string path;                              // where ssh is looked for
     int at_once = 64;                              // starts; hosts that are up do not count
     std::vector<std::string> role = {"--remote"};  // RemoteAgent::role
+    const ShipOffer* offer = nullptr;              // to every host; kept by the caller
   };
   // Each host gets one of them, once. They may start other hosts, but not destroy the carrier.
   struct Callbacks {
@@ -51,6 +52,7 @@ class SshCarrier {
     int attempts = 0;
     std::string reason;  // of the last attempt's failure
     uint64_t copied = 0, bytes = 0;
+    uint64_t shipped = 0, to_ship = 0;
   };
 
   SshCarrier(Loop& loop, AgentFile& file, Options options, Callbacks callbacks);
@@ -74,6 +76,8 @@ class SshCarrier {
   void turn(Start& start, TimePoint now);
   void begin(Start& start, TimePoint now);
   void feed(Start& start);
+  // Bytes that were written, or less with errno as write() has it; nothing: the start has failed.
+  std::optional<ssize_t> feed_shipped(Start& start, const RemoteStart::Piece& piece);
   void read_output(Start& start);
   void read_words(Start& start);
   void look(Start& start, TimePoint now);

@@ -8,6 +8,8 @@
 #include <span>
 #include <string_view>
 
+#include "cli/ship/loader_answer.h"
+#include "cli/ship/ship_offer.h"
 #include "cli/ssh/agent_file.h"
 #include "cli/ssh/remote_start.h"
 #include "cli/ssh/ssh_words.h"
@@ -24,9 +26,9 @@ bool can_be_shown(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= ' ' && c <= '~'; });
 }
 
-void start_with(std::string_view output, size_t piece) {
+void start_with(std::string_view output, size_t piece, const ShipOffer* offer) {
   TimePoint now{};
-  RemoteStart start(kFileBytes, "x86_64", now);
+  RemoteStart start(kFileBytes, "x86_64", now, offer);
   while (!output.empty()) {
     now += std::chrono::milliseconds(300);
     start.take_output(output.substr(0, piece), now);
@@ -35,6 +37,11 @@ void start_with(std::string_view output, size_t piece) {
     start.nudge(now);
     start.text_written(start.text().size());
     if (start.wants_file()) start.file_written(kFileBytes - start.file_at());
+    if (const auto wanted = start.wants_shipped()) {
+      HVD_CHECK(size_t(wanted->file) < offer->files.size() && wanted->bytes > 0, "no such piece");
+      start.shipped_written((wanted->bytes + 1) / 2);
+    }
+    HVD_CHECK(start.shipped() <= start.to_ship(), "more than was asked for");
     HVD_CHECK(start.noise().size() <= kKept && start.text().size() <= kKept, "too much is kept");
     HVD_CHECK(start.failure().empty() == (start.phase() != StartPhase::kFailed), "which is it?");
   }
@@ -47,7 +54,11 @@ void start_with(std::string_view output, size_t piece) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t count) {
   if (count == 0) return 0;
   const std::string_view rest(reinterpret_cast<const char*>(bytes) + 1, count - 1);
-  start_with(rest, 1 + bytes[0] * size_t(bytes[0]));
+  const size_t piece = 1 + bytes[0] * size_t(bytes[0]);
+  start_with(rest, piece, nullptr);
+  const ShipOffer offer{"list", {{"/a", 10, 0}, {"/b", 0, 0}, {"/c", 1, 0}}, 11};
+  start_with(rest, piece, &offer);
+  read_loader_answer(rest, rest);
   HVD_CHECK(can_be_shown(explain_ssh(rest, rest, 255 << 8, "ssh").reason), "hostile words");
   elf_identity(std::as_bytes(std::span(rest)));
   return 0;

@@ -30,6 +30,35 @@ std::string drain(RemoteStart& start) {
   return text;
 }
 
+std::string frame(FrameKind kind, const std::string& body) {
+  std::string bytes;
+  append_header(bytes, {uint32_t(body.size()), kind, Stream::kStdout, 0, 0});
+  return bytes + body;
+}
+
+std::string wish(const std::string& body) { return frame(FrameKind::kWanted, body); }
+
+const ShipOffer kOffer{"the list", {{"/a", 10, 0}, {"/empty", 0, 0}, {"/c", 30, 0}}, 40};
+
+// A start that has been asked for the list, and has answered.
+RemoteStart shipping(const ShipOffer& offer = kOffer) {
+  RemoteStart start(100, "x86_64", kBegin, &offer);
+  start.take_output(mark("found") + std::string(kFrameMagic) + wish("list"), kBegin);
+  drain(start);
+  return start;
+}
+
+// What is written of the offer, "file:bytes" each.
+std::string ship_all(RemoteStart& start) {
+  std::string all;
+  while (const auto piece = start.wants_shipped()) {
+    all +=
+        (all.empty() ? "" : " ") + std::to_string(piece->file) + ":" + std::to_string(piece->bytes);
+    start.shipped_written(piece->bytes);
+  }
+  return all;
+}
+
 }  // namespace
 
 TEST_CASE("remote_start: an agent that is there speaks, however its words are cut") {
@@ -142,6 +171,86 @@ TEST_CASE("remote_start: a silent login shell gets a line feed each second, unti
   REQUIRE_FALSE(start.next_nudge());
   start.nudge(kBegin + 700s);
   REQUIRE(drain(start).empty());
+}
+
+TEST_CASE("remote_start: what is shipped goes as it is asked for, and then the agent speaks") {
+  RemoteStart start(100, "x86_64", kBegin, &kOffer);
+  const std::string first = mark("found") + std::string(kFrameMagic) + wish("list");
+  for (const char byte : first) start.take_output({&byte, 1}, kBegin + 1s);
+  REQUIRE(start.phase() == StartPhase::kShipping);
+  REQUIRE(start.since() == kBegin + 1s);
+  REQUIRE(drain(start) == std::string(kFrameMagic) + frame(FrameKind::kShipment, "the list"));
+  REQUIRE(ship_all(start).empty());
+  start.take_output(wish("2 1"), kBegin + 2s);
+  REQUIRE(start.to_ship() == 30);
+  start.shipped_written(12);
+  REQUIRE(start.shipped() == 12);
+  REQUIRE(start.wants_shipped()->at == 12);
+  REQUIRE(ship_all(start) == "2:18");
+  start.take_output(wish("1 0"), kBegin + 3s);
+  REQUIRE(ship_all(start) == "0:10");
+  REQUIRE(start.shipped() == 40);
+  REQUIRE(start.to_ship() == 40);
+  start.take_output(frame(FrameKind::kHello, "words"), kBegin + 4s);
+  REQUIRE(start.phase() == StartPhase::kReady);
+  REQUIRE(start.hello() == "words");
+}
+
+TEST_CASE(
+    "remote_start: a host that asks for what is not offered, or at a wrong time, has failed") {
+  for (const char* bad :
+       {"3", "0 0", "-1", "0,2", "list", "0 ", " 0", "99999999999999999999", "a"}) {
+    RemoteStart start = shipping();
+    start.take_output(wish(bad), kBegin);
+    INFO(bad);
+    if (std::string_view(bad) == "0 ") {  // harmless
+      CHECK(ship_all(start) == "0:10");
+      continue;
+    }
+    CHECK(start.failure() == "it asked for what is shipped in a way that makes no sense");
+    CHECK_FALSE(start.wants_shipped());
+  }
+  RemoteStart start = shipping();
+  start.take_output(wish("0") + wish("2"), kBegin);
+  CHECK(start.failure() == "it asked for what is shipped in a way that makes no sense");
+  RemoteStart early(100, "x86_64", kBegin, &kOffer);
+  early.take_output(std::string(kFrameMagic) + wish("0"), kBegin);
+  CHECK(early.failure() == "it asked for what is shipped in a way that makes no sense");
+  RemoteStart nothing(100, "x86_64", kBegin);
+  nothing.take_output(std::string(kFrameMagic) + wish("list"), kBegin);
+  CHECK(nothing.failure() == "its agent's first words are none of an hvdrun's");
+  RemoteStart without(100, "x86_64", kBegin, &kOffer);
+  without.take_output(hello("words"), kBegin);
+  CHECK(without.failure() == "its agent began without what is shipped");
+}
+
+TEST_CASE("remote_start: asking for ever, and for more than the limit, is a failure") {
+  RemoteStart start = shipping();
+  int asked = 0;
+  for (; start.failure().empty(); ++asked) {
+    start.take_output(wish("0"), kBegin);
+    ship_all(start);
+    REQUIRE(asked < 1000);
+  }
+  CHECK(asked > 100);
+  const ShipOffer limited{"the list", kOffer.files, 39};
+  RemoteStart more = shipping(limited);
+  more.take_output(wish("0"), kBegin);
+  ship_all(more);
+  more.take_output(wish("2"), kBegin);
+  CHECK(more.failure().starts_with("what is to be shipped comes to"));
+  RemoteStart large = shipping(limited);
+  large.take_output(wish("0 2"), kBegin);
+  CHECK(large.failure().starts_with("what is to be shipped comes to"));
+  CHECK_FALSE(large.wants_shipped());
+}
+
+TEST_CASE("remote_start: why a host cannot be shipped to is said, as far as it can be shown") {
+  RemoteStart start = shipping();
+  start.take_output(frame(FrameKind::kNotShipped, "no room\x1b[2J " + std::string(5000, 'x')),
+                    kBegin);
+  CHECK(start.failure().starts_with("what is shipped cannot be put there: no room?[2J xxx"));
+  CHECK(start.failure().size() < 1100);
 }
 
 }  // namespace hvd

@@ -1,0 +1,88 @@
+// What was shipped to this host, kept by content in one folder, so that it comes once.
+//
+//   files/SUM, files/SUMx   a file, plain or executable; only what had that sum has such a name
+//   trees/NAME/…            those files as hard links under the names that one job gave them; NAME
+//                           is the sum of that list
+//   new.…                   being made; who makes it removes it, and `hvdrun clean` what a killed
+//                           one has left
+//
+// Nobody but this user can enter the folder. A file there counts as whole as long as it has its
+// size, its mode and the time that was put on it when its sum was found right: another one is asked
+// for again. Any number of processes may use a store at once.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "proto/rendezvous.pb.h"
+#include "runtime/base/unique_fd.h"
+
+namespace hvd {
+
+// This folder takes nothing, or not so much, or nothing that is to be run.
+struct NoPlace : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Folders of a store, the better ones first: below the home folder and the temporary ones.
+std::vector<std::string> ship_places();
+
+// In a store, or about to be: removed with all that is in it unless it was kept.
+class Scratch {
+ public:
+  explicit Scratch(std::string path) : path_(std::move(path)) {}
+  ~Scratch();
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  const std::string& path() const { return path_; }
+  bool keep_as(const std::string& path);  // false: it cannot be; errno says why
+
+ private:
+  std::string path_;
+};
+
+class ShipStore {
+ public:
+  // Makes the folder. Throws NoPlace.
+  explicit ShipStore(std::string folder);
+
+  bool has(const proto::ShippedFile& file) const;
+
+  // Takes files in this order; `read` gives the next bytes, at least one, and throws when there are
+  // none. Room for all is made before the first is asked for by `ask`. Throws NoPlace when there is
+  // none, and kUnavailable when what came has another sum, or cannot be written after all.
+  using ReadSome = std::function<size_t(char* bytes, size_t most)>;
+  void take(const std::vector<const proto::ShippedFile*>& files, const std::function<void()>& ask,
+            const ReadSome& read);
+
+  // A folder with these files, by path below it; an empty one with nullptr for a folder of its own.
+  // All files are there (has()). `lock` keeps it from `hvdrun clean`.
+  using Names = std::map<std::string, const proto::ShippedFile*>;
+  std::string tree(const Names& names, UniqueFd& lock);
+
+  // A folder for a while, and a file of the store in it.
+  std::string new_path() const;
+  void link(const proto::ShippedFile& file, const std::string& path) const;
+
+ private:
+  std::string path_of(const proto::ShippedFile& file) const;
+  void take_one(const proto::ShippedFile& file, const ReadSome& read);
+  bool is_whole(const std::string& tree, const Names& names) const;
+  void fill(const std::string& tree, const Names& names) const;
+
+  const std::string folder_;
+};
+
+// What nobody has used for `unused_s` seconds goes, and with it the files that only it had; and
+// what was being made for longer than a day.
+struct ShipRemoval {
+  int trees = 0;
+  uint64_t bytes = 0;
+};
+ShipRemoval clean_store(const std::string& folder, int64_t unused_s, bool dry_run);
+
+}  // namespace hvd

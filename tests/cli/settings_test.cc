@@ -1,0 +1,43 @@
+// Values of options that command_line_test.cc has no room for.
+#include "cli/settings.h"
+
+#include <optional>
+
+#include "runtime/base/error.h"
+#include "tests/support/catch.h"
+
+namespace hvd {
+namespace {
+
+using Words = std::vector<std::string>;
+
+JobSpec spec_of(Words words) {
+  words.push_back("./train");
+  return parse_command_line(words, [](const char*) { return std::optional<std::string>(); }).spec;
+}
+
+std::string error_of(const Words& words) {
+  try {
+    spec_of(words);
+    return "";
+  } catch (const Error& error) {
+    return error.code() == ErrorCode::kInvalidArgument ? error.what() : "wrong code";
+  }
+}
+
+}  // namespace
+
+TEST_CASE("settings: what is to be shipped, and how much at most") {
+  const JobSpec spec = spec_of({"--ship", "./train", "--ship=data", "--ship-limit", "3g"});
+  CHECK(spec.ship == Words{"./train", "data"});
+  CHECK(spec.ship_limit == 3ull << 30);
+  CHECK(spec_of({}).ship.empty());
+  CHECK(spec_of({}).ship_limit == 2ull << 30);
+  CHECK(spec_of({"--ship-limit", "700"}).ship_limit == 700);
+  CHECK(spec_of({"--ship-limit", "500M"}).ship_limit == 500ull << 20);
+  for (const char* bad : {"0", "-1", "G", "1.5G", "2GB", "9999999T", "many"})
+    CHECK(error_of({std::string("--ship-limit=") + bad}) ==
+          "--ship-limit takes a size such as 500M or 8G, not \"" + std::string(bad) + "\"");
+}
+
+}  // namespace hvd

@@ -1,0 +1,173 @@
+// Files, folders and programs that a test makes, as they are read for other hosts.
+#include "cli/ship/read_shipment.h"
+
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "proto/rendezvous.pb.h"
+#include "rendezvous/digest.h"
+#include "runtime/base/error.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_directory.h"
+
+namespace hvd {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Read {
+  proto::Shipment list;
+  ShipOffer offer;
+
+  std::map<std::string, int> paths() const {
+    std::map<std::string, int> all;
+    for (const auto& one : list.paths()) all[one.path()] = one.file();
+    return all;
+  }
+};
+
+class Folder {
+ public:
+  Folder() : before_(fs::current_path()) { fs::current_path(directory_.path()); }
+  ~Folder() { fs::current_path(before_); }
+  std::string at(const std::string& name) const { return (fs::current_path() / name).string(); }
+  static void write(const std::string& name, const std::string& text) {
+    if (fs::path(name).has_parent_path()) fs::create_directories(fs::path(name).parent_path());
+    std::ofstream(name, std::ios::binary) << text;
+  }
+
+ private:
+  const TemporaryDirectory directory_;
+  const fs::path before_;
+};
+
+Read read(const std::vector<std::string>& ship, const std::vector<std::string>& command = {"true"},
+          uint64_t limit = 1u << 30) {
+  JobSpec spec;
+  spec.ship = ship;
+  spec.command = command;
+  spec.ship_limit = limit;
+  Read seen;
+  seen.offer = read_shipment(spec, {});
+  REQUIRE(seen.list.ParseFromString(seen.offer.list));
+  REQUIRE(seen.list.files_size() == int(seen.offer.files.size()));
+  return seen;
+}
+
+std::string refusal(const std::vector<std::string>& ship, uint64_t limit = 1u << 30) {
+  try {
+    read(ship, {"true"}, limit);
+    return "";
+  } catch (const Error& error) {
+    return error.code() == ErrorCode::kInvalidArgument ? error.what() : "wrong code";
+  }
+}
+
+}  // namespace
+
+TEST_CASE("read_shipment: folders come whole, contents once") {
+  const Folder folder;
+  folder.write("data/a.txt", "same");
+  folder.write("data/sub/b.txt", "same");
+  folder.write("data/sub/c.txt", "other");
+  fs::create_directory("data/empty");
+  folder.write("tool", "same");
+  chmod("tool", 0755);
+  const Read seen = read({"data", "./tool", "data/sub"});
+  const auto paths = seen.paths();
+  REQUIRE(paths.size() == 7);
+  CHECK(paths.at(folder.at("data")) == -1);
+  CHECK(paths.at(folder.at("data/empty")) == -1);
+  CHECK(paths.at(folder.at("data/a.txt")) == paths.at(folder.at("data/sub/b.txt")));
+  CHECK(paths.at(folder.at("data/a.txt")) != paths.at(folder.at("tool")));  // executable
+  CHECK(seen.list.files_size() == 3);
+  const auto& file = seen.list.files(paths.at(folder.at("data/sub/c.txt")));
+  CHECK(file.sum() == sha256(std::as_bytes(std::span(std::string_view("other")))));
+  CHECK(file.bytes() == 5);
+  CHECK_FALSE(file.executable());
+  CHECK(seen.list.programs_size() == 0);
+  CHECK(seen.list.home_will_do());
+}
+
+TEST_CASE("read_shipment: links are followed, but not in a ring") {
+  const Folder folder;
+  folder.write("outside/file", "text");
+  fs::create_directory("in");
+  fs::create_symlink("../outside/file", "in/file");
+  fs::create_directory_symlink("../outside", "in/folder");
+  const auto paths = read({"in"}).paths();
+  CHECK(paths.size() == 4);
+  CHECK(paths.at(folder.at("in/folder/file")) == 0);
+  fs::create_directory_symlink("..", "in/up");
+  CHECK(refusal({"in"}) == "--ship: \"" + folder.at("in/up/in") +
+                               "\" is a link to a folder that it is in; leave it out");
+}
+
+TEST_CASE("read_shipment: what is no file is named") {
+  const Folder folder;
+  CHECK(refusal({"nothing"}) ==
+        "--ship: \"" + folder.at("nothing") + "\" cannot be read: No such file or directory");
+  fs::create_directory("in");
+  fs::create_symlink("nowhere", "in/dangling");
+  CHECK(refusal({"in"}) ==
+        "--ship: \"" + folder.at("in/dangling") + "\" cannot be read: No such file or directory");
+  fs::remove("in/dangling");
+  REQUIRE(mkfifo("in/pipe", 0600) == 0);
+  CHECK(refusal({"in"}) ==
+        "--ship: \"" + folder.at("in/pipe") + "\" is neither a file nor a folder; leave it out");
+  CHECK(refusal({""}) == "--ship: \"\" is an empty path");
+  CHECK(refusal({"/"}) == "--ship: \"/\" is everything; name what the command needs");
+}
+
+TEST_CASE("read_shipment: more than the limit is refused before it is read") {
+  const Folder folder;
+  folder.write("large", "");
+  fs::resize_file("large", uint64_t(1) << 40);  // which would take long to read
+  CHECK(
+      refusal({"large"}).starts_with("what is to be shipped comes to 1099.5 GB, and --ship-limit "
+                                     "allows 1.1 GB; the largest: \"" +
+                                     folder.at("large") + "\" (1099.5 GB); leave some out"));
+}
+
+TEST_CASE("read_shipment: words of the command that name something shipped are found") {
+  const Folder folder;
+  folder.write("data/a", "text");
+  folder.write("train.py", "text");
+  const Read seen =
+      read({"data", "train.py"}, {"python3", "train.py", "--data", "./data/", "--data=data",
+                                  "data/a", "b", folder.at("x/../data"), "data/../../x"});
+  std::map<int, std::string> words;
+  for (const auto& one : seen.list.words()) words[one.index()] = one.path();
+  CHECK(words == std::map<int, std::string>{{1, folder.at("train.py")},
+                                            {3, folder.at("data")},
+                                            {5, folder.at("data/a")},
+                                            {7, folder.at("data")}});
+  // A first word without a slash is looked for in the PATH.
+  folder.write("python3", "text");
+  CHECK(read({"python3"}, {"python3"}).list.words_size() == 0);
+  CHECK(read({"python3"}, {"./python3"}).list.words_size() == 1);
+}
+
+TEST_CASE("read_shipment: a program comes with what its loader lists") {
+  const Folder folder;
+  fs::copy(fs::read_symlink("/proc/self/exe"), "train");
+  for (const auto& [ship, command] :
+       std::vector<std::pair<std::vector<std::string>, std::vector<std::string>>>{
+           {{"train"}, {"true"}}, {{"."}, {"./train"}}, {{"."}, {"env", "train"}}}) {
+    const Read seen = read(ship, command);
+    REQUIRE(seen.list.programs_size() == 1);
+    CHECK(seen.list.programs(0).path() == folder.at("train"));
+    std::map<std::string, std::string> libraries;
+    for (const auto& one : seen.list.libraries())
+      libraries[one.name()] = seen.offer.files[size_t(one.file())].path;
+    CHECK(libraries.contains("libc.so.6"));
+    CHECK(libraries.contains(fs::path(seen.list.programs(0).loader()).filename().string()));
+    CHECK(seen.list.libraries_size() >= 3);
+  }
+  CHECK(read({"."}, {"true"}).list.programs_size() == 0);  // not looked at in a folder
+}
+
+}  // namespace hvd
