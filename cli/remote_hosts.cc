@@ -156,6 +156,13 @@ void RemoteHosts::on_failed(int host, const std::string& reason) {
   if (!stopped_) events_.failed(host, reason);
 }
 
+bool RemoteHosts::shipping() const {
+  return std::ranges::any_of(starting_, [&](int host) {
+    const auto at = carrier_->progress(host);
+    return at && at->shipped < at->to_ship;
+  });
+}
+
 std::vector<std::string> RemoteHosts::progress(TimePoint now) const {
   std::vector<std::string> lines;
   for (const int host : starting_) {

@@ -42,6 +42,8 @@ class RemoteHosts {
   // Who has not started never will.
   void stop();
   bool waiting() const { return !starting_.empty(); }
+  // Files are on their way to one of them.
+  bool shipping() const;
   // By which other hosts reach this machine: what one of them said, if it is one of ours.
   std::string address_here(const std::string& as_seen) const;
 

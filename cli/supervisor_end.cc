@@ -20,7 +20,7 @@ namespace {
 
 using std::chrono::milliseconds;
 constexpr milliseconds kSweepLimit{10'000};
-constexpr milliseconds kProgressNext{5000}, kProgressOfBatch{20'000};
+constexpr milliseconds kProgressNext{5000}, kProgressOfBatch{20'000}, kLookForShipping{500};
 
 std::string lost_words(const HostAgent& agent) {
   return agent.name() + " was lost; its ranks were ended";
@@ -189,7 +189,11 @@ void Supervisor::say_progress(TimePoint now) {
   say_progress_at_.reset();
   const bool watched = isatty(2) != 0;
   // A batch job that waits for hosts is told once, and now and then how far files have come.
-  if (!watched && spec_.host_wait.count() == 0 && spec_.ship.empty()) return;
+  const bool ships = remote_hosts_->shipping();
+  if (!watched && spec_.host_wait.count() == 0 && !ships) {
+    if (!spec_.ship.empty() && remote_hosts_->waiting()) say_progress_at_ = now + kLookForShipping;
+    return;
+  }
   std::vector<std::string> lines = remote_hosts_->progress(now);
   for (const auto& agent : agents_)
     if (agent->remote() && !agent->attached()) lines.push_back(coming_back(*agent, now));
@@ -197,7 +201,7 @@ void Supervisor::say_progress(TimePoint now) {
   if (lines.empty()) return;
   if (watched)
     say_progress_at_ = now + kProgressNext;
-  else if (!spec_.ship.empty())
+  else if (ships)
     say_progress_at_ = now + kProgressOfBatch;
 }
 

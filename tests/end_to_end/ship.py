@@ -18,7 +18,7 @@ LONELY = ["-x", "OMP_NUM_THREADS=1", "--no-tag-output"]
 CACHE = ".cache/hvdrun/shipped"
 PROJECT = "/tmp/project"  # on h0 alone: every host has a /tmp of its own
 LARGE = 20_000_000
-SLOW = "40mbit"  # LARGE takes 4 s
+SLOW = "25mbit"  # LARGE takes 6 s
 DAY_S = 24 * 3600
 
 world = None
@@ -230,18 +230,15 @@ def a_slow_host_holds_nobody_up_and_a_broken_off_start_leaves_nothing():
     write("first", os.urandom(LARGE // 20))
     write("second", os.urandom(LARGE))
     run("-H", "h1,h2", "--wdir", "/", "--", "true")  # the agent is there
-    for victim in ("hvdrun", "ssh"):
+    for end in (signal.SIGKILL, signal.SIGINT):
         world.limit("h1", SLOW)
         job = start("-H", "h1,h2", "--ship", "first", "--ship", "second", "--", "true")
         wait_for(lambda: len(files("h2")) == 2)
         wait_for(lambda: len(files("h1")) == 1 and being_made("h1"))
         first = files("h1")[0].lstat().st_ino
-        if victim == "hvdrun":
-            os.kill(launcher(job), signal.SIGKILL)
-        else:
-            os.kill(launcher(job), signal.SIGINT)
-        out, err = job.communicate(timeout=30)
-        expect(job.returncode, -signal.SIGKILL if victim == "hvdrun" else -signal.SIGINT, err)
+        os.kill(launcher(job), end)
+        _, err = job.communicate(timeout=30)
+        expect(job.returncode, -end, err)
         world.limit("h1", None)
         wait_for(lambda: not processes("h1") and not being_made("h1"))
         expect([path.lstat().st_ino for path in files("h1")], [first], "what is whole stays")
@@ -254,9 +251,9 @@ def at_the_start_timeout_it_is_said_how_far_it_had_come():
     run("-H", "h1", "--wdir", "/", "--", "true")
     world.limit("h1", SLOW)
     begin = time.monotonic()
-    seen = run("-H", "h1", "--ship", "large", "--start-timeout", "2", "--", "true", code=125)
-    assert re.search(r"waiting for h1: shipping 20 MB, \d+ %, \d+ s left, for \d\.\d s\n", seen.stderr), seen.stderr
-    assert re.search(r"no agent on h1: [\d.]+ MB of 20 MB had been shipped to it after [12]\.\d s; --start-timeout \d+ would do, and", seen.stderr), seen.stderr
+    seen = run("-H", "h1", "--ship", "large", "--start-timeout", "4", "--", "true", code=125)
+    assert re.search(r"waiting for h1: shipping 20 MB, \d+ %(, \d+ s left)?, for \d\.\d s\n", seen.stderr), seen.stderr
+    assert re.search(r"no agent on h1: [\d.]+ MB of 20 MB had been shipped to it after [1-4]\.\d s; --start-timeout \d+ would do, and", seen.stderr), seen.stderr
     assert time.monotonic() - begin < 15, "it did not end in time"
     world.limit("h1", None)
     wait_for(lambda: not processes("h1") and not being_made("h1"))
