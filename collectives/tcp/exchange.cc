@@ -13,6 +13,18 @@ namespace {
 
 constexpr size_t kBlockBytes = 64 * 1024;  // summed in one piece: still in the cache
 
+// So that no sum of them, in bytes, is larger than a number can be.
+constexpr uint64_t kElementsMost = uint64_t{1} << 56;
+
+bool fit_together(std::span<const uint64_t> counts) {
+  uint64_t left = kElementsMost;
+  return std::ranges::all_of(counts, [&](uint64_t count) {
+    const bool fits = count <= left;
+    left -= std::min(left, count);
+    return fits;
+  });
+}
+
 void reserve(std::vector<std::byte>& buffer, size_t bytes) {
   if (buffer.size() < bytes) buffer.resize(bytes);
 }
@@ -254,8 +266,10 @@ void Exchange::end_step(const CubeStep& step, Links& links) {
       for (size_t k = 0; k < counts_.size(); ++k) {
         uint64_t count;
         memcpy(&count, incoming_.data() + k * sizeof count, sizeof count);
-        counts_[k] = std::min(counts_[k], count);  // unknown is the largest
+        if (counts_[k] == kUnknownCount) counts_[k] = count;
       }
+      if (knows_all(step) && !fit_together(counts_))
+        return links.reject(member(step.peer), "counts that are none");
       break;
     case Rider::kSides: {
       const auto theirs = decode_sides({incoming_.data(), in_bytes_});

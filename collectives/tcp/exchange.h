@@ -89,6 +89,7 @@ class Exchange {
   Slice kept(int place, int swaps) const {
     return kept_after(place, swaps, task_.count, task_.type);
   }
+  static bool knows_all(const CubeStep& step) { return step.last_swap || step.part == kResultPart; }
   static int swap_of(const CubeStep& step) { return static_cast<int>(step.part) - kSwapPart; }
   unsigned part_of(const CubeStep& step) const {
     return step.part + (task_.rider == Rider::kSides ? kTellPart : 0);

@@ -327,6 +327,35 @@ TEST_CASE("tcp: a lie behind an honest exchange is found, too") {
   }
 }
 
+TEST_CASE("tcp: counts that nobody can have are found before there is room for them") {
+  const uint64_t lie = GENERATE(~uint64_t{0}, uint64_t{1} << 62);
+  PlayedRank played;
+  const auto call = make_call(played.rank(), kShapes[5]);
+  played.rank().communicator->start(call->operation);
+  FrameHeader header = played.hear();
+  header.from = 1;
+  const uint64_t counts[] = {~uint64_t{0}, lie};
+  played.say(header);
+  played.say(counts, sizeof counts);
+  CHECK(played.break_in(call->operation) == Outcome::kFailedUndefined);
+  CHECK(played.reason() == "rank 0 got counts that are none on its link to rank 1");
+  CHECK_FALSE(call->allocated);
+}
+
+TEST_CASE("tcp: of its own part nobody is believed but the rank itself") {
+  PlayedRank played;
+  const auto call = make_call(played.rank(), kShapes[5]);
+  played.rank().communicator->start(call->operation);
+  FrameHeader header = played.hear();
+  header.from = 1;
+  const uint64_t counts[] = {1, 5};  // rank 0 brings 20,000
+  played.say(header);
+  played.say(counts, sizeof counts);
+  played.hang_up(false);
+  played.break_in(call->operation);
+  CHECK(call->gathered.size() == 20'005);
+}
+
 TEST_CASE("tcp: a link that ends while both ranks live breaks the epoch and is named") {
   const bool reset = GENERATE(false, true);
   const bool before = GENERATE(false, true);
