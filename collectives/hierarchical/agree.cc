@@ -72,7 +72,8 @@ void HierarchicalCommunicator::notice_departure(int local_rank, uint64_t sequenc
   if (block_.trouble.load(std::memory_order_acquire) != 0) return;
   departure_noticed_ = true;
   const int gone = world_rank(local_rank);
-  raise_trouble(peers_, TroubleReason::kLeft, departure_text(gone, name_), std::span(&gone, 1));
+  raise_trouble(peers_, TroubleReason::kLeft, departure_text(gone, name_),
+                std::span(&gone, 1));
 }
 
 HierarchicalCommunicator::Step HierarchicalCommunicator::await_entries(Operation& operation) {
@@ -229,7 +230,7 @@ HierarchicalCommunicator::Step HierarchicalCommunicator::refuse(Operation& opera
   HVD_CHECK(sides.has_value(), "the leader encoded what all have told");
   set_refusal(operation, *sides);
   NewSegment::undo(operation, arena_);
-  finish(operation, Outcome::kRefused);
+  finish(Outcome::kRefused);
   return Step::kDone;
 }
 

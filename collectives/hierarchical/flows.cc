@@ -46,19 +46,20 @@ uint64_t rounds(size_t bytes, size_t block_bytes) {
 }  // namespace
 
 bool HierarchicalCommunicator::is_private(int rank) const {
-  return entry(rank, head_->sequence).place == TensorPlace::kPrivate;
+  return entry(rank, under_way().sequence).place == TensorPlace::kPrivate;
 }
 
 // Everybody but who has them: this rank leads the slice, a root sent them.
 bool HierarchicalCommunicator::takes_results(int rank) const {
-  if (head_->kind == OperationKind::kAllgather) return true;
-  const bool is_root = head_->kind == OperationKind::kBroadcast && world_rank(rank) == head_->root;
+  if (under_way().kind == OperationKind::kAllgather) return true;
+  const bool is_root =
+      under_way().kind == OperationKind::kBroadcast && world_rank(rank) == under_way().root;
   return is_private(rank) && !is_root;
 }
 
 bool HierarchicalCommunicator::gets_pushed(int rank) const {
-  return rank != me_ && entry(rank, head_->sequence).place == TensorPlace::kArena &&
-         !(head_->kind == OperationKind::kBroadcast && world_rank(rank) == head_->root);
+  return rank != me_ && entry(rank, under_way().sequence).place == TensorPlace::kArena &&
+         !(under_way().kind == OperationKind::kBroadcast && world_rank(rank) == under_way().root);
 }
 
 HierarchicalCommunicator::Step HierarchicalCommunicator::begin_flow(Operation& operation) {
@@ -68,7 +69,7 @@ HierarchicalCommunicator::Step HierarchicalCommunicator::begin_flow(Operation& o
   if (operation.kind == OperationKind::kBarrier || rides(operation) ||
       (alone && operation.kind == OperationKind::kAllreduce)) {
     if (rides(operation) && !alone) copy_result(operation);
-    finish(operation, Outcome::kComplete);
+    finish(Outcome::kComplete);
     return Step::kDone;
   }
   if (operation.kind != OperationKind::kSegment) plan(operation);
@@ -317,7 +318,7 @@ bool HierarchicalCommunicator::turn(const Operation& operation, Lane& lane) {
 // So many bytes of the plan's results are whole.
 size_t HierarchicalCommunicator::results_of(const Lane& lane) const {
   const size_t own = plan_of(lane).own.bytes();
-  const bool sums = head_->kind == OperationKind::kAllreduce;
+  const bool sums = under_way().kind == OperationKind::kAllreduce;
   if (map_.hosts() == 1) return lane.own_ready;
   if (!lane.begun) return 0;
   if (sums) return lane.ring.results();

@@ -71,7 +71,6 @@ HierarchicalCommunicator::HierarchicalCommunicator(Peers& peers, Arena& arena,
       host_(map_.host_of(peers.world().rank)),
       me_(peers.world().local_rank),
       local_size_(peers.world().local_size),
-      seed_(seed_of(peers, spec)),
       name_(spec.name),
       segment_(arena.segment(spec.segment)),
       input_bytes_(spec.staging ? kInputBytes : 0),
@@ -82,7 +81,8 @@ HierarchicalCommunicator::HierarchicalCommunicator(Peers& peers, Arena& arena,
       output_block_bytes_(block_bytes(output_bytes_, kOutputBlockBytes, lanes_most(map_, host_))),
       input_slots_(slots(input_bytes_, input_block_bytes_, map_.slices())),
       output_slots_(slots(output_bytes_, output_block_bytes_, lanes_most(map_, host_))),
-      exchange_(host_, map_.leaders(0)) {
+      exchange_(host_, map_.leaders(0)),
+      queue_(seed_of(peers, spec)) {
   const World& world = peers.world();
   HVD_CHECK(world.size == map_.ranks() && world.rank == world_rank(me_) &&
                 local_size_ == map_.ranks_of(host_),
@@ -116,28 +116,15 @@ std::byte* HierarchicalCommunicator::input_area(int rank) const {
   return output_area(rank) + output_bytes_;
 }
 std::byte* HierarchicalCommunicator::tensor_of(int rank) const {
-  const HostEntry& said = entry(rank, head_->sequence);
+  const HostEntry& said = entry(rank, under_way().sequence);
   return arena_.at(rank, {said.segment, said.offset});
 }
 
-void HierarchicalCommunicator::start(Operation& operation) {
-  operation.next = nullptr;
-  operation.sequence = ++started_;
-  if (over_) {
-    operation.outcome.store(Outcome::kFailedUntouched, kRelease);
-    return;
-  }
-  operation.hash = hash_of(operation, seed_);
-  if (tail_ != nullptr)
-    tail_->next = &operation;
-  else
-    head_ = &operation;
-  tail_ = &operation;
-}
+void HierarchicalCommunicator::start(Operation& operation) { queue_.push(operation); }
 
 bool HierarchicalCommunicator::progress() {
-  if (closed_ || head_ == nullptr || is_broken_off() || !take_links()) return false;
-  const Step step = advance(*head_);
+  if (closed_ || idle() || is_broken_off() || !take_links()) return false;
+  const Step step = advance(*queue_.oldest());
   if (step == Step::kWait)
     for (Lane& lane : lanes_) lane.links.look();
   return step != Step::kWait;
@@ -198,16 +185,13 @@ HierarchicalCommunicator::Step HierarchicalCommunicator::settle(Operation& opera
                        entry(me_, operation.sequence).place == TensorPlace::kArena;
   for (; touched && next_rank_ < local_size_; ++next_rank_)
     if (!has_come(words(next_rank_).done, stamp(operation.sequence, 0))) return Step::kWait;
-  finish(operation, flow_.refused ? Outcome::kRefused : Outcome::kComplete);
+  finish(flow_.refused ? Outcome::kRefused : Outcome::kComplete);
   return Step::kDone;
 }
 
-// From here on the operation is its owner's again, and may be gone.
-void HierarchicalCommunicator::finish(Operation& operation, Outcome outcome) {
+void HierarchicalCommunicator::finish(Outcome outcome) {
   stage_ = Stage::kBegin;
-  head_ = operation.next;
-  if (head_ == nullptr) tail_ = nullptr;
-  operation.outcome.store(outcome, kRelease);
+  queue_.resolve(outcome);
 }
 
 void HierarchicalCommunicator::publish(std::atomic<uint64_t>& word, uint64_t value) {
@@ -217,7 +201,7 @@ void HierarchicalCommunicator::publish(std::atomic<uint64_t>& word, uint64_t val
 
 std::chrono::milliseconds HierarchicalCommunicator::watch(std::vector<pollfd>& descriptors) const {
   auto again = std::chrono::milliseconds::max();
-  if (closed_ || head_ == nullptr || is_broken_off()) return again;
+  if (closed_ || idle() || is_broken_off()) return again;
   for (const Lane& lane : lanes_) again = std::min(again, lane.links.watch(descriptors));
   return again;
 }
@@ -229,13 +213,13 @@ void HierarchicalCommunicator::close() {
   closed_ = true;
   fault_point("collective_closed");
   publish(mine().closed, entered_ + 1);
-  if (head_ != nullptr || !leads() || block_.trouble.load(kAcquire) != 0) return;
-  lanes_.front().links.say_goodbye(started_ + 1);
+  if (!idle() || !leads() || block_.trouble.load(kAcquire) != 0) return;
+  lanes_.front().links.say_goodbye(queue_.started() + 1);
 }
 
 void HierarchicalCommunicator::fail_rest() {
-  over_ = true;
-  while (head_ != nullptr) finish(*head_, Outcome::kFailedUndefined);
+  queue_.be_over();
+  while (!idle()) finish(Outcome::kFailedUndefined);
 }
 
 void HierarchicalCommunicator::abort() noexcept {
@@ -249,8 +233,8 @@ std::vector<int> HierarchicalCommunicator::missing_ranks() const {
   std::vector<int> missing;
   const bool agreeing =
       stage_ == Stage::kMeet || stage_ == Stage::kExchange || stage_ == Stage::kVerdict;
-  if (head_ == nullptr || (!agreeing && stage_ != Stage::kBegin)) return missing;
-  const uint64_t sequence = head_->sequence;
+  if (idle() || (!agreeing && stage_ != Stage::kBegin)) return missing;
+  const uint64_t sequence = under_way().sequence;
   for (int k = 0; k < local_size_; ++k)
     if (k != me_ && !has_come(entry(k, sequence).word, stamp(sequence, 0)))
       missing.push_back(world_rank(k));

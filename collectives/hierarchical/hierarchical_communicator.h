@@ -34,6 +34,7 @@
 #include "collectives/hierarchical/lane_plan.h"
 #include "collectives/hierarchical/words.h"
 #include "collectives/new_segment.h"
+#include "collectives/operation_queue.h"
 #include "collectives/peers.h"
 #include "collectives/tcp/exchange.h"
 #include "collectives/tcp/links.h"
@@ -49,7 +50,7 @@ class HierarchicalCommunicator final : public Communicator {
   int size() const override { return map_.ranks(); }
   void start(Operation& operation) override;
   bool progress() override;
-  bool idle() const override { return head_ == nullptr; }
+  bool idle() const override { return queue_.empty(); }
   std::chrono::milliseconds watch(std::vector<pollfd>& descriptors) const override;
   void close() override;
   bool drained() const override { return closed_; }
@@ -103,7 +104,7 @@ class HierarchicalCommunicator final : public Communicator {
   bool is_broken_off() const;
   Step advance(Operation& operation);
   Step begin(Operation& operation);
-  void finish(Operation& operation, Outcome outcome);
+  void finish(Outcome outcome);
   void publish(std::atomic<uint64_t>& word, uint64_t value);
   Step settle(Operation& operation);
 
@@ -166,6 +167,7 @@ class HierarchicalCommunicator final : public Communicator {
     return plans_[static_cast<size_t>(lane.slice)];
   }
   bool leads() const { return me_ == 0; }
+  const Operation& under_way() const { return *queue_.oldest(); }
 
   // Constant after construction.
   Peers& peers_;
@@ -175,7 +177,6 @@ class HierarchicalCommunicator final : public Communicator {
   const int host_;
   const int me_;  // local rank
   const int local_size_;
-  const uint64_t seed_;
   const std::string name_;  // of one that ranks may close alone
   const std::shared_ptr<Segment> segment_;
   std::vector<HostWords*> words_;
@@ -187,16 +188,15 @@ class HierarchicalCommunicator final : public Communicator {
   // Owned by the holder.
   Exchange exchange_;  // the leader's; the others know by it who is heard of when
   std::deque<Lane> lanes_;
-  Operation* head_ = nullptr;  // the oldest unresolved: the one under way
-  Operation* tail_ = nullptr;  // the youngest
-  uint64_t started_ = 0, entered_ = 0;
+  OperationQueue queue_;  // the oldest one is under way
+  uint64_t entered_ = 0;
   Stage stage_ = Stage::kBegin;
   int next_rank_ = 0;  // whose word is awaited
   bool differs_ = false;
   Flow flow_;
   std::vector<LanePlan> plans_;  // of all slices
   NewSegment new_segment_;
-  bool closed_ = false, over_ = false, departure_noticed_ = false;
+  bool closed_ = false, departure_noticed_ = false;
   std::vector<uint64_t> counts_;          // allgather
   std::unique_ptr<std::byte[]> nowhere_;  // allgather: for what this rank only hands on
   std::vector<const std::byte*> sources_;

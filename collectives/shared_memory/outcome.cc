@@ -51,7 +51,8 @@ void SharedMemoryCommunicator::notice_departure(int rank, uint64_t sequence) {
   if (block_.trouble.load(kAcquire) != 0) return;
   departure_noticed_ = true;
   const int gone = world_rank(rank);
-  raise_trouble(peers_, TroubleReason::kLeft, departure_text(gone, name_), std::span(&gone, 1));
+  raise_trouble(peers_, TroubleReason::kLeft, departure_text(gone, name_),
+                std::span(&gone, 1));
 }
 
 // All entries are here; whether they agree is in `stage`.
@@ -175,8 +176,8 @@ bool SharedMemoryCommunicator::was_begun(const Operation& operation) const {
 
 std::vector<int> SharedMemoryCommunicator::missing_ranks() const {
   std::vector<int> missing;
-  if (head_ == nullptr) return missing;
-  const uint64_t sequence = head_->sequence;
+  if (idle()) return missing;
+  const uint64_t sequence = queue_.oldest()->sequence;
   if (sequence > entered_) {  // not even here: who still holds its slot?
     for (int k = 0; k < size_; ++k)
       if (k != me_ && words(k).done.load(kAcquire) + kOperationSlots < sequence)

@@ -35,11 +35,11 @@ SharedMemoryCommunicator::SharedMemoryCommunicator(Peers& peers, Arena& arena,
       me_(peers.world().local_rank),
       size_(peers.world().local_size),
       first_world_rank_(peers.world().rank - peers.world().local_rank),
-      seed_(mix_hash(mix_hash(0, peers.world().epoch), spec.seed)),
       has_staging_(spec.staging),
       disjoint_(spec.disjoint),
       name_(spec.name),
-      segment_(arena.segment(spec.segment)) {
+      segment_(arena.segment(spec.segment)),
+      queue_(mix_hash(mix_hash(0, peers.world().epoch), spec.seed)) {
   HVD_CHECK(spec.offset % 64 == 0 && segment_->bytes() >= spec.offset &&
                 segment_->bytes() - spec.offset >= communicator_bytes(spec.staging),
             "a communicator's words fit into its segment");
@@ -57,27 +57,16 @@ SharedMemoryCommunicator::SharedMemoryCommunicator(Peers& peers, Arena& arena,
 }
 
 void SharedMemoryCommunicator::start_at(uint64_t sequence) {
-  HVD_CHECK(started_ == 0, "nothing was started yet");
-  started_ = entered_ = worked_ = resolved_ = everyone_done_ = sequence;
+  HVD_CHECK(queue_.started() == 0, "nothing was started yet");
+  queue_.start_at(sequence);
+  entered_ = worked_ = resolved_ = everyone_done_ = sequence;
   for (auto& slot : mine().lines)
     for (WordLine& line : slot) line.word.store(word_of(sequence - kOperationSlots, 0), kRelease);
   mine().done.store(sequence, kRelease);
 }
 
 void SharedMemoryCommunicator::start(Operation& operation) {
-  operation.next = nullptr;
-  operation.stage = 0;
-  operation.sequence = ++started_;
-  if (over_) {
-    operation.outcome.store(Outcome::kFailedUntouched, kRelease);
-    return;
-  }
-  operation.hash = hash_of(operation, seed_);
-  if (tail_ != nullptr)
-    tail_->next = &operation;
-  else
-    head_ = &operation;
-  tail_ = &operation;
+  if (!queue_.push(operation)) return;
   if (to_enter_ == nullptr) to_enter_ = &operation;
   if (to_work_ == nullptr) to_work_ = &operation;
 }
@@ -277,7 +266,7 @@ void SharedMemoryCommunicator::publish_done(const Operation& operation) {
 bool SharedMemoryCommunicator::resolve() {
   bool moved = false;
   while (resolved_ < worked_ && !fails(resolved_ + 1)) {
-    Operation& operation = *head_;
+    const Operation& operation = *queue_.oldest();
     const Step step = await_done(operation);
     if (step == Step::kWait) return moved;
     moved = true;
@@ -285,18 +274,14 @@ bool SharedMemoryCommunicator::resolve() {
       fail_from_ = operation.sequence;
       return moved;
     }
-    finish(operation,
-           (operation.stage & kRefusedHere) != 0 ? Outcome::kRefused : Outcome::kComplete);
+    finish((operation.stage & kRefusedHere) != 0 ? Outcome::kRefused : Outcome::kComplete);
   }
   return moved;
 }
 
-// From here on the operation is its owner's again, and may be gone.
-void SharedMemoryCommunicator::finish(Operation& operation, Outcome outcome) {
-  resolved_ = operation.sequence;
-  head_ = operation.next;
-  if (head_ == nullptr) tail_ = nullptr;
-  operation.outcome.store(outcome, kRelease);
+void SharedMemoryCommunicator::finish(Outcome outcome) {
+  resolved_ = queue_.oldest()->sequence;
+  queue_.resolve(outcome);
 }
 
 void SharedMemoryCommunicator::publish(std::atomic<uint64_t>& word, uint64_t value) {
@@ -323,10 +308,10 @@ bool SharedMemoryCommunicator::drained() const {
 
 // All ranks are quiet or dead: no word moves any more, so everybody finds the same.
 void SharedMemoryCommunicator::fail_rest() {
-  over_ = true;
+  queue_.be_over();
   to_enter_ = to_work_ = nullptr;
-  while (head_ != nullptr)
-    finish(*head_, was_begun(*head_) ? Outcome::kFailedUndefined : Outcome::kFailedUntouched);
+  while (!idle())
+    finish(was_begun(*queue_.oldest()) ? Outcome::kFailedUndefined : Outcome::kFailedUntouched);
 }
 
 void SharedMemoryCommunicator::abort() noexcept {

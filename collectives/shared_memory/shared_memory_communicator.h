@@ -23,6 +23,7 @@
 #include "collectives/backends.h"
 #include "collectives/communicator.h"
 #include "collectives/new_segment.h"
+#include "collectives/operation_queue.h"
 #include "collectives/peers.h"
 #include "collectives/reduce.h"
 #include "collectives/shared_memory/words.h"
@@ -37,7 +38,7 @@ class SharedMemoryCommunicator final : public Communicator {
   int size() const override { return size_; }
   void start(Operation& operation) override;
   bool progress() override;
-  bool idle() const override { return head_ == nullptr; }
+  bool idle() const override { return queue_.empty(); }
   void close() override;
   bool drained() const override;
   void fail_rest() override;
@@ -91,7 +92,7 @@ class SharedMemoryCommunicator final : public Communicator {
   bool is_identity(const Operation& operation) const;
   void publish_done(const Operation& operation);
   bool resolve();
-  void finish(Operation& operation, Outcome outcome);
+  void finish(Outcome outcome);
   void publish(std::atomic<uint64_t>& word, uint64_t value);
   void ring();
 
@@ -150,7 +151,6 @@ class SharedMemoryCommunicator final : public Communicator {
   const int size_;
   const int partner_ = me_ ^ 1;  // the last of an odd number has none
   const int first_world_rank_;   // hosts number their ranks densely
-  const uint64_t seed_;
   const bool has_staging_;
   const bool disjoint_;
   const std::string name_;  // of one that ranks may close alone
@@ -159,17 +159,16 @@ class SharedMemoryCommunicator final : public Communicator {
   std::vector<std::byte*> staging_;
 
   // Owned by the holder.
-  Operation* head_ = nullptr;      // the oldest unresolved
-  Operation* tail_ = nullptr;      // the youngest
+  OperationQueue queue_;
   Operation* to_enter_ = nullptr;  // the first one not entered
   Operation* to_work_ = nullptr;   // the first one not worked
-  uint64_t started_ = 0, entered_ = 0, worked_ = 0, resolved_ = 0;
+  uint64_t entered_ = 0, worked_ = 0, resolved_ = 0;
   uint64_t everyone_done_ = 0;  // nobody's `done` was below this when last looked at
   uint64_t fail_from_ = 0;      // this and all later operations fail; 0: none
   uint64_t last_told_ = 0;
   uint64_t chunks_before_ = 0;  // of all earlier staged operations
   Cursor cursor_;
-  bool closed_ = false, over_ = false, departure_noticed_ = false;
+  bool closed_ = false, departure_noticed_ = false;
   NewSegment new_segment_;
   // Filled anew for each operation, never allocated there.
   std::vector<std::byte> gathered_;  // small allreduce: everybody's data, kGatheredBytes each

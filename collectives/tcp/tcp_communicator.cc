@@ -10,7 +10,6 @@
 namespace hvd {
 namespace {
 
-constexpr auto kRelease = std::memory_order_release;
 constexpr auto kAcquire = std::memory_order_acquire;
 
 std::vector<int> numbers_below(int count) {
@@ -39,28 +38,15 @@ TcpCommunicator::TcpCommunicator(Peers& peers, Arena& arena, const CommunicatorS
       block_(peers.block()),
       me_(peers.world().rank),
       size_(peers.world().size),
-      seed_(mix_hash(mix_hash(0, peers.world().epoch), spec.seed)),
       exchange_(me_, numbers_below(size_)),
-      links_(peers, spec.links, ranks_to_link(me_, size_, exchange_.neighbours()), spec.name) {}
+      links_(peers, spec.links, ranks_to_link(me_, size_, exchange_.neighbours()), spec.name),
+      queue_(mix_hash(mix_hash(0, peers.world().epoch), spec.seed)) {}
 
-void TcpCommunicator::start(Operation& operation) {
-  operation.next = nullptr;
-  operation.sequence = ++started_;
-  if (over_) {
-    operation.outcome.store(Outcome::kFailedUntouched, kRelease);
-    return;
-  }
-  operation.hash = hash_of(operation, seed_);
-  if (tail_ != nullptr)
-    tail_->next = &operation;
-  else
-    head_ = &operation;
-  tail_ = &operation;
-}
+void TcpCommunicator::start(Operation& operation) { queue_.push(operation); }
 
 bool TcpCommunicator::progress() {
-  if (closed_ || links_.broken_off() || head_ == nullptr || !links_.take()) return false;
-  const Step step = advance(*head_);
+  if (closed_ || links_.broken_off() || idle() || !links_.take()) return false;
+  const Step step = advance(*queue_.oldest());
   if (step == Step::kWait) links_.look();
   return step != Step::kWait;
 }
@@ -81,8 +67,7 @@ TcpCommunicator::Step TcpCommunicator::advance(Operation& operation) {
       break;
   }
   const Step step = flow(operation);
-  if (step == Step::kDone)
-    finish(operation, flow_.refused ? Outcome::kRefused : Outcome::kComplete);
+  if (step == Step::kDone) finish(flow_.refused ? Outcome::kRefused : Outcome::kComplete);
   return step;
 }
 
@@ -125,16 +110,13 @@ Side TcpCommunicator::own_side(const Operation& operation) {
 TcpCommunicator::Step TcpCommunicator::refuse(Operation& operation) {
   set_refusal(operation, exchange_.sides());
   NewSegment::undo(operation, arena_);
-  finish(operation, Outcome::kRefused);
+  finish(Outcome::kRefused);
   return Step::kDone;
 }
 
-// From here on the operation is its owner's again, and may be gone.
-void TcpCommunicator::finish(Operation& operation, Outcome outcome) {
+void TcpCommunicator::finish(Outcome outcome) {
   stage_ = Stage::kBegin;
-  head_ = operation.next;
-  if (head_ == nullptr) tail_ = nullptr;
-  operation.outcome.store(outcome, kRelease);
+  queue_.resolve(outcome);
 }
 
 FrameHeader TcpCommunicator::header_of(const Operation& operation, unsigned part) const {
@@ -182,7 +164,7 @@ ExchangeTask TcpCommunicator::exchange_task(const Operation& operation, Rider ri
 }
 
 std::chrono::milliseconds TcpCommunicator::watch(std::vector<pollfd>& descriptors) const {
-  const bool waits = !closed_ && !links_.broken_off() && head_ != nullptr;
+  const bool waits = !closed_ && !links_.broken_off() && !idle();
   return waits ? links_.watch(descriptors) : std::chrono::milliseconds::max();
 }
 
@@ -191,13 +173,13 @@ void TcpCommunicator::close() {
   if (closed_) return;
   closed_ = true;
   fault_point("collective_closed");
-  if (head_ != nullptr || block_.trouble.load(kAcquire) != 0) return;
-  links_.say_goodbye(started_ + 1);
+  if (!idle() || block_.trouble.load(kAcquire) != 0) return;
+  links_.say_goodbye(queue_.started() + 1);
 }
 
 void TcpCommunicator::fail_rest() {
-  over_ = true;
-  while (head_ != nullptr) finish(*head_, Outcome::kFailedUndefined);
+  queue_.be_over();
+  while (!idle()) finish(Outcome::kFailedUndefined);
 }
 
 void TcpCommunicator::abort() noexcept {
@@ -207,10 +189,9 @@ void TcpCommunicator::abort() noexcept {
 // Of whom this rank has not heard, by what has come in and by what waits on its links.
 std::vector<int> TcpCommunicator::missing_ranks() const {
   std::vector<int> missing;
-  if (head_ == nullptr || !links_.taken() || stage_ == Stage::kFlow || stage_ == Stage::kTell)
-    return missing;
+  if (idle() || !links_.taken() || stage_ == Stage::kFlow || stage_ == Stage::kTell) return missing;
   const std::vector<bool> heard =
-      exchange_.heard(links_, head_->sequence, stage_ == Stage::kExchange);
+      exchange_.heard(links_, queue_.oldest()->sequence, stage_ == Stage::kExchange);
   for (int k = 0; k < size_; ++k)
     if (!heard[static_cast<size_t>(k)]) missing.push_back(k);
   return missing;

@@ -24,6 +24,7 @@
 #include "collectives/backends.h"
 #include "collectives/communicator.h"
 #include "collectives/new_segment.h"
+#include "collectives/operation_queue.h"
 #include "collectives/peers.h"
 #include "collectives/schedule.h"
 #include "collectives/tcp/cube.h"
@@ -41,7 +42,7 @@ class TcpCommunicator final : public Communicator {
   int size() const override { return size_; }
   void start(Operation& operation) override;
   bool progress() override;
-  bool idle() const override { return head_ == nullptr; }
+  bool idle() const override { return queue_.empty(); }
   std::chrono::milliseconds watch(std::vector<pollfd>& descriptors) const override;
   void close() override;
   bool drained() const override { return closed_; }
@@ -67,7 +68,7 @@ class TcpCommunicator final : public Communicator {
   Step begin(Operation& operation);
   Step leave_exchange(Operation& operation);
   Step refuse(Operation& operation);
-  void finish(Operation& operation, Outcome outcome);
+  void finish(Outcome outcome);
   Rider rider_of(const Operation& operation) const;
   ExchangeTask exchange_task(const Operation& operation, Rider rider) const;
   FrameHeader header_of(const Operation& operation, unsigned part) const;
@@ -92,19 +93,17 @@ class TcpCommunicator final : public Communicator {
   ControlBlock& block_;
   const int me_;
   const int size_;
-  const uint64_t seed_;
 
   // Owned by the holder.
   Exchange exchange_;
   Links links_;
-  Operation* head_ = nullptr;  // the oldest unresolved: the one under way
-  Operation* tail_ = nullptr;  // the youngest
-  uint64_t started_ = 0, entered_ = 0;
+  OperationQueue queue_;  // the oldest one is under way
+  uint64_t entered_ = 0;
   Stage stage_ = Stage::kBegin;
   Flow flow_;
   RingStream ring_;
   NewSegment new_segment_;
-  bool closed_ = false, over_ = false;
+  bool closed_ = false;
   std::unique_ptr<std::byte[]> nowhere_;  // allgather: for what this rank only hands on
 };
 
