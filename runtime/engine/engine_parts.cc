@@ -280,6 +280,7 @@ std::shared_ptr<Segment> Engine::Parts::add_segment(uint64_t bytes, uint64_t pop
 
 void Engine::Parts::go_quiet() {
   progress.hold();
+  progress.advance();  // what is in the log by now is done before
   if (negotiation)
     negotiation->refuse_waiting(
         "shutdown() was called on this rank before all ranks had submitted it");

@@ -189,7 +189,8 @@ void Negotiation::say_changed() {
 }
 
 bool Negotiation::read_log() {
-  if (progress_.end().closed()) return false;  // nothing is started any more
+  // Nothing is started any more: what is decided from now on is decided without this rank's part.
+  if (progress_.end().closed() || !refusal_.empty()) return false;
   const uint64_t logged = words_.of(0).logged.load(std::memory_order_acquire);
   if (read_ == logged) return false;
   while (read_ != logged) act_on(words_.of(0).log[read_++ % LogWords::kEntries]);

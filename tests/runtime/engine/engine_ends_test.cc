@@ -4,8 +4,11 @@
 
 #include <array>
 #include <atomic>
+#include <memory>
 #include <thread>
+#include <vector>
 
+#include "runtime/base/deadline.h"
 #include "runtime/base/fault_point.h"
 #include "tests/runtime/engine/engine_ranks.h"
 #include "tests/support/catch.h"
@@ -55,6 +58,65 @@ TEST_CASE("engine: after shutdown every call throws, and what was not agreed has
   });
   CHECK_THAT(pending, Catch::Contains("\"alone\": shutdown() was called"));
   CHECK_THAT(late, Catch::Contains("shutdown() was called; call init() again"));
+}
+
+// Rank 2 holds "first" up. Rank 1 has asked for "second", too, and leaves; then rank 0 asks for it:
+// it is decided while rank 1 still does its part of "first".
+TEST_CASE("engine: shutdown finishes what is under way, whatever is decided meanwhile") {
+  const auto hosts = GENERATE(values<Hosts>({{3}, {2, 1}, {1, 1, 1}}));
+  CAPTURE(hosts);
+  std::array<std::string, 3> first_said, second_said;
+  std::atomic<Work*> refused{nullptr};
+  std::atomic<bool> started{false}, decided{false};
+  const Deadline deadline = Deadline::in(60s);
+  const auto until = [&](const auto& done) {
+    while (!done() && !deadline.passed()) std::this_thread::yield();
+  };
+  run_engines(
+      hosts,
+      [&](int rank, Engine& engine) {
+        const auto me = static_cast<size_t>(rank);
+        std::vector<float> part(100'000), all(300'000), small(2), other(me == 0 ? 3 : 2);
+        std::shared_ptr<Work> second, third;
+        const auto ask = [&] {
+          second = sum_async(engine, small, "second");
+          third = sum_async(engine, other, "third");  // differs: refused when it is decided
+        };
+        if (rank != 0) ask();
+        auto submission = std::make_unique<Submission>();
+        Operation& gather = submission->operation;
+        gather.kind = OperationKind::kAllgather;
+        gather.input = {part.data(), part.size(), DataType::kFloat32};
+        gather.result.type = DataType::kFloat32;
+        gather.allocate = [&](std::span<const uint64_t>) {
+          if (rank == 1) started = true;
+          if (rank == 2) until([&] { return decided.load(); });
+          return all.data();
+        };
+        submission->name = "first";
+        const auto first = engine.submit(std::move(submission));
+        if (rank == 1) {
+          until([&] { return started.load(); });
+          refused = second.get();
+          engine.shutdown();
+        }
+        if (rank == 0) {
+          until([&] { return refused != nullptr && refused.load()->done(); });
+          ask();
+          error_of([&] { third->wait(); });
+          decided = true;
+        }
+        first_said[me] = error_of([&] { first->wait(); });
+        second_said[me] = error_of([&] { second->wait(); });
+        until([&] { return decided.load(); });  // rank 0 still looks at rank 1's
+      },
+      {}, false);
+  CHECK_FALSE(deadline.passed());
+  CHECK(first_said[1].empty());
+  CHECK_THAT(second_said[1], Catch::Contains("\"second\": shutdown() was called on this rank"));
+  for (const size_t rank : {0u, 2u})
+    CHECK_THAT(second_said[rank],
+               Catch::StartsWith("CommFailure: ") && Catch::Contains("rank 1 called shutdown()"));
 }
 
 TEST_CASE("engine: abort from any thread, and an end without shutdown, reach every rank") {
