@@ -21,8 +21,12 @@ bool is_one_host(const HostIdentity& one, const HostIdentity& other) {
   return !one.boot.empty() && one == other;
 }
 
+bool is_one_machine(const HostIdentity& one, const HostIdentity& other) {
+  return !one.boot.empty() && one.boot == other.boot;
+}
+
 bool is_one_network(const HostIdentity& one, const HostIdentity& other) {
-  return !one.boot.empty() && one.boot == other.boot && one.network == other.network;
+  return is_one_machine(one, other) && one.network == other.network;
 }
 
 HostIdentity look_at_this_host() {

@@ -17,6 +17,9 @@ struct HostIdentity {
 
 bool is_one_host(const HostIdentity& one, const HostIdentity& other);
 
+// The same CPUs.
+bool is_one_machine(const HostIdentity& one, const HostIdentity& other);
+
 // Addresses mean the same to both, 127.0.0.1 among them.
 bool is_one_network(const HostIdentity& one, const HostIdentity& other);
 

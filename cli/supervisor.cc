@@ -75,6 +75,10 @@ void Supervisor::perform(const action::StartWorkers& start) {
   const auto group = std::find(groups.begin(), groups.end(), start.host);
   proto::StartWorkers message =
       start_message(spec_, start_, start.worlds, int(group - groups.begin()), int(groups.size()));
+  message.set_machine_ranks(int(std::ranges::count_if(slots_, [&](const Slot& slot) {
+    const HostAgent* other = agent_of(slot.host);
+    return other == &agent || (other != nullptr && is_one_machine(other->identity, agent.identity));
+  })));
   message.set_master_address(master_address());
   if (agent.remote()) leave_own(spec_, message);
   if (authority_ && agents_.size() > 1) message.set_interface(interface_of_host(agent));

@@ -157,6 +157,7 @@ void Agent::start_from_there(proto::StartWorkers& start) {
 void Agent::make_memory(const proto::StartWorkers& start) {
   HostMemoryOptions options;
   options.slots = start.worlds_size();
+  options.machine_ranks = start.machine_ranks();
   for (const proto::World& world : start.worlds()) options.ranks.push_back(world.rank());
   const auto rank_of = [this](int slot) { return workers_->all()[size_t(slot)].world.rank; };
   HostMemoryEvents events;

@@ -67,6 +67,7 @@ void HostMemory::Impl::start_epoch(std::span<const EpochMember> wanted,
   const int local_size = static_cast<int>(wanted.size());
   epoch = std::make_unique<EpochMemory>(number, local_size, wanted.front().world.size,
                                         options.segment_bytes_max);
+  epoch->block().machine_ranks = static_cast<uint32_t>(std::max(local_size, options.machine_ranks));
   start_elsewhere(its_started_as);
   write_hosts();
   store = std::make_unique<StoreService>(number, ranks,

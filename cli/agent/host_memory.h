@@ -38,6 +38,7 @@ struct EpochMember {
 struct HostMemoryOptions {
   int slots = 1;
   std::vector<int> ranks{};  // by slot: the rank it was started as, for texts; empty: the slot
+  int machine_ranks = 0;     // that share its CPUs, on this host or others; 0: the epoch's here
   std::chrono::milliseconds stopped_grace{150};  // for an answer of a rank that /proc shows stopped
   std::chrono::milliseconds grace{2'000};        // of any other one
   uint64_t segment_bytes_max = 0;                // per rank; 0: twice the machine's memory

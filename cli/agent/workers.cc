@@ -20,9 +20,10 @@ namespace {
 
 constexpr int kWorkerOomScore = 500;  // the kernel takes a worker before hvdrun or the agent
 
-int threads_for_each(const std::vector<std::string>& users, int workers) {
+// A machine's CPUs are shared by the ranks of all its hosts.
+int threads_for_each(const std::vector<std::string>& users, const proto::StartWorkers& start) {
   if (is_set_in(users, "OMP_NUM_THREADS")) return 0;
-  return std::max(1, usable_cpus() / std::max(1, workers));
+  return std::max(1, usable_cpus() / std::max({1, start.worlds_size(), start.machine_ranks()}));
 }
 
 // The user's environment, with what is this host's own to say.
@@ -48,7 +49,7 @@ Workers::Workers(Loop& loop, proto::StartWorkers start, std::string job, int hel
       users_environment_(with_own(start_)),
       chosen_(start_.chosen().begin(), start_.chosen().end()),
       master_port_(start_.master_port() > 0 ? start_.master_port() : held_port),
-      threads_each_(threads_for_each(users_environment_, start_.worlds_size())),
+      threads_each_(threads_for_each(users_environment_, start_)),
       null_(open_null()),
       workers_(size_t(start_.worlds_size())) {
   // As where hvdrun runs, as far as this host allows it.

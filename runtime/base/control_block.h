@@ -64,13 +64,14 @@ struct FateWords {
 
 struct ControlBlock {
   static constexpr uint32_t kMagic = 0x68766442;  // "hvdB"
-  static constexpr uint32_t kVersion = 6;
+  static constexpr uint32_t kVersion = 7;
 
   uint32_t magic;
   uint32_t version;
   uint32_t epoch;
   uint32_t local_size;
   uint32_t world_size;
+  uint32_t machine_ranks;  // that share its CPUs; of several hosts, where a machine is several
   alignas(64) std::atomic<uint32_t> trouble;  // deaths, aborts, the agent's questions; != 0: the
                                               // epoch is broken. Only fetch_add
   std::atomic<uint32_t> reason;  // the first one: TroubleReason | local rank << 8, set once by

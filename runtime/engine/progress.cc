@@ -30,6 +30,9 @@ constexpr unsigned kTriesPerLook = 64;     // tries between two looks at the clo
 constexpr auto kBackstopAtFirst = 50ms, kBackstop = 1000ms;
 constexpr int kExitWithoutAgent = 125;
 
+// Ranks of other hosts that are this machine, too, share its CPUs.
+int ranks_here(Peers& peers) { return static_cast<int>(peers.block().machine_ranks); }
+
 void pause_cpu() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -44,8 +47,8 @@ Progress::Progress(Peers& peers, ProgressOptions options)
     : peers_(peers),
       words_(peers.block().rank(peers.world().local_rank)),
       options_(std::move(options)),
-      may_spin_(options_.may_spin && peers.world().local_size <= usable_cpus()),
-      idle_cpus_(2 * peers.world().local_size <= usable_cpus()),
+      may_spin_(ranks_here(peers) <= usable_cpus()),
+      idle_cpus_(2 * ranks_here(peers) <= usable_cpus()),
       end_(peers),
       stall_inspector_(options_.stall_warning, options_.stall_shutdown) {}
 

@@ -31,7 +31,6 @@ struct ProgressOptions {
   std::chrono::milliseconds stall_warning{60'000};    // 0: no stall check
   std::chrono::milliseconds stall_shutdown{0};        // 0: never
   std::function<void(const std::string&)> warn = {};  // any thread, with the token; must not block
-  bool may_spin = true;  // false: more ranks than those of this host share its CPUs
 };
 
 // What a thread waits for: one of the first three. On the waiter's stack.

@@ -23,7 +23,6 @@
 #include <vector>
 
 #include "collectives/backends.h"
-#include "runtime/base/usable_cpus.h"
 #include "runtime/engine/progress.h"
 #include "tests/benchmark/collective_rows.h"
 #include "tests/benchmark/thread_meeting.h"
@@ -49,8 +48,7 @@ class OverLinks final : public hvd::Library {
         in_arena_(request.memory == "arena"),
         peers_(world.peers(rank)),
         communicator_(make_communicator(hosts)),
-        // Pretended hosts are this machine.
-        progress_(*peers_, {.may_spin = world.size() <= hvd::usable_cpus()}) {
+        progress_(*peers_, {}) {
     progress_.hold();
     progress_.add(*communicator_);
     progress_.leave();

@@ -44,6 +44,13 @@ def every_rank_knows_its_place():
     assert len(lines) == 4 and int(lines[3].removeprefix("port ")) > 0, lines
 
 
+def ranks_of_all_hosts_share_the_cpus_of_their_machine():
+    cpus = len(os.sched_getaffinity(0))
+    env = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    seen = sh("echo $OMP_NUM_THREADS", "--no-tag-output", "--pretend-hosts", f"{max(cpus, 2)}x1", np=max(cpus, 2), env=env)
+    expect((seen.returncode, set(seen.stdout.split())), (0, {b"1"}), seen.stderr)
+
+
 def without_np_all_slots_are_taken():
     seen = support.subprocess.run([support.options.hvdrun, "--pretend-hosts", "3x2", "--", "true"], stdin=support.subprocess.DEVNULL,
                                   capture_output=True, timeout=60)
@@ -181,7 +188,7 @@ def a_rank_that_leaves_a_call_alone_is_named_with_those_of_other_hosts():
 
 
 support.parse_options("worker")
-support.main(every_rank_knows_its_place, without_np_all_slots_are_taken, a_failure_on_one_host_ends_all,
+support.main(every_rank_knows_its_place, ranks_of_all_hosts_share_the_cpus_of_their_machine, without_np_all_slots_are_taken, a_failure_on_one_host_ends_all,
              the_first_of_two_hosts_is_named, all_output_and_all_files_come, input_goes_to_rank_0_or_to_all, signals_reach_every_host,
              a_time_limit_says_what_all_ranks_did, a_lost_agent_ends_all_and_is_named, a_lost_keeper_ends_all,
              a_stopped_agent_is_named_and_given_up, a_host_whose_ranks_end_early_is_not_lost, nobody_outlives_hvdrun,

@@ -128,7 +128,7 @@ InProcessHost::InProcessHost(int ranks, uint32_t epoch, const HostPlace& place)
   block_->version = ControlBlock::kVersion;
   block_->epoch = epoch;
   block_->local_size = static_cast<uint32_t>(ranks);
-  block_->world_size = static_cast<uint32_t>(world_size);
+  block_->world_size = block_->machine_ranks = static_cast<uint32_t>(world_size);
   int first = 0;
   for (const int count : hosts) {
     for (int k = first; k < first + count; ++k)

@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-enum Number { kReached, kReason, kDead, kQuiet, kStood, kStands, kMayEnd };
+enum Number { kReached, kReason, kDead, kQuiet, kStood, kStands, kMayEnd, kMachineRanks };
 
 // Until the epoch breaks; then notes why, and which ranks of the world are called dead or quiet.
 void survive(Peers& peers) {
@@ -39,6 +39,7 @@ void survive(Peers& peers) {
   });
   rank_board().numbers[kStands] = block.clock < 0;
   rank_board().numbers[kReason] = block.reason & 0xff;
+  rank_board().numbers[kMachineRanks] = block.machine_ranks;
   for (int rank = 0; rank < peers.world().size; ++rank) {
     rank_board().numbers[kDead] |= int64_t{block.fate(rank).dead} << rank;
     rank_board().numbers[kQuiet] |= int64_t{block.fate(rank).quiet} << rank;
@@ -94,6 +95,7 @@ class Here {
     HostJobOptions options;
     options.program = program;
     options.memory.ranks = {22, 23};
+    options.memory.machine_ranks = 4;
     options.memory.grace = 30s;  // nobody is given up on
     options.epoch_wanted = [this](const std::vector<int>&, bool all) {
       if (!all || std::exchange(started_, true)) return;
@@ -171,6 +173,7 @@ TEST_CASE("host elsewhere: a death on another host is a word and trouble here") 
     CHECK(here.job().board(i).numbers[kReason] == int(TroubleReason::kElsewhere));
     CHECK(here.job().board(i).numbers[kDead] == 0b10011);
     CHECK(here.job().board(i).numbers[kQuiet] == 0b00001);
+    CHECK(here.job().board(i).numbers[kMachineRanks] == 4);
     CHECK(std::string(here.job().board(i).text) == "rank 4 died");
     CHECK(here.job().rank(i).given_up.empty());
   }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "collectives/backends.h"
+#include "runtime/base/usable_cpus.h"
 #include "runtime/engine/progress.h"
 #include "tests/support/catch.h"
 #include "tests/support/ranks.h"
@@ -105,6 +106,14 @@ void check(std::vector<Clock::duration>& times) {
 }
 
 }  // namespace
+
+TEST_CASE("progress: ranks of other hosts count where they share this one's CPUs") {
+  for (const int more : {0, 1}) {
+    InProcessWorld world(hosts_of_one(usable_cpus() + more));
+    const auto peers = world.peers(0);
+    CHECK(Progress(*peers, {}).spins() == (more == 0));
+  }
+}
 
 TEST_CASE("progress: a sleeping caller is woken by its links") {
   Scene scene;
