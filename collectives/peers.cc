@@ -1,5 +1,6 @@
 #include "collectives/peers.h"
 
+#include <algorithm>
 #include <atomic>
 
 #include "hvd/error.h"
@@ -71,10 +72,26 @@ void raise_trouble(Peers& peers, TroubleReason reason, const std::string& text,
   peers.report_broken();
 }
 
-std::string departure_text(int rank, const std::string& name) {
+std::string rank_text(Peers& peers, int rank) { return ranks_text(peers, std::span(&rank, 1)); }
+
+std::string ranks_text(Peers& peers, std::span<const int> ranks) {
+  constexpr size_t kMost = 8;
+  std::string text = ranks.size() == 1 ? "rank" : "ranks";
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (i == kMost) return text + ", …";
+    text += (i == 0 ? " " : ", ") + std::to_string(ranks[i]);
+    const std::string host = peers.host_name(ranks[i]);
+    const bool last_there =
+        i + 1 == std::min(ranks.size(), kMost) || peers.host_name(ranks[i + 1]) != host;
+    if (last_there && !host.empty()) text += " on " + host;
+  }
+  return text;
+}
+
+std::string departure_text(Peers& peers, int rank, const std::string& name) {
   const std::string what =
       name.empty() ? "called shutdown()" : "let go of \"" + name + "\", or called shutdown(),";
-  return "rank " + std::to_string(rank) + " " + what + " while other ranks went on";
+  return rank_text(peers, rank) + " " + what + " while other ranks went on";
 }
 
 }  // namespace hvd

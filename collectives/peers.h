@@ -24,6 +24,8 @@ class Peers {
   virtual ~Peers() = default;
 
   virtual const World& world() const = 0;
+  // Of that rank's host; empty: there is but one, or it is not known.
+  virtual std::string host_name(int /*rank*/) { return ""; }
   virtual ControlBlock& block() = 0;
   virtual StatusPage& status_page() = 0;
   virtual Store& store() = 0;
@@ -78,8 +80,13 @@ void ring_sleepers(Peers& peers);
 void raise_trouble(Peers& peers, TroubleReason reason, const std::string& text,
                    std::span<const int> missing = {}) noexcept;
 
+// Ranks of the job, for texts: "rank 3", of several hosts "rank 3 on gpu7", "ranks 0, 1 on gpu6, 4
+// on gpu8".
+std::string rank_text(Peers& peers, int rank);
+std::string ranks_text(Peers& peers, std::span<const int> ranks);
+
 // What is said of a rank of the job that enters no more while others need it: by shutdown(), or
 // because it let go of what the communicator called `name`, if it has one, is for.
-std::string departure_text(int rank, const std::string& name);
+std::string departure_text(Peers& peers, int rank, const std::string& name);
 
 }  // namespace hvd

@@ -140,7 +140,7 @@ std::vector<int> decode_ranks(const AgentMessage& message) {
 
 World decode_world(const AgentMessage& message) {
   WireWorld wire;
-  if (message.body.size() != sizeof wire)
+  if (message.body.size() < sizeof wire)
     throw Error(ErrorCode::kInvalidArgument, "a world from the agent is malformed");
   std::memcpy(&wire, message.body.data(), sizeof wire);
   World world{wire.epoch,      wire.rank,       wire.size,       wire.local_rank,
@@ -150,6 +150,29 @@ World decode_world(const AgentMessage& message) {
       !within(world.local_rank, world.local_size) || !within(world.cross_rank, world.cross_size))
     throw Error(ErrorCode::kInvalidArgument, "a world from the agent is malformed");
   return world;
+}
+
+void add_hosts(AgentMessage& world, const HostNames& names) {
+  for (const auto& [first_rank, name] : names) {
+    const Bytes line = to_bytes(std::to_string(first_rank) + " " + name + "\n");
+    if (world.body.size() + line.size() > kAgentMessageBodyMax) return;
+    world.body.insert(world.body.end(), line.begin(), line.end());
+  }
+}
+
+HostNames decode_hosts(const AgentMessage& world) {
+  const std::string text = world.text();
+  HostNames names;
+  for (size_t at = sizeof(WireWorld); at < text.size();) {
+    const size_t end = text.find('\n', at), space = text.find(' ', at);
+    int first_rank = -1;
+    const auto read = std::from_chars(text.data() + at, text.data() + text.size(), first_rank);
+    if (end == text.npos || space > end || read.ptr != text.data() + space || first_rank < 0)
+      throw Error(ErrorCode::kInvalidArgument, "the names of hosts from the agent are malformed");
+    names[first_rank] = text.substr(space + 1, end - space - 1);
+    at = end + 1;
+  }
+  return names;
 }
 
 AgentSocket::Sent AgentSocket::send_packet(const Packet& packet) {

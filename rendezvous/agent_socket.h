@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -67,6 +68,11 @@ inline constexpr size_t kAgentMessageFdsMax = 250;  // the kernel takes 253
 Bytes to_bytes(const std::string& text);
 Bytes encode(const World& world);
 World decode_world(const AgentMessage& message);  // throws kInvalidArgument when it is none
+// Behind a world of several hosts: their names, by the first rank of each, as many as there is room
+// for.
+using HostNames = std::map<int, std::string>;
+void add_hosts(AgentMessage& world, const HostNames& names);
+HostNames decode_hosts(const AgentMessage& world);  // likewise
 Bytes encode_ranks(std::span<const int> ranks);
 std::vector<int> decode_ranks(const AgentMessage& message);  // likewise
 

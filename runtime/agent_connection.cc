@@ -223,7 +223,7 @@ void AgentConnection::take_in(AgentMessage message) {
       refusal_ = std::move(message);
       return;
     case AgentMessage::kWorld: {
-      Epoch epoch{decode_world(message), {}, {}};
+      Epoch epoch{decode_world(message), decode_hosts(message), {}, {}};
       if (message.fds.size() != 1)
         throw Error(ErrorCode::kInvalidArgument, "the agent's world holds no control block");
       epoch.block = std::move(message.fds[0]);

@@ -35,6 +35,7 @@ class AgentConnection {
 
   struct Epoch {
     World world;
+    HostNames hosts;
     UniqueFd block;
     std::vector<UniqueFd> doorbells;  // by local rank and sleeper
   };

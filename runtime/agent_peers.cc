@@ -76,6 +76,7 @@ AgentPeers::AgentPeers(std::shared_ptr<AgentConnection> connection)
     : connection_(std::move(connection)) {
   AgentConnection::Epoch epoch = connection_->join();
   world_ = std::move(epoch.world);
+  hosts_ = std::move(epoch.hosts);
   doorbells_ = std::move(epoch.doorbells);
   fault_point("block_map");
   const size_t bytes = ControlBlock::bytes(world_.local_size, world_.size);
@@ -109,6 +110,11 @@ AgentPeers::~AgentPeers() {
   if (getpid() != process_) return;  // a forked child has neither
   connection_->forget(this);
   munmap(block_, ControlBlock::bytes(world_.local_size, world_.size));
+}
+
+std::string AgentPeers::host_name(int rank) {
+  const auto found = hosts_.find(static_cast<int>(block_->fate(rank).host_first));
+  return found != hosts_.end() ? found->second : "";
 }
 
 void AgentPeers::request_segment(uint32_t id, uint64_t bytes) {

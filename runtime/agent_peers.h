@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "collectives/peers.h"
@@ -21,6 +22,7 @@ class AgentPeers : public Peers {
 
   const World& world() const override { return world_; }
   ControlBlock& block() override { return *block_; }
+  std::string host_name(int rank) override;
   StatusPage& status_page() override { return connection_->status_page(); }
   Store& store() override { return *store_; }
   void request_segment(uint32_t id, uint64_t bytes) override;
@@ -47,6 +49,7 @@ class AgentPeers : public Peers {
   const std::shared_ptr<AgentConnection> connection_;
   const pid_t process_ = getpid();
   World world_;
+  HostNames hosts_;
   ControlBlock* block_ = nullptr;
   std::vector<UniqueFd> doorbells_;
   std::unique_ptr<Store> store_;

@@ -54,7 +54,10 @@ void HostMemory::Impl::hear_of_deaths(std::span<const int> started) {
     if (epoch->block().fate(rank).dead.exchange(1, std::memory_order_acq_rel) != 0) continue;
     if (!first) first = rank;
   }
-  if (first) break_elsewhere("rank " + std::to_string(*first) + " died");
+  if (!first) return;
+  const auto host = host_names.find(static_cast<int>(epoch->block().fate(*first).host_first));
+  break_elsewhere("rank " + std::to_string(*first) +
+                  (host != host_names.end() ? " on " + host->second : "") + " died");
 }
 
 void HostMemory::Impl::hear_of_quiet(std::span<const int> started) {

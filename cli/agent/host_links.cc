@@ -29,8 +29,9 @@ void HostMemory::Impl::write_hosts() {
   }
 }
 
-void HostMemory::know_hosts(std::vector<int> first_of_host) {
+void HostMemory::know_hosts(std::vector<int> first_of_host, HostNames names) {
   impl_->first_of_host = std::move(first_of_host);
+  impl_->host_names = std::move(names);
 }
 
 void HostMemory::Impl::want_links(Slot& slot, const AgentMessage& message) {

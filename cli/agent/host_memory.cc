@@ -143,6 +143,7 @@ void HostMemory::Impl::greet(const EpochMember& one) {
   message.epoch = one.world.epoch;
   message.key = one.world.host;
   message.body = encode(one.world);
+  add_hosts(message, host_names);
   const int block = epoch->block_fd();
   send(*slot.connection, message, std::span(&block, 1));
   AgentMessage doorbells;

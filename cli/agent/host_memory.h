@@ -112,9 +112,9 @@ class HostMemory {
   void started(int slot, pid_t pid);
   void ended(int slot);
 
-  // Before start_epoch(): by rank of its world, the first rank of the host that rank is on. Without
-  // it all are on this one.
-  void know_hosts(std::vector<int> first_of_host);
+  // Before start_epoch(): by rank of its world, the first rank of the host that rank is on, and by
+  // first rank the hosts' names. Without it all are on this one.
+  void know_hosts(std::vector<int> first_of_host, HostNames names);
   // Starts the epoch with these members of this host, in the order of their local ranks; all of
   // them wait in init(). Its number is larger than any before. `started_as`: by rank of its world,
   // the rank that each was started as; empty: the same.

@@ -155,6 +155,7 @@ struct HostMemory::Impl {
   std::vector<int> ranks;    // in the job, by local rank
   Elsewhere elsewhere;
   std::vector<int> first_of_host;  // of the next epoch
+  HostNames host_names;            // of that one, and then of the current one
   JobClock clock;                  // the ranks see it; the Store's deadlines are its
   bool suspended = false;
   std::vector<Held> held;             // as it was told last

@@ -90,17 +90,21 @@ void OtherHosts::start_epoch(const proto::StartEpoch& start) {
   for (const proto::World& world : start.worlds()) here.insert(world.rank());
   std::map<int, LinkRequests::Place> others;
   std::map<int, int> first_of_host;  // by rank
+  HostNames names;
+  if (!here.empty() && start.others_size() > 0) names[*here.begin()] = start.worlds(0).host();
   for (const int rank : here) first_of_host[rank] = *here.begin();
   for (const proto::OtherHost& host : start.others()) {
     const LinkRequests::Place place = place_of(host);
+    const auto first = std::min_element(host.numbers().begin(), host.numbers().end());
+    if (first != host.numbers().end()) names[*first] = host.name();
     for (const int number : host.numbers()) {
       others[number] = place;
-      first_of_host[number] = *std::min_element(host.numbers().begin(), host.numbers().end());
+      first_of_host[number] = *first;
     }
   }
   std::vector<int> firsts;
   for (const auto& [rank, first] : first_of_host) firsts.push_back(first);
-  memory_->know_hosts(std::move(firsts));
+  memory_->know_hosts(std::move(firsts), std::move(names));
   requests_->start_epoch(start.epoch(), std::move(here), std::move(others));
 }
 

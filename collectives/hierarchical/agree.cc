@@ -72,7 +72,7 @@ void HierarchicalCommunicator::notice_departure(int local_rank, uint64_t sequenc
   if (block_.trouble.load(std::memory_order_acquire) != 0) return;
   departure_noticed_ = true;
   const int gone = world_rank(local_rank);
-  raise_trouble(peers_, TroubleReason::kLeft, departure_text(gone, name_),
+  raise_trouble(peers_, TroubleReason::kLeft, departure_text(peers_, gone, name_),
                 std::span(&gone, 1));
 }
 

@@ -51,7 +51,7 @@ void SharedMemoryCommunicator::notice_departure(int rank, uint64_t sequence) {
   if (block_.trouble.load(kAcquire) != 0) return;
   departure_noticed_ = true;
   const int gone = world_rank(rank);
-  raise_trouble(peers_, TroubleReason::kLeft, departure_text(gone, name_),
+  raise_trouble(peers_, TroubleReason::kLeft, departure_text(peers_, gone, name_),
                 std::span(&gone, 1));
 }
 

@@ -44,7 +44,7 @@ bool Links::take() {
     taken_ = true;
   } catch (const Error& error) {
     break_off(TroubleReason::kLostLink,
-              "rank " + std::to_string(me_) + " got no links to other ranks: " + error.what(), me_);
+              rank_text(peers_, me_) + " got no links to other ranks: " + error.what(), me_);
   }
   return taken_;
 }
@@ -63,21 +63,20 @@ void Links::look() {
   if (lost_since_ == TimePoint{}) lost_since_ = now;
   if (now - lost_since_ < kLostGrace) return;
   break_off(TroubleReason::kLostLink,
-            "rank " + std::to_string(me_) + " lost its link to rank " +
-                std::to_string(lost->rank()) + " (" + lost->why() +
+            rank_text(peers_, me_) + " lost its link to " + rank_text(peers_, lost->rank()) + " (" +
+                lost->why() +
                 "), and nobody knows of its death; look at the network between their hosts",
             lost->rank());
 }
 
 void Links::reject(int rank, const std::string& fault) {
   break_off(TroubleReason::kLostLink,
-            "rank " + std::to_string(me_) + " got " + fault + " on its link to rank " +
-                std::to_string(rank),
+            rank_text(peers_, me_) + " got " + fault + " on its link to " + rank_text(peers_, rank),
             rank);
 }
 
 void Links::notice_departure(int rank) {
-  break_off(TroubleReason::kLeft, departure_text(rank, name_), rank);
+  break_off(TroubleReason::kLeft, departure_text(peers_, rank, name_), rank);
 }
 
 void Links::break_off(TroubleReason reason, const std::string& text, int rank) {

@@ -97,16 +97,16 @@ std::string EpochEnd::first_reason() const {
     for (int k = 0; k < peers_.world().local_size; ++k)
       if ((kind == TroubleReason::kDeath && k == who) ||
           (kind == TroubleReason::kNone && block_.rank(k).dead.load(std::memory_order_acquire)))
-        dead += (dead.empty() ? "rank " : ", rank ") + std::to_string(world_rank(k));
+        dead += (dead.empty() ? "" : ", ") + rank_text(peers_, world_rank(k));
     return dead.empty() ? "the host's agent broke the epoch off" : dead + " died";
   }
   if (kind == TroubleReason::kLostSocket)
-    return "rank " + std::to_string(world_rank(who)) + " lost its connection to the host's agent";
+    return rank_text(peers_, world_rank(who)) + " lost its connection to the host's agent";
   const bool elsewhere = kind == TroubleReason::kElsewhere;
   const char* text = elsewhere ? block_.elsewhere : block_.rank(who).reason;
   static_assert(sizeof block_.elsewhere == sizeof block_.rank(who).reason);
   return text[0] != 0 ? std::string(text, strnlen(text, sizeof block_.elsewhere))
-                      : "rank " + std::to_string(world_rank(who)) + " broke the epoch off";
+                      : rank_text(peers_, world_rank(who)) + " broke the epoch off";
 }
 
 }  // namespace hvd

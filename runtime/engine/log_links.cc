@@ -149,8 +149,8 @@ void LogLinks::reject(Link& link, const std::string& fault) {
   link.open = false;
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, link.socket.get(), nullptr);
   raise_trouble(peers_, TroubleReason::kLostLink,
-                "rank " + std::to_string(peers_.world().rank) + " got " + fault +
-                    " on its link to rank " + std::to_string(link.rank),
+                rank_text(peers_, peers_.world().rank) + " got " + fault + " on its link to " +
+                    rank_text(peers_, link.rank),
                 std::span(&link.rank, 1));
 }
 
@@ -161,8 +161,8 @@ void LogLinks::look(TimePoint now) {
     if (link.lost_since == TimePoint{}) link.lost_since = now;
     if (now - link.lost_since < kLostGrace) continue;
     raise_trouble(peers_, TroubleReason::kLostLink,
-                  "rank " + std::to_string(peers_.world().rank) + " lost its link to rank " +
-                      std::to_string(link.rank) + " (" + link.lost +
+                  rank_text(peers_, peers_.world().rank) + " lost its link to " +
+                      rank_text(peers_, link.rank) + " (" + link.lost +
                       "), and nobody knows of its death; look at the network between their hosts",
                   std::span(&link.rank, 1));
     return;

@@ -345,7 +345,7 @@ void Negotiation::look() {
   if (left != 0 && needs(-1)) {
     const int rank = static_cast<int>(left) - 1;
     raise_trouble(peers_, TroubleReason::kLeft,
-                  Progress::ranks_text({rank}) + " called shutdown() while other ranks went on",
+                  rank_text(peers_, rank) + " called shutdown() while other ranks went on",
                   std::span(&rank, 1));
   }
 }

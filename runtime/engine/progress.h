@@ -101,8 +101,6 @@ class Progress {
   // With the token: does a waiting thread get anything by spinning, or does it keep a peer from
   // running?
   bool spins() const { return may_spin_ && !shares_cpu_; }
-  // "rank 3", "ranks 1, 2".
-  static std::string ranks_text(const std::vector<int>& ranks);
 
   void start_engine_thread();
   void stop_engine_thread();

@@ -67,18 +67,10 @@ void Progress::look_for_timeouts(TimePoint now) {
 void Progress::time_out(int waiting, std::chrono::milliseconds timeout,
                         const std::vector<int>& missing, const std::string& what) {
   raise_trouble(peers_, TroubleReason::kTimeout,
-                ranks_text({waiting}) + " waited " + seconds_text(timeout) + " for " +
-                    (missing.empty() ? "the other ranks" : ranks_text(missing)) + " in " + what,
+                rank_text(peers_, waiting) + " waited " + seconds_text(timeout) + " for " +
+                    (missing.empty() ? "the other ranks" : ranks_text(peers_, missing)) + " in " +
+                    what,
                 missing);
-}
-
-std::string Progress::ranks_text(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank" : "ranks";
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    if (i == 8) return text + ", …";
-    text += (i == 0 ? " " : ", ") + std::to_string(ranks[i]);
-  }
-  return text;
 }
 
 // A communicator looks itself whether an operation needs a rank that has left; here it is about
@@ -93,7 +85,7 @@ void Progress::look_for_left_ranks() {
   const int rank = peers_.world().rank - peers_.world().local_rank + left;
   if (needed)
     raise_trouble(peers_, TroubleReason::kLeft,
-                  ranks_text({rank}) + " called shutdown() while other ranks went on",
+                  rank_text(peers_, rank) + " called shutdown() while other ranks went on",
                   std::span(&rank, 1));
 }
 
@@ -123,7 +115,8 @@ void Progress::look_for_stalls(TimePoint now) {
   if (!report->shut_down) return;
   raise_trouble(peers_, TroubleReason::kTimeout,
                 "rank " + std::to_string(me) + " gave up after the stall check's shutdown time: " +
-                    ranks_text(report->missing) + " submitted nothing that others waited for",
+                    ranks_text(peers_, report->missing) +
+                    " submitted nothing that others waited for",
                 report->missing);
 }
 

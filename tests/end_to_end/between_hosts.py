@@ -124,7 +124,7 @@ def a_death_on_any_host_ends_the_waits_on_all():
             lines = seen.stdout.decode().splitlines()
             expect(sorted(lines)[count * slots - slots:], [f"local rank {rank % slots} died"] * (slots - 1), seen.stderr)
             for line in sorted(lines)[:count * slots - slots]:
-                after = re.fullmatch(rf"elsewhere: rank {rank} died; after (\d+) ms", line)
+                after = re.fullmatch(rf"elsewhere: rank {rank} on {host_of(rank, slots)} died; after (\d+) ms", line)
                 assert after and int(after.group(1)) < 1000, (line, seen.stderr)
             wanted = rf"hvdrun: first failure: rank {rank} \(pid \d+\) on {host_of(rank, slots)} was killed by SIGKILL after [0-9.]+ s"
             assert re.fullmatch(wanted, last_lines(seen)[-1]), seen.stderr
@@ -188,7 +188,7 @@ def over_ssh_it_is_the_same():
                 seen = on_hosts(places, "die", rank)
                 expect(seen.returncode, 128 + signal.SIGKILL, seen.stderr)
                 for line in sorted(seen.stdout.decode().splitlines())[:2]:
-                    after = re.fullmatch(rf"elsewhere: rank {rank} died; after (\d+) ms", line)
+                    after = re.fullmatch(rf"elsewhere: rank {rank} on {names[rank // 2]} died; after (\d+) ms", line)
                     assert after and int(after.group(1)) < 1000, (line, seen.stderr)
                 last = last_lines(seen)[-1]
                 assert re.search(rf"first failure: rank {rank} \(pid \d+\) on {names[rank // 2]} was killed by SIGKILL", last), last

@@ -181,6 +181,18 @@ TEST_CASE("agent socket: a world survives the wire, nonsense does not") {
   sent.key = world.host;
   sent.body = encode(world);
   CHECK(decode_world(sent) == world);
+  CHECK(decode_hosts(sent).empty());
+  const HostNames names{{0, "gpu 6"}, {4, "gpu7"}};
+  add_hosts(sent, names);
+  CHECK(decode_world(sent) == world);
+  CHECK(decode_hosts(sent) == names);
+  add_hosts(sent, {{8, std::string(kAgentMessageBodyMax, 'x')}});  // no room
+  CHECK(decode_hosts(sent) == names);
+  for (const char* nonsense : {"x", "4", "4 no end", "four gpu7\n", "-4 gpu7\n", " gpu7\n"}) {
+    sent.body = encode(world);
+    for (const std::byte byte : to_bytes(nonsense)) sent.body.push_back(byte);
+    CHECK_THROWS_AS(decode_hosts(sent), Error);
+  }
   world.rank = 8;
   sent.body = encode(world);
   CHECK_THROWS_AS(decode_world(sent), Error);
