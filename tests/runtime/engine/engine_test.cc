@@ -224,8 +224,8 @@ TEST_CASE("engine: a collective timeout names whom it waited for, on all ranks")
         if (rank == 2 && mine.empty() && hosts.size() > 1) mine = error_of(call);
         ++ended;
       },
-      {.collective_timeout = 100ms}, false);
-  CHECK_THAT(said[0], Catch::StartsWith("CommFailure: ") && Catch::Contains("waited 0.100 s for "
+      {.collective_timeout = 500ms}, false);
+  CHECK_THAT(said[0], Catch::StartsWith("CommFailure: ") && Catch::Contains("waited 0.500 s for "
                                                                             "rank 2 in allreduce"));
   CHECK(said[0] == said[1]);
   CHECK(said[0] == said[2]);
@@ -255,10 +255,10 @@ TEST_CASE("engine: a timeout in the log names whom it waited for, on all ranks")
           });
           ++ended;
         },
-        {.collective_timeout = 100ms}, false);
+        {.collective_timeout = 500ms}, false);
     for (const std::string& text : said)
       CHECK_THAT(text, Catch::StartsWith("CommFailure: ") &&
-                           Catch::Contains(std::string("waited 0.100 s for ") + scene.text));
+                           Catch::Contains(std::string("waited 0.500 s for ") + scene.text));
   }
 }
 
