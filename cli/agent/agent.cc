@@ -8,7 +8,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -31,19 +30,6 @@ namespace {
 
 using std::chrono::milliseconds;
 constexpr int kSpawnsPerTurn = 8;  // the lease and orders are looked at in between
-
-// By rank of the epoch's world: as what it was started.
-std::vector<int> started_as(const proto::StartEpoch& start) {
-  std::map<int, int> all;
-  for (int i = 0; i < start.ranks_size() && i < start.worlds_size(); ++i)
-    all[start.worlds(i).rank()] = start.ranks(i);
-  for (const proto::OtherHost& host : start.others())
-    for (int i = 0; i < host.ranks_size() && i < host.numbers_size(); ++i)
-      all[host.numbers(i)] = host.ranks(i);
-  std::vector<int> ranks;
-  for (const auto& [number, rank] : all) ranks.push_back(rank);
-  return ranks;
-}
 
 }  // namespace
 

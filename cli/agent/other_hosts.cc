@@ -34,6 +34,18 @@ LinkRequests::Place place_of(const proto::OtherHost& host) {
 
 }  // namespace
 
+std::vector<int> started_as(const proto::StartEpoch& start) {
+  std::map<int, int> all;
+  for (int i = 0; i < start.ranks_size() && i < start.worlds_size(); ++i)
+    all[start.worlds(i).rank()] = start.ranks(i);
+  for (const proto::OtherHost& host : start.others())
+    for (int i = 0; i < host.ranks_size() && i < host.numbers_size(); ++i)
+      all[host.numbers(i)] = host.ranks(i);
+  std::vector<int> ranks;
+  for (const auto& [number, rank] : all) ranks.push_back(rank);
+  return ranks;
+}
+
 // Without a listener the job goes on: most programs need no links.
 OtherHosts::OtherHosts(Loop& loop, const proto::ListenForLinks& order,
                        std::span<const std::string> hvdrun, Callbacks callbacks)

@@ -19,6 +19,9 @@
 
 namespace hvd {
 
+// By rank of the epoch's world: as what it was started.
+std::vector<int> started_as(const proto::StartEpoch& start);
+
 class OtherHosts {
  public:
   struct Callbacks {

@@ -16,6 +16,7 @@
 #include "runtime/base/fault_point.h"
 #include "tests/collectives/reference.h"
 #include "tests/support/catch.h"
+#include "tests/support/memory_pattern.h"
 #include "tests/support/ranks.h"
 
 using namespace hvd;
@@ -149,7 +150,8 @@ class Drama {
       for (size_t step = 0; step < kCount; ++step)
         if (mine[step] != first[step]) fail(step, "survivors disagree");
       if (!died_ && mine.back() != Outcome::kComplete) fail(kCount - 1, "failed, and nobody died");
-      check_pattern(ranks_.rank(k));
+      if (changed_bytes(ranks_.rank(k).own_memory(1)) != 0)
+        fail(kCount, "written after the end of the epoch");
     }
     return died_;
   }
@@ -179,7 +181,8 @@ class Drama {
         verify(rank, step, *items[step], mine.back());
     }
     if (hands_over(rank)) ++handed_over_;
-    write_pattern(rank);
+    // Whatever is left of the epoch, nobody writes this rank's memory any more.
+    write_pattern(rank.own_memory(1));
   }
 
   // As shutdown(), or as after a failure.
@@ -240,18 +243,6 @@ class Drama {
       return rank.communicator->idle() || block.trouble.load(std::memory_order_acquire) != 0;
     });
     return rank.communicator->idle();
-  }
-
-  // Whatever is left of the epoch, nobody writes this rank's memory any more.
-  static constexpr std::byte kPattern{0x5a};
-  static void write_pattern(Rank& rank) {
-    if (rank.arena.has(1)) std::memset(rank.arena.segment(1)->own(), 0x5a, kArenaBytes);
-  }
-  static void check_pattern(const Rank& rank) {
-    if (!rank.arena.has(1)) return;
-    const std::byte* own = rank.arena.segment(1)->own();
-    if (std::any_of(own, own + kArenaBytes, [](std::byte b) { return b != kPattern; }))
-      fail(kCount, "written after the end of the epoch");
   }
 
   RankThreads ranks_;

@@ -18,6 +18,7 @@
 #include "runtime/base/env.h"
 #include "runtime/base/fault_point.h"
 #include "tests/support/catch.h"
+#include "tests/support/memory_pattern.h"
 #include "tests/support/ranks.h"
 
 using namespace hvd;
@@ -137,7 +138,8 @@ class Drama {
       if (died_ && k == victim_) continue;
       least = std::min(least, completed_[static_cast<size_t>(k)]);
       most = std::max(most, completed_[static_cast<size_t>(k)]);
-      check_pattern(ranks_.rank(k));
+      if (changed_bytes(ranks_.rank(k).own_memory(1)) != 0)
+        throw std::runtime_error("written after the end of the epoch");
     }
     if (most > least + 1) throw std::runtime_error("survivors are operations apart");
     if (!died_ && least < std::size(kSteps)) throw std::runtime_error("failed, and nobody died");
@@ -181,7 +183,8 @@ class Drama {
     for (size_t step = completed; step < items.size(); ++step)
       if (items[step]->operation.outcome != Outcome::kFailedUndefined)
         throw std::runtime_error("step " + std::to_string(step) + ": not failed");
-    write_pattern(rank);
+    // Whatever is left of the epoch, nobody writes this rank's memory any more.
+    write_pattern(rank.own_memory(1));
   }
 
   // Until the end, or until the epoch is broken.
@@ -209,18 +212,6 @@ class Drama {
       return rank.communicator->idle() || block.trouble.load(std::memory_order_acquire) != 0;
     });
     return rank.communicator->idle();
-  }
-
-  // All is complete, or failed: nobody writes this rank's memory any more.
-  static constexpr std::byte kPattern{0x5a};
-  static void write_pattern(Rank& rank) {
-    if (rank.arena.has(1)) std::memset(rank.arena.segment(1)->own(), 0x5a, kArenaBytes);
-  }
-  static void check_pattern(const Rank& rank) {
-    if (!rank.arena.has(1)) return;
-    const std::byte* own = rank.arena.segment(1)->own();
-    if (std::any_of(own, own + kArenaBytes, [](std::byte b) { return b != kPattern; }))
-      throw std::runtime_error("written after the end of the epoch");
   }
 
   RankThreads ranks_;

@@ -47,7 +47,8 @@ RankBoard& rank_board() {
   return *own;
 }
 
-HostJob::HostJob(HostJobOptions options) : options_(std::move(options)) {
+HostJob::HostJob(HostJobOptions options)
+    : options_(std::move(options)), loop_(options_.loop != nullptr ? *options_.loop : own_loop_) {
   const int ranks = options_.ranks;
   board_memory_.reset(memfd_create("hvd-test-boards", MFD_CLOEXEC));
   if (ftruncate(board_memory_.get(), static_cast<off_t>(sizeof(RankBoard)) * ranks) != 0)

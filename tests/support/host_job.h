@@ -35,6 +35,7 @@ RankBoard& rank_board();
 struct HostJobOptions {
   int ranks = 2;
   std::string program{};  // name of a RankProgram of this binary
+  Loop* loop = nullptr;   // the test's, which several jobs share; nullptr: one of its own
   bool whole =
       false;  // an epoch needs all ranks: when one has ended, init() is refused to the rest
   std::vector<std::string> environment{};  // NAME=value, for all
@@ -73,6 +74,7 @@ class HostJob {
 
   Loop& loop() { return loop_; }
   HostMemory& memory() { return *memory_; }
+  RankFacts facts(int slot) const { return memory_->facts(slot); }
   Rank& rank(int slot) { return ranks_[static_cast<size_t>(slot)]; }
   RankBoard& board(int slot) { return boards_[slot]; }
   uint32_t epochs() const { return epochs_; }
@@ -84,7 +86,8 @@ class HostJob {
   void reap(int slot);
 
   const HostJobOptions options_;
-  Loop loop_;
+  Loop own_loop_;
+  Loop& loop_;
   UniqueFd board_memory_;
   RankBoard* boards_ = nullptr;
   std::vector<Rank> ranks_;

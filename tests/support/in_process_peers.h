@@ -24,9 +24,9 @@
 namespace hvd {
 
 // The other hosts, as a host's agent reaches them. Called with no lock held.
-class OtherHosts {
+class InProcessRelay {
  public:
-  virtual ~OtherHosts() = default;
+  virtual ~InProcessRelay() = default;
   virtual void relay_death(int world_rank) = 0;
   virtual void relay_quiet(int world_rank) = 0;
   // A rank of that host broke the epoch off.
@@ -40,7 +40,7 @@ struct HostPlace {
   int host = 0, hosts = 1;
   int first_rank = 0;
   std::vector<int> ranks_per_host = {};  // empty: this host alone
-  OtherHosts* others = nullptr;
+  InProcessRelay* others = nullptr;
 };
 
 class InProcessHost {

@@ -24,7 +24,7 @@ namespace hvd {
 // Two ends of a TCP connection on loopback, non-blocking.
 std::pair<UniqueFd, UniqueFd> connected_pair();
 
-class InProcessWorld final : private OtherHosts {
+class InProcessWorld final : private InProcessRelay {
  public:
   explicit InProcessWorld(const std::vector<int>& ranks_per_host, uint32_t epoch = 1);
   ~InProcessWorld() override;  // after all Peers are gone

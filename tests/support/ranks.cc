@@ -58,6 +58,12 @@ std::byte* Rank::add_segment(uint64_t bytes) {
   return arena.segment(operation.segment)->own();
 }
 
+std::span<std::byte> Rank::own_memory(uint32_t segment) const {
+  if (!arena.has(segment)) return {};
+  const std::shared_ptr<Segment> memory = arena.segment(segment);
+  return {memory->own(), memory->bytes()};
+}
+
 void Rank::leave_broken_epoch() {
   ControlBlock& block = peers->block();
   RankWords& mine = block.rank(peers->world().local_rank);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,8 @@ struct Rank {
   void complete(Operation& operation);
   // Memory that all ranks map; a collective.
   std::byte* add_segment(uint64_t bytes);
+  // This rank's piece of a segment; nothing where it never came.
+  std::span<std::byte> own_memory(uint32_t segment) const;
   // progress() until `done`, yielding; throws after a minute.
   void advance_until(const std::function<bool()>& done);
   // The way out of a broken epoch, as the engine does it: waits for trouble, closes, answers, does
