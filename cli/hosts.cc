@@ -73,7 +73,7 @@ void check_letters(const Piece& piece, const char* what) {
 void check_name(const Piece& piece, const std::string& name) {
   if (name.size() > kNameBytesMax) {
     refuse(piece, "the name " + quoted(name) + " has " + std::to_string(name.size()) +
-                      " bytes; a host name has at most 253");
+                      " bytes; a host name has at most 253, write it shorter");
   }
   if (name.front() == '-' || name.front() == '.') {
     refuse(piece, quoted(name) + " is not a host name: it begins with " +
@@ -84,7 +84,7 @@ void check_name(const Piece& piece, const std::string& name) {
 int read_slots(const Piece& piece) {
   const std::optional<int> slots = read_number(piece.text, kSlotsMax);
   if (!slots) {
-    refuse(piece, "a number of slots is one from 0 to 65535, not " + quoted(piece.text));
+    refuse(piece, quoted(piece.text) + " is no number of slots; write one from 0 to 65535");
   }
   return *slots;
 }
@@ -94,7 +94,8 @@ void read_user(const Piece& piece, std::string& user) {
   check_letters(piece, "a user");
   if (piece.text[0] == '-') refuse(piece, "a user name cannot begin with \"-\"; leave that out");
   if (piece.text.size() > kUserBytesMax) {
-    refuse(piece, "the user name " + quoted(piece.text) + " is longer than 64 bytes");
+    refuse(piece, "the user name " + quoted(piece.text) +
+                      " is longer than 64 bytes; set it as User in ~/.ssh/config");
   }
   user = piece.text;
 }
@@ -111,10 +112,10 @@ std::vector<std::string> expand_range(const Piece& range) {
     const std::optional<int> from = read_number(first, 999'999'999);
     const std::optional<int> to = read_number(last, 999'999'999);
     if (!from || !to || *from > *to || first.size() > kRangeDigitsMax) {
-      refuse(part, "a range is one like 1-4 or 01-03,7, not " + quoted(part.text));
+      refuse(part, quoted(part.text) + " is no range; write one like 1-4 or 01-03,7");
     }
     if (static_cast<size_t>(*to - *from) >= kHostsMax - std::min(kHostsMax, out.size())) {
-      refuse(part, "the range gives more than 65536 hosts");
+      refuse(part, "the range gives more than 65536 hosts; make it narrower");
     }
     for (int number = *from; number <= *to; ++number) {
       std::string digits = std::to_string(number);
@@ -140,10 +141,11 @@ std::vector<std::string> expand_names(const Piece& pattern) {
     for (std::string& name : names) name += plain.text;
     if (open == rest.text.size()) break;
     const size_t close = rest.text.find(']', open);
-    if (close == rest.text.npos) refuse(rest.sub(open), "\"[\" is not closed by \"]\"");
+    if (close == rest.text.npos)
+      refuse(rest.sub(open), "\"[\" is not closed; write \"]\" behind the range or address");
     const auto numbers = expand_range(rest.sub(open + 1, close - open - 1));
     if (names.size() * numbers.size() > kHostsMax) {
-      refuse(rest.sub(open), "the ranges give more than 65536 hosts");
+      refuse(rest.sub(open), "the ranges give more than 65536 hosts; make them narrower");
     }
     std::vector<std::string> longer;
     longer.reserve(names.size() * numbers.size());
@@ -169,7 +171,8 @@ void check_address(const Piece& piece) {
   // An address with a zero byte in it would end there for inet_pton.
   const bool whole = address.find('\0') == address.npos;
   if (!zone_fits || !whole || inet_pton(AF_INET6, address.c_str(), &parsed) != 1) {
-    refuse(piece, quoted(piece.text) + " in brackets is neither a range nor an IPv6 address");
+    refuse(piece, quoted(piece.text) +
+                      " is neither a range nor an IPv6 address; write [1-4] or [fd00::1]");
   }
 }
 
@@ -191,8 +194,8 @@ void read_item(const Piece& item, std::vector<GivenHost>& hosts) {
     names.emplace_back(rest.text.substr(1, close - 1));
     colon = close + 1;
     if (colon < rest.text.size() && rest.text[colon] != ':') {
-      refuse(rest.sub(colon), "behind \"]\" stands a colon and the number of slots, not " +
-                                  quoted(rest.text.substr(colon)));
+      refuse(rest.sub(colon), "behind \"]\" stands " + quoted(rest.text.substr(colon)) +
+                                  "; write a colon and the number of slots, or nothing");
     }
   } else {
     if (rest.text.empty()) refuse(rest, "there is no host name behind \"@\"; write user@host");
@@ -213,7 +216,8 @@ void read_item(const Piece& item, std::vector<GivenHost>& hosts) {
     }
     host.slots = read_slots(rest.sub(colon + 1));
   }
-  if (hosts.size() + names.size() > kHostsMax) refuse(item, "there are more than 65536 hosts");
+  if (hosts.size() + names.size() > kHostsMax)
+    refuse(item, "these are more than 65536 hosts; give fewer");
   for (std::string& name : names) {
     host.name = std::move(name);
     hosts.push_back(host);
@@ -244,7 +248,7 @@ size_t word_end(std::string_view text) {
 void read_line_word(const Piece& word, std::optional<int>& slots) {
   const size_t equals = word.text.find('=');
   if (equals == word.text.npos || equals == 0) {
-    refuse(word, "behind the host stand words like slots=2, not " + quoted(word.text));
+    refuse(word, quoted(word.text) + " says nothing of a host; write slots=2, or leave it out");
   }
   if (word.sub(0, equals).trimmed().text != "slots")
     return;  // max_slots=, ifname= of other launchers
@@ -259,7 +263,7 @@ void read_line(Piece line, std::vector<GivenHost>& hosts) {
   const size_t first_end = std::min(line.text.find_first_of(kBlanks), line.text.size());
   const Piece item = line.sub(0, first_end);
   if (item_end(item.text) < item.text.size()) {
-    refuse(item, "a line holds one host, but " + quoted(item.text) + " has a comma");
+    refuse(item, quoted(item.text) + " has a comma; write each host on a line of its own");
   }
   const size_t before = hosts.size();
   read_item(item, hosts);
@@ -280,7 +284,7 @@ void read_line(Piece line, std::vector<GivenHost>& hosts) {
 
 std::vector<GivenHost> parse_host_list(std::string_view text) {
   if (text.size() > kHostTextBytesMax) {
-    refuse_at("-H", "the list is longer than 1 MiB; use --hostfile");
+    refuse_at("-H", "the list is longer than 1 MiB; write ranges, as in node[1-64]");
   }
   std::vector<GivenHost> hosts;
   const Piece whole{text, 0};
@@ -302,7 +306,8 @@ std::vector<GivenHost> parse_host_list(std::string_view text) {
 std::vector<GivenHost> parse_host_file(std::string_view text, std::string_view file_name) {
   const std::string name(file_name);
   if (text.size() > kHostTextBytesMax)
-    refuse_at(name, "a host file has at most 1 MiB; name another by --hostfile");
+    refuse_at(name,
+              "it is longer than 1 MiB; write ranges, as in node[1-64], or name another file");
   std::vector<GivenHost> hosts;
   size_t line_number = 1;
   try {

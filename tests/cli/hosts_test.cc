@@ -87,12 +87,12 @@ TEST_CASE("hosts: a bad list is refused with the column") {
       {"a:",
        "-H, column 1: \"a:\" has no number of slots behind the colon; write one, or leave the "
        "colon out"},
-      {"a:-1", "-H, column 3: a number of slots is one from 0 to 65535, not \"-1\""},
-      {"a:+1", "-H, column 3: a number of slots is one from 0 to 65535, not \"+1\""},
-      {"a:2x", "-H, column 3: a number of slots is one from 0 to 65535, not \"2x\""},
-      {"a:65536", "-H, column 3: a number of slots is one from 0 to 65535, not \"65536\""},
+      {"a:-1", "-H, column 3: \"-1\" is no number of slots; write one from 0 to 65535"},
+      {"a:+1", "-H, column 3: \"+1\" is no number of slots; write one from 0 to 65535"},
+      {"a:2x", "-H, column 3: \"2x\" is no number of slots; write one from 0 to 65535"},
+      {"a:65536", "-H, column 3: \"65536\" is no number of slots; write one from 0 to 65535"},
       {"a:99999999999",
-       "-H, column 3: a number of slots is one from 0 to 65535, not \"99999999999\""},
+       "-H, column 3: \"99999999999\" is no number of slots; write one from 0 to 65535"},
       {"a:2,,", "-H, column 5: a host is missing here; remove the comma"},
       {"a:2,", "-H, column 5: a host is missing here; remove the comma"},
       {",a", "-H, column 1: a host is missing here; remove the comma"},
@@ -114,19 +114,24 @@ TEST_CASE("hosts: a bad list is refused with the column") {
       {"u@", "-H, column 3: there is no host name behind \"@\"; write user@host"},
       {"-l@a", "-H, column 1: a user name cannot begin with \"-\"; leave that out"},
       {"u v@a", "-H, column 2: \"u v\" is not a user: it holds \" \"" + kLetters},
-      {"n[1-4", "-H, column 2: \"[\" is not closed by \"]\""},
+      {"n[1-4", "-H, column 2: \"[\" is not closed; write \"]\" behind the range or address"},
       {"n1-4]", "-H, column 5: \"n1-4]\" is not a host name: it holds \"]\"" + kLetters},
-      {"n[4-1]", "-H, column 3: a range is one like 1-4 or 01-03,7, not \"4-1\""},
-      {"n[]", "-H, column 3: a range is one like 1-4 or 01-03,7, not \"\""},
-      {"n[1,]", "-H, column 5: a range is one like 1-4 or 01-03,7, not \"\""},
-      {"n[a-b]", "-H, column 3: a range is one like 1-4 or 01-03,7, not \"a-b\""},
-      {"n[0-65536]", "-H, column 3: the range gives more than 65536 hosts"},
-      {"n[0-1,0-65535]", "-H, column 7: the range gives more than 65536 hosts"},
-      {"n[0-255][0-256]", "-H, column 9: the ranges give more than 65536 hosts"},
-      {"a,n[0-65535]", "-H, column 3: there are more than 65536 hosts"},
-      {"[::g]:2", "-H, column 2: \"::g\" in brackets is neither a range nor an IPv6 address"},
-      {"[::1%]:2", "-H, column 2: \"::1%\" in brackets is neither a range nor an IPv6 address"},
-      {"[::1]2", "-H, column 6: behind \"]\" stands a colon and the number of slots, not \"2\""},
+      {"n[4-1]", "-H, column 3: \"4-1\" is no range; write one like 1-4 or 01-03,7"},
+      {"n[]", "-H, column 3: \"\" is no range; write one like 1-4 or 01-03,7"},
+      {"n[1,]", "-H, column 5: \"\" is no range; write one like 1-4 or 01-03,7"},
+      {"n[a-b]", "-H, column 3: \"a-b\" is no range; write one like 1-4 or 01-03,7"},
+      {"n[0-65536]", "-H, column 3: the range gives more than 65536 hosts; make it narrower"},
+      {"n[0-1,0-65535]", "-H, column 7: the range gives more than 65536 hosts; make it narrower"},
+      {"n[0-255][0-256]",
+       "-H, column 9: the ranges give more than 65536 hosts; make them narrower"},
+      {"a,n[0-65535]", "-H, column 3: these are more than 65536 hosts; give fewer"},
+      {"[::g]:2",
+       "-H, column 2: \"::g\" is neither a range nor an IPv6 address; write [1-4] or [fd00::1]"},
+      {"[::1%]:2",
+       "-H, column 2: \"::1%\" is neither a range nor an IPv6 address; write [1-4] or [fd00::1]"},
+      {"[::1]2",
+       "-H, column 6: behind \"]\" stands \"2\"; write a colon and the number of slots, or "
+       "nothing"},
       {"[::1]:",
        "-H, column 1: \"[::1]:\" has no number of slots behind the colon; write one, or leave the "
        "colon out"},
@@ -142,7 +147,8 @@ TEST_CASE("hosts: limits hold, and messages stay short") {
   CHECK(huge.find("-H, column 1: the name \"aaaa") == 0);
   CHECK(huge.size() < 200);
   CHECK(list(std::string(65, 'u') + "@a").find("is longer than 64 bytes") != std::string::npos);
-  CHECK(list(std::string(2 << 20, ' ')) == "-H: the list is longer than 1 MiB; use --hostfile");
+  CHECK(list(std::string(2 << 20, ' ')) ==
+        "-H: the list is longer than 1 MiB; write ranges, as in node[1-64]");
   CHECK(list("[0-65535]" + std::string(1 << 19, 'a')).find("at most 253") != std::string::npos);
   std::string wide;  // would be 65,536 names of 300 bytes
   for (int i = 0; i < 30; ++i) wide += "aaaaaaaaaa";
@@ -167,26 +173,27 @@ TEST_CASE("hosts: a bad file is refused with its line") {
   const std::pair<std::string, std::string> table[] = {
       {"", "hosts.txt: no host is in this file; write lines like localhost slots=2"},
       {"# a\n\n", "hosts.txt: no host is in this file; write lines like localhost slots=2"},
-      {"a\nb slots=x\n", "hosts.txt:2: a number of slots is one from 0 to 65535, not \"x\""},
-      {"a slots=\n", "hosts.txt:1: a number of slots is one from 0 to 65535, not \"\""},
-      {"\n\na slots=-1", "hosts.txt:3: a number of slots is one from 0 to 65535, not \"-1\""},
-      {"a 2\n", "hosts.txt:1: behind the host stand words like slots=2, not \"2\""},
-      {"a slots 2\n", "hosts.txt:1: behind the host stand words like slots=2, not \"slots\""},
-      {"\n\na slots = x\n", "hosts.txt:3: a number of slots is one from 0 to 65535, not \"x\""},
-      {"a slots = \n", "hosts.txt:1: a number of slots is one from 0 to 65535, not \"\""},
-      {"a slots= # 2\n", "hosts.txt:1: a number of slots is one from 0 to 65535, not \"\""},
+      {"a\nb slots=x\n", "hosts.txt:2: \"x\" is no number of slots; write one from 0 to 65535"},
+      {"a slots=\n", "hosts.txt:1: \"\" is no number of slots; write one from 0 to 65535"},
+      {"\n\na slots=-1", "hosts.txt:3: \"-1\" is no number of slots; write one from 0 to 65535"},
+      {"a 2\n", "hosts.txt:1: \"2\" says nothing of a host; write slots=2, or leave it out"},
+      {"a slots 2\n",
+       "hosts.txt:1: \"slots\" says nothing of a host; write slots=2, or leave it out"},
+      {"\n\na slots = x\n", "hosts.txt:3: \"x\" is no number of slots; write one from 0 to 65535"},
+      {"a slots = \n", "hosts.txt:1: \"\" is no number of slots; write one from 0 to 65535"},
+      {"a slots= # 2\n", "hosts.txt:1: \"\" is no number of slots; write one from 0 to 65535"},
       {"a slots=1 slots = 2\n",
        "hosts.txt:1: the number of slots is given twice; leave \"slots = 2\" out"},
       {"\xef\xbb\xbf\nb slots=x\n",
-       "hosts.txt:2: a number of slots is one from 0 to 65535, not \"x\""},
+       "hosts.txt:2: \"x\" is no number of slots; write one from 0 to 65535"},
       {"a\n\xef\xbb\xbf"
        "b\n",
        "hosts.txt:2: \"\\xef\\xbb\\xbfb\" is not a host name: it holds \"\\xef\"" + kLetters},
-      {"a =2\n", "hosts.txt:1: behind the host stand words like slots=2, not \"=2\""},
+      {"a =2\n", "hosts.txt:1: \"=2\" says nothing of a host; write slots=2, or leave it out"},
       {"a:2 slots=2\n", "hosts.txt:1: the number of slots is given twice; leave \"slots=2\" out"},
       {"a slots=1 slots=2\n",
        "hosts.txt:1: the number of slots is given twice; leave \"slots=2\" out"},
-      {"a,b\n", "hosts.txt:1: a line holds one host, but \"a,b\" has a comma"},
+      {"a,b\n", "hosts.txt:1: \"a,b\" has a comma; write each host on a line of its own"},
       {"a\n:2\n", "hosts.txt:2: there is no host name before the colon; write name:2"},
       {"a\n-x slots=2\n",
        "hosts.txt:2: \"-x\" is not a host name: it begins with \"-\"; leave that out"},
@@ -196,5 +203,5 @@ TEST_CASE("hosts: a bad file is refused with its line") {
   };
   for (const auto& [input, expected] : table) CHECK(file(input) == expected);
   CHECK(file(std::string(2 << 20, '\n')) ==
-        "hosts.txt: a host file has at most 1 MiB; name another by --hostfile");
+        "hosts.txt: it is longer than 1 MiB; write ranges, as in node[1-64], or name another file");
 }
