@@ -1,9 +1,12 @@
 #include "cli/hello.h"
 
 #include <algorithm>
+#include <cctype>
+#include <cstring>
 
 #include "cli/quoted.h"
 #include "proto/rendezvous.pb.h"
+#include "rendezvous/socket_address.h"
 #include "runtime/base/error.h"
 
 namespace hvd {
@@ -13,6 +16,21 @@ constexpr int kInterfacesMax = 256;  // a hello is short
 
 std::string name_of(const Hello& hello) {
   return "hvdrun " + quoted(hello.version) + ", build " + quoted(hello.build);
+}
+
+// An sshd that is spoken to over no network calls both ends UNKNOWN. The name behind a % is of an
+// interface there.
+std::string address_in(const std::string& text) {
+  const size_t percent = std::min(text.find('%'), text.size());
+  const auto plain = [](unsigned char c) { return std::isalnum(c) || std::strchr(".:%_-", c); };
+  if (!std::all_of(text.begin(), text.end(), [&](char c) { return c != '\0' && plain(c); }))
+    return "";
+  try {
+    SocketAddress::of(std::string_view(text).substr(0, percent), 0);
+    return text;
+  } catch (const Error&) {
+    return "";
+  }
 }
 
 }  // namespace
@@ -44,8 +62,8 @@ Hello read_hello(std::string_view bytes, const Hello& ours) {
   Hello hello{message.version(),
               message.build(),
               message.request(),
-              message.hvdrun_address(),
-              message.own_address(),
+              address_in(message.hvdrun_address()),
+              address_in(message.own_address()),
               {.boot = message.boot(),
                .network = message.network(),
                .mounts = message.mounts(),

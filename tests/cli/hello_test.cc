@@ -47,6 +47,20 @@ TEST_CASE("hello: another version and another build are refused, with both named
         std::string::npos);
 }
 
+TEST_CASE("hello: what is no address is not known") {
+  Hello odd = some_hello();
+  for (const std::string& words :
+       {std::string("UNKNOWN"), std::string(), std::string("10.0.0"), std::string("h1"),
+        std::string("10.0.0.1 x"), std::string("10.0.0.1\0x", 10), std::string("fe80::1%\x1b")}) {
+    odd.hvdrun_address = odd.own_address = words;
+    const Hello read = read_hello(hello_bytes(odd), {"0.1.0", "3f2a", ""});
+    CHECK(read.hvdrun_address.empty());
+    CHECK(read.own_address.empty());
+  }
+  odd.own_address = "fe80::1%eth7";  // an interface of that host
+  CHECK(read_hello(hello_bytes(odd), {"0.1.0", "3f2a", ""}).own_address == odd.own_address);
+}
+
 TEST_CASE("hello: whatever else comes is refused") {
   const std::string whole = hello_bytes(some_hello());
   for (size_t bytes = 0; bytes < whole.size(); ++bytes) {
