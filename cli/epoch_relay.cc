@@ -80,8 +80,9 @@ void EpochRelay::note(int host, const proto::Broken& broken) {
 
 void EpochRelay::note(int host, const proto::StoreQuestion& question, TimePoint now) {
   if (question.epoch() != epoch_ || !store_ || !is_member(host, question.rank()) ||
-      !proto::StoreQuestion::Kind_IsValid(question.kind()))
-    return;
+      !proto::StoreQuestion::Kind_IsValid(question.kind()) ||
+      question.key().size() > kAgentMessageKeyMax || question.body().size() > kAgentMessageBodyMax)
+    return;  // no agent of ours passes that on
   store_->handle(numbers_.at(question.rank()), from_proto(question), now);
 }
 

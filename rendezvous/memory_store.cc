@@ -28,7 +28,15 @@ void StoreTable::set(const std::string& key, Bytes value) {
                 "the value of \"" + key + "\" has " + std::to_string(value.size()) +
                     " bytes; the store takes 65536, use broadcast() for more");
   }
+  const Bytes* old = find(key);
+  const size_t others = bytes_ - (old != nullptr ? old->size() : 0);
+  if (others + value.size() > kAllBytesMax) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "the store holds 256 MiB already; \"" + key + "\" has no room, use broadcast()");
+  }
+  const size_t bytes = value.size();
   at(key) = {std::move(value), std::nullopt};
+  bytes_ = others + bytes;
 }
 
 int64_t StoreTable::add(const std::string& key, int64_t amount) {
@@ -42,6 +50,7 @@ int64_t StoreTable::add(const std::string& key, int64_t amount) {
   value.counter = static_cast<int64_t>(static_cast<uint64_t>(value.counter.value_or(0)) +
                                        static_cast<uint64_t>(amount));
   const std::string text = std::to_string(*value.counter);
+  bytes_ += text.size() - value.bytes.size();
   value.bytes.resize(text.size());
   std::memcpy(value.bytes.data(), text.data(), text.size());
   return *value.counter;

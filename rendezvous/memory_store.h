@@ -17,6 +17,7 @@ class StoreTable {
   static constexpr size_t kKeyBytesMax = 256;
   static constexpr size_t kValueBytesMax = 64 << 10;
   static constexpr size_t kKeysMax = 65'536;
+  static constexpr size_t kAllBytesMax = 256u << 20;  // of values
 
   // Each throws kInvalidArgument, naming the key and the limit.
   void set(const std::string& key, Bytes value);
@@ -31,6 +32,7 @@ class StoreTable {
   };
   Value& at(const std::string& key);
   std::map<std::string, Value> values_;
+  size_t bytes_ = 0;  // of them
 };
 
 // For ranks that are threads of one process, and for a process that is its own world.

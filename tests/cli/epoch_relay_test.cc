@@ -209,6 +209,12 @@ TEST_CASE("epoch relay: what a rank of one host sets, one of another reads") {
   begun.relay.note(0, old, kNow);
   begun.relay.note(2, question(1, 11, proto::StoreQuestion::GET), kNow);
   begun.relay.note(0, question(1, 12, proto::StoreQuestion::Kind(9)), kNow);
+  proto::StoreQuestion large = question(1, 13, proto::StoreQuestion::WAIT, 0);
+  large.set_key(std::string(257, 'k'));  // more than a rank can ask its agent for
+  begun.relay.note(0, large, kNow);
+  begun.relay.note(0, question(1, 14, proto::StoreQuestion::SET, 0, std::string(65'537, 'x')),
+                   kNow);
+  begun.relay.tick(kNow);
   CHECK(begun.sent.empty());
 }
 

@@ -30,6 +30,7 @@ TEST_CASE("store table: a value is replaced, a counter counts and reads as its n
   CHECK_THROWS_WITH(table.add("a", 1), Catch::Contains("\"a\"") && Catch::Contains("counter"));
   CHECK(table.add("n", INT64_MAX) == INT64_MAX - 2);
   CHECK(table.add("n", 3) == INT64_MIN);
+  CHECK_NOTHROW(table.set("n", bytes("no counter any more")));
 }
 
 TEST_CASE("store table: limits are named") {
@@ -40,6 +41,12 @@ TEST_CASE("store table: limits are named") {
   CHECK_THROWS_WITH(table.set("big", Bytes(65'537)), Catch::Contains("\"big\" has 65537 bytes"));
   for (int i = 1; i < 65'536; ++i) table.set(std::to_string(i), {});
   CHECK_THROWS_WITH(table.set("one more", {}), Catch::Contains("65536 keys"));
+  for (int i = 1; i < 4096; ++i) table.set(std::to_string(i), Bytes(65'536));
+  CHECK_THROWS_WITH(table.set("5000", Bytes(1)), Catch::Contains("256 MiB already; \"5000\""));
+  CHECK(table.find("5000")->empty());
+  CHECK_NOTHROW(table.set("1", Bytes(1)));
+  CHECK_NOTHROW(table.set("5000", Bytes(65'000)));
+  CHECK_THROWS_WITH(table.set("5001", Bytes(1'000)), Catch::Contains("256 MiB already"));
   CHECK_NOTHROW(table.set("1", bytes("replaced")));
 }
 
