@@ -88,6 +88,10 @@ void RemoteHosts::stop() {
   starting_.clear();
 }
 
+void RemoteHosts::excuse(Clock::duration time) {
+  if (carrier_) carrier_->excuse(time);
+}
+
 void RemoteHosts::turn(TimePoint now) {
   if (stopped_)
     carrier_

@@ -97,7 +97,9 @@ void Supervisor::on_suspended(HostAgent& agent) {
 void Supervisor::suspend() {
   suspend_deadline_.reset();
   output_.flush();
+  const TimePoint stopped_at = Clock::now();
   stop_by_tstp();
+  if (remote_hosts_) remote_hosts_->excuse(Clock::now() - stopped_at);
   proto::ToAgent message;
   message.mutable_resume();
   order_all(message);

@@ -28,6 +28,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr size_t kReadBytes = 64u << 10;
+constexpr int kReadsMost = 16;  // of what is left in a pipe: more than one holds
 constexpr std::chrono::milliseconds kRetryFirst{250}, kRetryMost{4000};
 constexpr std::chrono::milliseconds kNotThereMost{1000};
 constexpr std::chrono::seconds kConnectMost{10};  // of a host that is waited for
@@ -331,8 +332,8 @@ void SshCarrier::judge(Start& start, int wait_status, TimePoint now) {
     int bytes = 0;
     return fd && ioctl(fd.get(), FIONREAD, &bytes) == 0 && bytes > 0;
   };
-  while (readable(ssh.out)) read_output(start);
-  while (readable(ssh.words)) read_words(start);
+  for (int i = 0; i < kReadsMost && readable(ssh.out); ++i) read_output(start);
+  for (int i = 0; i < kReadsMost && readable(ssh.words); ++i) read_words(start);
   const RemoteStart& remote = ssh.remote;
   if (!remote.failure().empty()) {
     const std::string reasons = reasons_in(remote.words());
@@ -369,6 +370,12 @@ void SshCarrier::try_again(Start& start, std::string reason, Clock::duration mos
   start.due =
       now + most / 2 +
       Clock::duration(std::uniform_int_distribution<Clock::rep>(0, (most / 2).count())(random_));
+}
+
+void SshCarrier::excuse(Clock::duration time) {
+  for (const auto& [host, start] : starts_)
+    for (Deadline* one : {&start->deadline, &start->there})
+      if (!one->is_never()) *one = Deadline::at(one->when() + time);
 }
 
 void SshCarrier::turn(TimePoint now) {

@@ -61,7 +61,8 @@ class SshCarrier {
   // `host` is the caller's number for it. One that cannot be reached is tried again until `there`;
   // after the deadline it has failed.
   void start(int host, const Host& target, Deadline deadline, Deadline there = Deadline::in({}));
-  void turn(TimePoint now);  // does what is due
+  void excuse(Clock::duration time);  // all deadlines come so much later
+  void turn(TimePoint now);           // does what is due
   std::optional<TimePoint> next_deadline() const;
   // True if that child, which has been reaped, was this carrier's.
   bool child_ended(pid_t pid, int wait_status);

@@ -115,6 +115,20 @@ constexpr const char* kAgent = "cat hello; exec cat >/dev/null";
 
 }  // namespace
 
+TEST_CASE("ssh_carrier: a host does not pay for the time in which hvdrun was stopped") {
+  Hosts hosts;
+  hosts.set("a", std::string("while [ ! -e go ]; do sleep 0.02; done; ") + kAgent);
+  Run run(hosts);
+  run.start(1, "a", 10s);
+  run.carrier().turn(Clock::now());
+  run.carrier().excuse(60s);
+  run.carrier().turn(Clock::now() + 60s);  // as it is afterwards
+  CHECK(run.failed.empty());
+  write_file(hosts / "go", "");
+  run.until(1);
+  CHECK(run.started.contains(1));
+}
+
 TEST_CASE("ssh_carrier: an agent that speaks is handed over with its pipes") {
   Hosts hosts;
   hosts.set("a", "echo noise; cat hello; exec cat");
