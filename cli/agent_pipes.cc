@@ -3,6 +3,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -10,6 +11,7 @@ namespace hvd {
 namespace {
 
 constexpr size_t kReadBytes = 256u << 10;
+constexpr size_t kWordsMax = 4096;  // of a line; a longer one goes out in pieces
 
 }  // namespace
 
@@ -23,7 +25,8 @@ AgentPipes::AgentPipes(Loop& loop, AgentChannels channels, Callbacks callbacks,
   output_open_ = bool(channels_.output), words_open_ = bool(channels_.words);
   if (output_open_)
     loop_.watch(channels_.output.get(), EPOLLIN | EPOLLONESHOT, [this](uint32_t) { on_output(); });
-  if (words_open_) loop_.watch(channels_.words.get(), EPOLLIN, [this](uint32_t) { on_words(); });
+  if (words_open_)
+    loop_.watch(channels_.words.get(), EPOLLIN | EPOLLONESHOT, [this](uint32_t) { on_words(); });
 }
 
 void AgentPipes::send_frame(FrameKind kind, std::string_view bytes) {
@@ -74,19 +77,37 @@ void AgentPipes::on_output() {
 }
 
 void AgentPipes::on_words() {
-  char words[4096];
+  char words[kWordsMax];
   const ssize_t n = read(channels_.words.get(), words, sizeof words);
-  if (n > 0) callbacks_.words({words, size_t(n)});
-  if (n != 0) return;
-  words_open_ = false;
-  loop_.unwatch(channels_.words.get());
+  if (n > 0) words_.append(words, size_t(n));
+  say_words(n == 0);
+  if (n == 0) {
+    words_open_ = false;
+    loop_.unwatch(channels_.words.get());
+  } else if (!output_paused_) {
+    loop_.rearm(channels_.words.get(), EPOLLIN | EPOLLONESHOT);
+  }
+}
+
+void AgentPipes::say_words(bool all) {
+  std::string_view left = words_;
+  while (!left.empty()) {
+    const size_t end = left.find('\n');
+    if (end == left.npos && !all && left.size() < kWordsMax) break;
+    std::string_view line = left.substr(0, end);
+    left.remove_prefix(std::min(left.size(), line.size() + 1));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (!line.empty()) callbacks_.words(line);
+  }
+  words_.erase(0, words_.size() - left.size());
 }
 
 void AgentPipes::pause_output() { output_paused_ = true; }
 
 void AgentPipes::resume_output() {
-  if (!std::exchange(output_paused_, false) || !output_open_) return;
-  loop_.rearm(channels_.output.get(), EPOLLIN | EPOLLONESHOT);
+  if (!std::exchange(output_paused_, false)) return;
+  if (output_open_) loop_.rearm(channels_.output.get(), EPOLLIN | EPOLLONESHOT);
+  if (words_open_) loop_.rearm(channels_.words.get(), EPOLLIN | EPOLLONESHOT);
 }
 
 int AgentPipes::unread_bytes() const {

@@ -18,7 +18,7 @@ class AgentPipes {
  public:
   struct Callbacks {
     std::function<void(std::string_view)> output;  // what its stdout holds; magic and frames
-    std::function<void(std::string_view)> words;   // what its stderr holds
+    std::function<void(std::string_view)> words;   // a line of its stderr, without its end
   };
   // `buffer` is to read into, one for all agents of a loop.
   AgentPipes(Loop& loop, AgentChannels channels, Callbacks callbacks, std::vector<char>& buffer);
@@ -30,7 +30,7 @@ class AgentPipes {
   void close_lease();
   bool leased() const { return bool(channels_.lease); }
 
-  // Output that is read but cannot be written on has to wait in the pipe.
+  // What is read but cannot be written on has to wait in the pipes.
   void pause_output();
   void resume_output();
   bool output_paused() const { return output_paused_; }
@@ -41,6 +41,7 @@ class AgentPipes {
   void flush_lease();
   void on_output();
   void on_words();
+  void say_words(bool all);
 
   Loop& loop_;
   AgentChannels channels_;
@@ -49,6 +50,7 @@ class AgentPipes {
   bool lease_watched_ = false;
   std::vector<char>& buffer_;
   bool output_open_ = true, output_paused_ = false, words_open_ = true;
+  std::string words_;  // of a line that has not ended yet
 };
 
 }  // namespace hvd

@@ -8,6 +8,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/agent_pipes.h"
@@ -62,6 +63,8 @@ class HostAgent {
 
   void close_lease();  // nothing below it may run any longer
   void note_end();     // its last word was heard
+  void note_words(std::string_view line) { words_ = line; }
+  const std::string& last_words() const { return words_; }  // a line of its stderr
   void note_keeper_end(int status, TimePoint now);
   bool ended() const { return ended_; }
   bool keeper_gone() const { return keeper_gone_at_.has_value(); }
@@ -90,6 +93,7 @@ class HostAgent {
   AgentPipes pipes_;
   AgentWatch watch_;
   FrameReader frames_;
+  std::string words_;
   proto::Bootstrap bootstrap_;
   bool bootstrapped_ = false;
   std::optional<int> session_;

@@ -10,6 +10,7 @@
 #include "cli/agent/process_state.h"
 #include "cli/failure_report.h"
 #include "cli/messages.h"
+#include "cli/quoted.h"
 #include "cli/result_file.h"
 #include "cli/result_place.h"
 #include "cli/supervisor_impl.h"
@@ -21,9 +22,14 @@ namespace {
 using std::chrono::milliseconds;
 constexpr milliseconds kSweepLimit{10'000};
 constexpr milliseconds kProgressNext{5000}, kProgressOfBatch{20'000}, kLookForShipping{500};
+constexpr size_t kWordsShown = 300;
 
+// One on another host starts nothing before it has reached hvdrun.
 std::string lost_words(const HostAgent& agent) {
-  return agent.name() + " was lost; its ranks were ended";
+  if (!agent.remote() || agent.attached()) return agent.name() + " was lost; its ranks were ended";
+  const std::string& words = agent.last_words();
+  return "no agent on " + agent.host().name + ": it ended before it had reached hvdrun" +
+         (words.empty() ? "" : "; its last words were " + quoted(words, kWordsShown));
 }
 constexpr milliseconds kSweepOnce{300};  // who has been tried for long
 
@@ -141,8 +147,9 @@ void Supervisor::on_keeper_gone(HostAgent& agent, int status) {
   note_held();
   give_credit();
   if (agent.cut_off()) {
-    say("the connection to " + agent.host().name +
-        " is lost; waiting until its agent has ended what runs there, up to 11 s");
+    say("the connection to " + agent.host().name + " is lost" +
+        (agent.attached() ? "; waiting until its agent has ended what runs there, up to 11 s"
+                          : ""));
     // Where its stream still lives it is told to end.
     lose(agent, lost_words(agent));
     agent.close_lease();

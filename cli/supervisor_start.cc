@@ -94,9 +94,9 @@ HostAgent& Supervisor::add_agent(int number, AgentChannels channels) {
       AgentPipes::Callbacks{[this, number](std::string_view bytes) {
                               if (HostAgent* one = agent_of(number)) on_output(*one, bytes);
                             },
-                            [this, &host](std::string_view words) {
-                              output_.say("hvdrun: " + host.name + ": " + std::string(words),
-                                          Clock::now());
+                            [this, number, &host](std::string_view line) {
+                              if (HostAgent* one = agent_of(number)) one->note_words(line);
+                              say(host.name + ": " + std::string(line));
                             }},
       read_buffer_, spec_.agent_timeout);
   agent->identity = here_;
