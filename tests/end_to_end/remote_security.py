@@ -1,0 +1,166 @@
+"""What SECURITY.md claims of a running job on other hosts: a secret variable is its ranks' alone, and who listens and talks where."""
+import ipaddress
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import support
+from support import expect, wait_for
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import hosts
+
+NAMES = ("h0", "h1", "h2")
+PLACES = "/tmp /var/tmp /dev/shm /run/home"
+ENDED = ["hvdrun", "hvd-keeper", "hvd-agent", "e2e_worker"]
+
+# All processes of a host, with what root sees of them. The secret comes on standard input: it must not be on a command line.
+AUDIT = r"""
+import ipaddress, json, os, sys
+secret = sys.stdin.readline().strip().encode()
+
+def address(text):
+    host, port = text.split(":")
+    words = bytes.fromhex(host)
+    one = ipaddress.ip_address(b"".join(words[i:i + 4][::-1] for i in range(0, len(words), 4)))
+    return str(getattr(one, "ipv4_mapped", None) or one), int(port, 16)
+
+sockets = {}
+for kind in ("tcp", "tcp6", "udp", "udp6", "raw", "raw6"):
+    if os.path.exists("/proc/net/" + kind):
+        for row in open("/proc/net/" + kind).read().splitlines()[1:]:
+            words = row.split()
+            sockets["socket:[" + words[9] + "]"] = (kind, address(words[1]), address(words[2]), words[3])
+
+def look(pid):
+    def read(name):
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read()
+    open_files = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+    return {"name": read("comm").decode().strip(), "on its command line": secret in read("cmdline"),
+            "in its environment": secret in read("environ"),
+            "core": next(line.split()[4] for line in read("limits").decode().splitlines() if line.startswith("Max core file size")),
+            "sockets": [sockets[one] for one in open_files if one in sockets]}
+
+found = []
+for pid in os.listdir("/proc"):
+    if pid.isdigit() and int(pid) != os.getpid():
+        try:
+            found.append(look(pid))
+        except OSError:
+            pass  # it ended meanwhile
+print(json.dumps(found))
+"""
+
+world = None
+
+
+class Job:
+    """Ranks of two hosts that sum without end, and a secret in hvdrun's environment that came on no command line."""
+
+    def __init__(self, *words):
+        self.secret = os.urandom(16).hex()
+        command = ["sh", "-c", 'read CANARY; export CANARY; exec "$0" "$@"', support.options.hvdrun, "-np", "4", "-H", "h1:2,h2:2", *words,
+                   "--", support.options.worker, "loop", "0"]
+        self.process = subprocess.Popen(world.command("h0", *command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.process.stdin.write(f"{self.secret}\n".encode())
+        self.process.stdin.flush()
+        for _ in range(4):
+            assert b"going" in self.process.stdout.readline()
+
+    def seen(self):
+        """By host: what is known of its processes."""
+        return {name: json.loads(world.run(name, "python3", "-c", AUDIT, input=f"{self.secret}\n", stdin=None).stdout) for name in NAMES}
+
+    def end(self):
+        launcher = next(p for p in [self.process.pid] + support.descendants(self.process.pid) if support.read(p, "comm") == "hvdrun")
+        os.kill(launcher, signal.SIGTERM)
+        return b"".join(self.process.communicate(timeout=30)).decode()
+
+
+def with_name(processes, name):
+    return [one for one in processes if one["name"] == name]
+
+
+def a_secret_variable_is_its_ranks_and_nobody_elses():
+    job = Job("--verbose", "--log-level", "trace")
+    seen = job.seen()
+    for host, ranks in (("h0", 0), ("h1", 2), ("h2", 2)):
+        expect(len(with_name(seen[host], "e2e_worker")), ranks, seen[host])
+        for one in seen[host]:
+            expect(one["on its command line"], False, one)
+            # hvdrun has it from its user, and so has the ssh that it starts here.
+            has = one["name"] == "e2e_worker" or (host == "h0" and one["name"] in ("hvdrun", "ssh"))
+            expect(one["in its environment"], has, one)
+            if one["name"] in ("hvdrun", "hvd-keeper", "hvd-agent"):
+                expect(one["core"], "0", one)
+    for host in NAMES:
+        files = world.run(host, "grep", "-rlF", "-f", "-", *PLACES.split(), check=False, input=f"{job.secret}\n", stdin=None)
+        expect((files.returncode, files.stdout), (1, ""), files.stderr)
+        assert job.secret not in (world.files / host / "sshd.log").read_text(), host
+    said = job.end()
+    assert job.secret not in said and "rank 0" in said, said
+
+
+def who_is_where(address):
+    return next((name for name in NAMES if address in (world.address(name), f"fd77::{world.address(name).split('.')[-1]}")), address)
+
+
+def talks(process):
+    """Its sockets: where it listens, by host, and with whom it is connected: (own host, own port, other host, other port)."""
+    listens, connected = [], []
+    for kind, own, other, state in process["sockets"]:
+        assert kind in ("tcp", "tcp6"), process
+        for one in (own, other):
+            assert one[0] in ("0.0.0.0", "::") or not ipaddress.ip_address(one[0]).is_loopback, process
+        if state == "0A":
+            listens.append((who_is_where(own[0]), own[1]))
+        else:
+            connected.append((who_is_where(own[0]), own[1], who_is_where(other[0]), other[1]))
+    return listens, connected
+
+
+def every_process_listens_and_talks_only_where_it_has_to():
+    job = Job()
+    seen = job.seen()
+    launcher, = with_name(seen["h0"], "hvdrun")
+    doors, ways_in = talks(launcher)
+    assert doors and {host for host, _ in doors} == {"h0"}, launcher
+    expect(sorted(other for _, _, other, _ in ways_in), ["h1", "h2"], launcher)
+    expect(sorted(other for one in with_name(seen["h0"], "ssh") for _, _, other, port in talks(one)[1] if port == 22), ["h1", "h2"])
+    links = set()
+    for host in ("h1", "h2"):
+        keeper, = with_name(seen[host], "hvd-keeper")
+        expect(keeper["sockets"], [])
+        agent, = with_name(seen[host], "hvd-agent")
+        door, way = talks(agent)
+        expect([name for name, _ in door], [host], agent)
+        expect([(own, other, (other, port) in doors) for own, _, other, port in way], [(host, "h0", True)], agent)
+        for rank in with_name(seen[host], "e2e_worker"):
+            listens, connected = talks(rank)
+            expect(listens, [], rank)
+            for own, own_port, other, port in connected:
+                expect((own, other), (host, "h2" if host == "h1" else "h1"), rank)
+                links.add((own, own_port, other, port))
+    # Each link has its other end in a rank too: nobody else talks to them.
+    assert len(links) >= 4 and all((other, port, own, own_port) in links for own, own_port, other, port in links), links
+    job.end()
+    for host in NAMES:
+        wait_for(lambda: not [one for one in world.run(host, "ps", "-eo", "comm=").stdout.split() if one in ENDED])
+
+
+def on_hosts(case):
+    def with_hosts():
+        global world
+        with hosts.Hosts(2) as world:
+            return case()
+    with_hosts.__name__ = case.__name__
+    return with_hosts
+
+
+support.parse_options("worker")
+support.main(*map(on_hosts, [a_secret_variable_is_its_ranks_and_nobody_elses, every_process_listens_and_talks_only_where_it_has_to]),
+             why_not=hosts.why_not())
