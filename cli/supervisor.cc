@@ -340,7 +340,11 @@ void Supervisor::on_ended(HostAgent& agent, const proto::Ended& ended) {
   const bool by_itself =
       ended.why() == proto::Ended::KEEPER_LOST || ended.why() == proto::Ended::LEASE_LOST;
   if (by_itself) {
-    const std::string why = agent.name() + " ended the job: " + ended.reason();
+    // To one on another host whose ssh is gone, hvdrun is.
+    const bool cut = agent.remote() && ended.why() == proto::Ended::LEASE_LOST;
+    const std::string why = cut ? "the connection to " + agent.host().name +
+                                      " is lost; its agent has ended what ran there"
+                                : agent.name() + " ended the job: " + ended.reason();
     record_.note_cause(EndCause::kOwnFailure, why);
     tell(event::AgentLost{agent.number(), why});
   }

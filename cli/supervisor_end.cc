@@ -154,7 +154,8 @@ void Supervisor::on_keeper_gone(HostAgent& agent, int status) {
     lose(agent, lost_words(agent));
     agent.close_lease();
   } else if (WIFSIGNALED(status) && !agent.keeper_killed)
-    say("the keeper was killed by " + signal_name(WTERMSIG(status)) + "; the job is ended");
+    say((agent.remote() ? "the ssh to " + agent.host().name : "the keeper") + " was killed by " +
+        signal_name(WTERMSIG(status)) + "; the job is ended");
 }
 
 // An agent that is over without a last word: its ranks were ended, whatever they had done.
