@@ -12,6 +12,7 @@
 #include "hvd/error.h"
 #include "tests/collectives/reference.h"
 #include "tests/support/catch.h"
+#include "tests/support/extent.h"
 #include "tests/support/ranks.h"
 
 using namespace hvd;
@@ -94,6 +95,7 @@ std::vector<Setting> settings() {
     all.push_back({text, hosts, hierarchical_factory(hosts), hierarchical_reference,
                    another_hierarchical(hosts)});
   }
+  std::erase_if(all, [](const Setting& setting) { return setting.ranks() > ranks_max(); });
   return all;
 }
 

@@ -12,10 +12,10 @@
 
 #include "collectives/shared_memory/words.h"
 #include "hvd/error.h"
-#include "runtime/base/env.h"
 #include "runtime/base/fault_point.h"
 #include "tests/collectives/reference.h"
 #include "tests/support/catch.h"
+#include "tests/support/extent.h"
 #include "tests/support/memory_pattern.h"
 #include "tests/support/ranks.h"
 
@@ -261,8 +261,6 @@ constexpr long kEvery = 7;
 #else
 constexpr long kEvery = 1;
 #endif
-
-bool thorough() { return env::get("HVD_TEST_LONG").has_value(); }
 
 // Every k-th point, `stride` apart, until there are none left; with nobody ahead, the one that dies
 // and the one that it hands over to, or in the short run with these in turn. Returns the last k.

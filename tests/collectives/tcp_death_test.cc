@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "hvd/error.h"
-#include "runtime/base/env.h"
 #include "runtime/base/fault_point.h"
 #include "tests/support/catch.h"
+#include "tests/support/extent.h"
 #include "tests/support/memory_pattern.h"
 #include "tests/support/ranks.h"
 
@@ -226,11 +226,11 @@ class Drama {
 // ThreadSanitizer looks at orders, not at outcomes, and takes ten times as long.
 #if defined(__SANITIZE_THREAD__)
 constexpr long kEvery = 13;
+#elif defined(__SANITIZE_ADDRESS__)
+constexpr long kEvery = 3;
 #else
 constexpr long kEvery = 1;
 #endif
-
-bool thorough() { return env::get("HVD_TEST_LONG").has_value(); }
 
 // Every k-th point, `stride` apart, until there are none left. Returns the last k.
 long die_everywhere(const Setting& setting, int victim, long stride, End end) {

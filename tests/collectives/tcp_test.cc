@@ -14,6 +14,7 @@
 #include "collectives/tcp/frame.h"
 #include "hvd/error.h"
 #include "tests/support/catch.h"
+#include "tests/support/extent.h"
 #include "tests/support/ranks.h"
 
 using namespace hvd;
@@ -42,6 +43,7 @@ std::vector<Setting> settings() {
     setting.name += ", hosts of";
     for (int ranks : setting.hosts) setting.name += " " + std::to_string(ranks);
   }
+  std::erase_if(all, [](const Setting& setting) { return setting.ranks() > ranks_max(); });
   return all;
 }
 

@@ -8,8 +8,8 @@
 #include <filesystem>
 
 #include "hvd/hvd.h"
-#include "runtime/base/env.h"
 #include "tests/runtime/rank_outcome.h"
+#include "tests/support/extent.h"
 
 using namespace hvd;
 
@@ -131,14 +131,13 @@ void kill_at(int ranks, int victim, long k, Deaths& deaths) {
 }  // namespace
 
 TEST_CASE("ranks: killed at any step of init, growth, collectives, waits and shutdown") {
-  const bool thorough = env::get("HVD_TEST_LONG").has_value();
   Deaths deaths;
   for (int ranks : {2, 3}) {
-    for (int victim = 0; victim < (thorough ? ranks : 1); ++victim) {
+    for (int victim = 0; victim < (thorough() ? ranks : 1); ++victim) {
       const long count = count_steps(ranks, victim);
       REQUIRE(count > 50);
       // All k in the long run; else those of init(), then some of the rest.
-      const long stride = thorough ? 1 : std::max(1L, count / 37);
+      const long stride = thorough() ? 1 : std::max(1L, count / 37);
       for (long k = 1; k <= count; k += k < 30 ? 1 : stride) kill_at(ranks, victim, k, deaths);
     }
   }

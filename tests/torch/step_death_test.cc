@@ -14,6 +14,7 @@
 #include "hvd/torch.h"
 #include "runtime/base/env.h"
 #include "runtime/base/fault_point.h"
+#include "tests/support/extent.h"
 #include "tests/support/host_job.h"
 #include "tests/support/rank_program.h"
 #include "tests/support/temporary_directory.h"
@@ -157,18 +158,16 @@ long count_points(int ranks, int victim) {
   return count_fault_points(file);
 }
 
-bool is_thorough() { return env::get("HVD_TEST_LONG").has_value(); }
-
 }  // namespace
 
 TEST_CASE("step death: killed at the k-th point of a step, survivors agree and keep their memory") {
   Tally tally;
   for (const int ranks : {2, 3}) {
-    for (int victim = is_thorough() ? 0 : ranks - 1; victim < ranks; ++victim) {
+    for (int victim = thorough() ? 0 : ranks - 1; victim < ranks; ++victim) {
       const long points = count_points(ranks, victim);
       REQUIRE(points > 20 * kSteps);
       // In the short run the points of different steps, at different places.
-      const long stride = is_thorough() ? 1 : points / 12;
+      const long stride = thorough() ? 1 : points / 12;
       for (long k = 1; k <= points; k += stride) {
         CAPTURE(ranks, victim, k);
         HostJob job(job_of(ranks, victim, "*:" + std::to_string(k) + ":kill"));
@@ -185,7 +184,7 @@ TEST_CASE("step death: killed at the k-th point of a step, survivors agree and k
 TEST_CASE("step death: stopped in a step and given up on, it writes nothing later") {
   // Not in the last step: without a need for it the others would not notice.
   const long points = count_points(3, 1) * (kSteps - 1) / kSteps;
-  const long stride = is_thorough() ? 3 : points / 3;
+  const long stride = thorough() ? 3 : points / 3;
   for (long k = 2; k <= points; k += stride) {
     CAPTURE(k);
     HostJobOptions options = job_of(3, 1, "*:" + std::to_string(k) + ":stop");

@@ -22,7 +22,6 @@ enum class ErrorCode {
   kInvalidArgument,  // the caller's mistake; the world lives
   kTimeout,          // a deadline passed; the text names who was waited for
   kUnavailable,      // not there now: not initialised, no launcher, a peer that left
-  kAborted,          // ended on request
   kUnsupported,      // cannot be done by this build or not yet; the text says what to use instead
   kInternal,         // our fault
 };

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/env.h"
 #include "tests/runtime/engine/engine_steps.h"
 #include "tests/support/catch.h"
+#include "tests/support/extent.h"
 #include "tests/support/host_job.h"
 #include "tests/support/seed.h"
 #include "tests/support/temporary_directory.h"
@@ -59,8 +59,6 @@ long count_steps(int ranks) {
   CHECK(judged.survivors[0].completed == kCompletedEachStep * kEngineSteps);
   return count_fault_points(file);
 }
-
-bool thorough() { return env::get("HVD_TEST_LONG").has_value(); }
 
 }  // namespace
 

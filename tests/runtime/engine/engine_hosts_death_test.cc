@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/env.h"
 #include "tests/runtime/engine/engine_steps.h"
 #include "tests/support/catch.h"
+#include "tests/support/extent.h"
 #include "tests/support/hosts_job.h"
 #include "tests/support/temporary_directory.h"
 
@@ -21,8 +21,6 @@ using namespace hvd;
 namespace {
 
 using Hosts = std::vector<int>;  // how many ranks each has
-
-bool thorough() { return env::get("HVD_TEST_LONG").has_value(); }
 
 int ranks_of(const Hosts& hosts) { return std::accumulate(hosts.begin(), hosts.end(), 0); }
 
