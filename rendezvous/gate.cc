@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <map>
 #include <thread>
 #include <utility>
@@ -58,16 +59,17 @@ struct Gate::Impl {
     MutexLock lock(mutex);
     if (ending) return {};
     for (Listener& one : std::exchange(added, {})) listeners.push_back(std::move(one));
-    const bool pausing = Clock::now() < accept_again;
+    const TimePoint accepts_at = std::max(accept_again, admission.accepts_at());
+    const bool pausing = Clock::now() < accepts_at;
     watched = {{wake.get(), POLLIN, 0}};
     for (const Listener& listener : listeners)
-      watched.push_back({admission.full() || pausing ? -1 : listener.socket.get(), POLLIN, 0});
+      watched.push_back({pausing ? -1 : listener.socket.get(), POLLIN, 0});
     // No events: only the end of both directions is told. A stranger that has closed its half only
     // is waited for like any other.
     for (const auto& [ticket, stranger] : strangers)
       watched.push_back({stranger.socket.get(), 0, 0});
     TimePoint until = admission.next_deadline().value_or(TimePoint::max());
-    if (pausing) until = std::min(until, accept_again);
+    if (pausing) until = std::min(until, accepts_at);
     return Deadline::at(until);
   }
 
@@ -92,14 +94,18 @@ struct Gate::Impl {
             break;
           }
       }
-      for (Admission::Ticket late : admission.take_late(Clock::now())) {
-        const auto at = strangers.find(late);
-        shutdown(at->second.socket.get(), SHUT_RDWR);
-        gone.emplace_back(at->second.peer, "it did not prove in time who it is");
-        strangers.erase(at);
-      }
+      for (Admission::Ticket late : admission.take_late(Clock::now()))
+        gone.emplace_back(cut_off(late), "it did not prove in time who it is");
     }
     for (const auto& [peer, why] : gone) events.refused(peer, why);
+  }
+
+  SocketAddress cut_off(Admission::Ticket stranger) REQUIRES(mutex) {
+    const auto at = strangers.find(stranger);
+    shutdown(at->second.socket.get(), SHUT_RDWR);
+    const SocketAddress peer = at->second.peer;
+    strangers.erase(at);
+    return peer;
   }
 
   void accept_all(const Listener& listener) EXCLUDES(mutex) {
@@ -110,7 +116,7 @@ struct Gate::Impl {
   bool accept_one(const Listener& listener) EXCLUDES(mutex) {
     {
       MutexLock lock(mutex);
-      if (admission.full()) return false;
+      if (Clock::now() < admission.accepts_at()) return false;
     }
     auto [fd, exhausted] = accept_from(listener);
     UniqueFd second(fd ? fcntl(fd.get(), F_DUPFD_CLOEXEC, 0) : -1);
@@ -118,13 +124,16 @@ struct Gate::Impl {
     if (!second) return false;
     const SocketAddress peer = SocketAddress::peer_of(fd.get());
     if (peer.empty()) return true;  // gone already
-    bool admitted = false;
+    std::optional<Admission::Admitted> admitted;
+    SocketAddress displaced;
     {
       MutexLock lock(mutex);
-      const std::optional<Admission::Ticket> ticket = admission.admit(peer.host(), Clock::now());
-      admitted = ticket.has_value();
-      if (admitted) strangers[*ticket] = {std::move(second), peer};
+      admitted = admission.admit(peer.host(), Clock::now());
+      if (admitted && admitted->displaced) displaced = cut_off(*admitted->displaced);
+      if (admitted) strangers[admitted->ticket] = {std::move(second), peer};
     }
+    if (!displaced.empty())
+      events.refused(displaced, "others came, and it had not proven yet who it is");
     if (!admitted) {
       events.refused(peer, "too many connections from there have not proven yet who they are");
       return true;

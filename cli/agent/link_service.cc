@@ -131,7 +131,7 @@ bool LinkService::may_call(const Request& request) const {
 std::optional<TimePoint> LinkService::next_deadline() const {
   if (!ready_.empty()) return TimePoint();
   TimePoint next = admission_.next_deadline().value_or(TimePoint::max());
-  if (!listening_ && !admission_.full()) next = std::min(next, accept_at_);
+  if (!listening_) next = std::min(next, accepts_at());
   for (const auto& [link, request] : requests_) {
     next = std::min(next, request.deadline.when());
     if (may_call(request)) next = std::min(next, request.call_at);
@@ -145,12 +145,7 @@ void LinkService::tick(TimePoint now) {
   for (const LinkName& link : std::exchange(ready_, {}))
     if (auto arrived = arrived_.extract(link)) complete(link, std::move(arrived.mapped()), {});
   for (Admission::Ticket late : admission_.take_late(now))
-    for (const auto& [fd, connection] : connections_)
-      if (connection->ticket == late) {
-        refuse(connection->peer, "it did not prove in time who it is");
-        remove(fd);
-        break;
-      }
+    turn_out(late, "it did not prove in time who it is");
   std::vector<int> slow;
   for (const auto& [fd, connection] : connections_)
     if (connection->until <= now) slow.push_back(fd);
@@ -177,8 +172,17 @@ void LinkService::give_up(const LinkName& link) {
   complete(link, {}, why);
 }
 
+// Of a stranger whose ticket is settled.
+void LinkService::turn_out(Admission::Ticket stranger, const std::string& why) {
+  const auto at = std::find_if(connections_.begin(), connections_.end(),
+                               [&](const auto& one) { return one.second->ticket == stranger; });
+  if (at == connections_.end()) return;
+  refuse(at->second->peer, why);
+  remove(at->first);
+}
+
 void LinkService::watch_listeners() {
-  const bool now = !admission_.full() && Clock::now() >= accept_at_;
+  const bool now = Clock::now() >= accepts_at();
   if (now == std::exchange(listening_, now)) return;
   for (const Listener& listener : listeners_)
     loop_.rearm(listener.socket.get(), now ? uint32_t(EPOLLIN) : 0);
@@ -191,22 +195,24 @@ void LinkService::accept_all(const Listener& listener) {
 }
 
 bool LinkService::accept_one(const Listener& listener) {
-  if (admission_.full()) return false;
+  if (Clock::now() < admission_.accepts_at()) return false;
   Accepted accepted = accept_from(listener);
   if (accepted.exhausted) accept_at_ = Clock::now() + kNoDescriptorsPause;
   if (!accepted.socket) return false;
   const SocketAddress peer = SocketAddress::peer_of(accepted.socket.get());
   if (peer.empty()) return true;  // gone already
-  const std::optional<Admission::Ticket> ticket = admission_.admit(peer.host(), Clock::now());
-  if (!ticket) {
+  const std::optional<Admission::Admitted> admitted = admission_.admit(peer.host(), Clock::now());
+  if (!admitted) {
     refuse(peer, "too many connections from there have not proven yet who they are");
     return true;
   }
+  if (admitted->displaced)
+    turn_out(*admitted->displaced, "others came, and it had not proven yet who it is");
   auto made = std::make_unique<Connection>(
       std::move(accepted.socket), peer,
       LinkHandshake::answer(secret_, random_bytes<sizeof(LinkNonce)>(),
                             [this](const LinkName& link) { return judge(link); }));
-  made->ticket = ticket;
+  made->ticket = admitted->ticket;
   add(std::move(made), EPOLLIN);
   return true;
 }

@@ -6,6 +6,7 @@
 // it does. Everything happens on the loop's thread, in its handlers and in tick().
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -73,6 +74,8 @@ class LinkService {
     std::string last_words;  // of the attempt before
   };
 
+  void turn_out(Admission::Ticket stranger, const std::string& why);
+  TimePoint accepts_at() const { return std::max(accept_at_, admission_.accepts_at()); }
   void watch_listeners();
   void accept_all(const Listener& listener);
   bool accept_one(const Listener& listener);

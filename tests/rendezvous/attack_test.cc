@@ -209,7 +209,7 @@ TEST_CASE("attack: who is slow, or closes its half, has its connection for as lo
 }
 
 TEST_CASE("attack: one address has 8 connections at once, and others come in beside it") {
-  JobServer job({.patience = seconds(20)}, {"127.0.0.1", "127.0.0.2"});
+  JobServer job({.patience = seconds(40), .at_least = seconds(40)}, {"127.0.0.1", "127.0.0.2"});
   std::vector<UniqueFd> strangers;
   for (int i = 0; i < 8; ++i) strangers.push_back(connect_plainly(job.addresses[0]));
   const UniqueFd ninth = connect_plainly(job.addresses[0]);
@@ -226,8 +226,18 @@ TEST_CASE("attack: one address has 8 connections at once, and others come in bes
   CHECK(at_server(*job.server, has_message).host == 1);
 }
 
+TEST_CASE("attack: who is silent on all places of an address keeps no agent out") {
+  JobServer job({.patience = seconds(60), .at_least = milliseconds(300)});
+  std::vector<UniqueFd> strangers;
+  for (int i = 0; i < 8; ++i) strangers.push_back(connect_plainly(job.addresses[0]));
+  const auto agent = job.agent(1);
+  agent->send(attached(1));
+  CHECK(at_server(*job.server, has_message).host == 1);
+  job.wait_for_audit("refused 127.0.0.1: others came, and it had not proven yet who it is");
+}
+
 TEST_CASE("attack: 64 strangers at once, and who comes then waits until one of them is out") {
-  JobServer job({.patience = milliseconds(1500)});
+  JobServer job({.patience = seconds(60), .at_least = milliseconds(1500)});
   std::vector<UniqueFd> strangers;
   const auto began = Clock::now();
   for (int i = 0; i < 64; ++i)

@@ -299,6 +299,24 @@ TEST_CASE("link service: strangers are counted and cut off, and links come about
   CHECK(second.take_refusals().empty());
 }
 
+TEST_CASE("link service: who is silent on all places of an address keeps no link back") {
+  Hosts hosts;
+  hosts.add("127.0.0.1").start_epoch(1, {0});
+  LinkService& second =
+      hosts.add("127.0.0.1", "a secret", {.patience = seconds(60), .at_least = milliseconds(100)});
+  second.start_epoch(1, {1});
+  std::vector<UniqueFd> strangers;
+  for (int i = 0; i < 8; ++i) strangers.push_back(stranger_at(hosts.address_of(1)));
+  hosts.turn(Clock::now() + milliseconds(100));  // they are in before anybody calls
+  Outcome& caller = hosts.request(0, 1, 7, 0, 1);
+  Outcome& answerer = hosts.request(1, 0, 7, 1, 0);
+  hosts.run_until([&] { return caller.there && answerer.there; });
+  INFO(caller.why);
+  REQUIRE(caller.link);
+  CHECK(connected(caller, answerer));
+  CHECK(std::count_if(strangers.begin(), strangers.end(), is_closed) < 8);
+}
+
 TEST_CASE("link service: a new epoch forgets what the old one asked for, and what came for it") {
   Two hosts;
   Outcome& first = hosts.request(0, 1, 7, 0, 1);
