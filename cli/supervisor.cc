@@ -49,8 +49,11 @@ bool Supervisor::reads_stdin(const HostAgent& agent) const {
 }
 
 void Supervisor::give_stdin(FrameKind kind, std::string_view bytes) {
-  for (const auto& agent : agents_)
-    if (reads_stdin(*agent)) agent->pipes().send_frame(kind, bytes);
+  for (const auto& agent : agents_) {
+    if (!reads_stdin(*agent)) continue;
+    agent->pipes().send_frame(kind, bytes);
+    agent->stdin_given += bytes.size();
+  }
 }
 
 void Supervisor::begin_stdin() {
@@ -242,7 +245,10 @@ void Supervisor::on_control() {
     if (news.closed) {
       agent->close_control();
       agent->asked = false;
-      if (!agent->ended()) relay_.lose(agent->number(), agent->name() + " was lost");
+      if (!news.why.empty())
+        lose_contact(*agent, agent->name() + " was given up: " + news.why);
+      else if (!agent->ended())
+        relay_.lose(agent->number(), agent->name() + " was lost");
     }
   }
 }
@@ -424,6 +430,8 @@ bool Supervisor::any_paused() const {
 
 // As much as everybody has taken who reads it, and lives.
 void Supervisor::on_stdin_taken(HostAgent& agent, size_t bytes) {
+  if (bytes > agent.stdin_given - agent.stdin_taken)
+    return lose_contact(agent, agent.name() + " says that it took more input than there was");
   agent.stdin_taken += bytes;
   give_credit();
 }

@@ -229,7 +229,7 @@ struct RendezvousClient::Impl {
   void finish(const std::string& words) EXCLUDES(mutex) {
     {
       MutexLock lock(mutex);
-      why = words;
+      if (why.empty()) why = words;
     }
     pump.abandon();
   }
@@ -305,7 +305,16 @@ RendezvousClient::Incoming RendezvousClient::take() {
   return {std::move(received.messages), received.closed, received.closed ? impl_->why : ""};
 }
 
-void RendezvousClient::send(const proto::FromAgent& message) { impl_->pump.send(message); }
+void RendezvousClient::send(const proto::FromAgent& message) {
+  if (impl_->pump.send(message)) return;
+  {
+    MutexLock lock(impl_->mutex);
+    impl_->why = "hvdrun reads nothing: " + std::to_string(kUnreadBytesMax >> 20) +
+                 " MiB of what it was told wait";
+    if (impl_->context) impl_->context->TryCancel();
+  }
+  impl_->pump.close();
+}
 
 void RendezvousClient::send_if_idle(const proto::FromAgent& message) {
   impl_->pump.send_if_idle(message);

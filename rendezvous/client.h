@@ -37,7 +37,8 @@ class RendezvousClient {
 
   int wake_fd() const;
   Incoming take();
-  void send(const proto::FromAgent& message);          // never blocks
+  // Never blocks. The stream is closed once too much waits for a hvdrun that reads nothing.
+  void send(const proto::FromAgent& message);
   void send_if_idle(const proto::FromAgent& message);  // dropped while anything waits to be sent
   void finish();                                       // after the last send()
 

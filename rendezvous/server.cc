@@ -56,6 +56,7 @@ struct Session {
   grpc::Status ending;      // set before the pump is told to finish
   std::optional<int> host;  // by its certificate
   Pump pump;
+  std::string why;           // this end closed it
   bool closed_seen = false;  // by the owner
 };
 
@@ -280,12 +281,23 @@ struct RendezvousServer::Impl {
       refuse("the agent of host " + std::to_string(*session.host), why);
       received.messages.resize(i);
       received.closed = true;
+      session.why = why;
       session.ending = denied(why);
       session.pump.finish();
       session.pump.close();
       break;
     }
     return received;
+  }
+
+  // A write that nobody reads would keep an orderly end waiting.
+  static void give_up(Session& session) {
+    session.why = "it reads nothing: " + std::to_string(kUnreadBytesMax >> 20) +
+                  " MiB of what it was told wait";
+    session.ending = grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, session.why);
+    session.context.TryCancel();
+    session.pump.finish();
+    session.pump.close();
   }
 };
 
@@ -332,7 +344,8 @@ std::vector<RendezvousServer::Incoming> RendezvousServer::take() {
       Received<proto::FromAgent> received = impl_->take(session);
       if (received.messages.empty() && !received.closed) continue;
       session.closed_seen = received.closed;
-      all.push_back({int(number), session.host, std::move(received.messages), received.closed});
+      all.push_back(
+          {int(number), session.host, std::move(received.messages), received.closed, session.why});
     }
   }
   for (const std::string& line : impl_->refusals.take())
@@ -343,7 +356,8 @@ std::vector<RendezvousServer::Incoming> RendezvousServer::take() {
 void RendezvousServer::send(int session, const proto::ToAgent& message) {
   MutexLock lock(impl_->mutex);
   HVD_CHECK(session >= 0 && size_t(session) < impl_->sessions.size(), "no such session");
-  impl_->sessions[size_t(session)]->pump.send(message);
+  Session& to = *impl_->sessions[size_t(session)];
+  if (!to.pump.send(message)) Impl::give_up(to);
 }
 
 void RendezvousServer::permit(int host, std::set<int> ranks) {

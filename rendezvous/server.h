@@ -40,6 +40,7 @@ class RendezvousServer {
     std::optional<int> host;
     std::vector<proto::FromAgent> messages;
     bool closed = false;  // no more will come, ever
+    std::string why;      // it was closed here: what its agent had done
   };
 
   // With `remote` agents of other hosts may come at once.
@@ -53,8 +54,9 @@ class RendezvousServer {
   void listen(std::vector<Listener> listeners);
 
   int wake_fd() const;
-  std::vector<Incoming> take();                           // sessions with news
-  void send(int session, const proto::ToAgent& message);  // never blocks
+  std::vector<Incoming> take();  // sessions with news
+  // Never blocks. The stream of an agent that reads nothing is closed once too much waits for it.
+  void send(int session, const proto::ToAgent& message);
   // The agent of `host` may speak for these ranks, and no others; at first for none. It counts for
   // agents of other hosts; a stream that claims more is closed.
   void permit(int host, std::set<int> ranks);

@@ -15,6 +15,9 @@
 
 namespace hvd {
 
+// What may wait to be read by a peer: more than all ranks of a host ask the Store for at once.
+inline constexpr size_t kUnreadBytesMax = 128u << 20;
+
 template <typename In>
 struct Received {
   std::vector<In> messages;
@@ -41,17 +44,23 @@ class StreamPump {
     return received;
   }
 
-  void send(const Out& message) EXCLUDES(mutex_) {
+  // False: dropped, since so much waits that the peer cannot be reading.
+  bool send(const Out& message) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    if (closed_) return;
+    if (closed_) return true;
+    const size_t bytes = bytes_of(message);
+    if (outbox_bytes_ + bytes > kUnreadBytesMax) return false;
+    outbox_bytes_ += bytes;
     outbox_.push_back(message);
     write_next();
+    return true;
   }
 
   // For what is worth nothing late: dropped while anything waits.
   void send_if_idle(const Out& message) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     if (closed_ || writing_ || !outbox_.empty()) return;
+    outbox_bytes_ += bytes_of(message);
     outbox_.push_back(message);
     write_next();
   }
@@ -86,7 +95,7 @@ class StreamPump {
   void written(bool ok) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     writing_ = false;
-    if (!ok) outbox_.clear();
+    if (!ok) drop_outbox();
     write_next();
   }
 
@@ -95,7 +104,7 @@ class StreamPump {
   void close() EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     closed_ = true;
-    outbox_.clear();
+    drop_outbox();
     wake_();
   }
 
@@ -111,6 +120,11 @@ class StreamPump {
   static constexpr size_t kInboxMessagesMax = 1024;
   static constexpr size_t kInboxBytesMax = 8 << 20;
 
+  static size_t bytes_of(const Out& message) { return sizeof(Out) + message.ByteSizeLong(); }
+  void drop_outbox() REQUIRES(mutex_) {
+    outbox_.clear();
+    outbox_bytes_ = 0;
+  }
   void read_next() REQUIRES(mutex_) {
     if (stream_ != nullptr) stream_->Read(&incoming_, tags_.read);
   }
@@ -119,6 +133,7 @@ class StreamPump {
     if (!outbox_.empty()) {
       outgoing_ = std::move(outbox_.front());
       outbox_.pop_front();
+      outbox_bytes_ -= bytes_of(outgoing_);
       writing_ = true;
       stream_->Write(outgoing_, tags_.written);
     } else if (finishing_) {
@@ -137,6 +152,7 @@ class StreamPump {
   size_t inbox_bytes_ GUARDED_BY(mutex_) = 0;
   bool full_ GUARDED_BY(mutex_) = false;  // the next read waits for take()
   std::deque<Out> outbox_ GUARDED_BY(mutex_);
+  size_t outbox_bytes_ GUARDED_BY(mutex_) = 0;
   In incoming_;
   Out outgoing_;
   bool writing_ GUARDED_BY(mutex_) = false;

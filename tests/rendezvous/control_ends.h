@@ -30,6 +30,7 @@ RendezvousServer::Incoming at_server(RendezvousServer& server, Done done) {
       all.host = news.host;
       for (auto& message : news.messages) all.messages.push_back(std::move(message));
       all.closed |= news.closed;
+      all.why = news.why;
     }
   }
   return all;

@@ -139,6 +139,30 @@ TEST_CASE("control stream: what the owner does not take waits at who says it") {
   at_client(*pair.client, [](auto& one) { return one.closed; });
 }
 
+TEST_CASE("control stream: whoever reads nothing is given up once too much waits") {
+  constexpr int kEnough = 300;  // MiB
+  const std::string words(1 << 20, 'x');
+  const std::string why = "reads nothing: 128 MiB of what it was told wait";
+  Pair pair;
+  pair.client->send(claimed(0));
+  const int session = at_server(*pair.server, has_message).session;
+  SECTION("the agent") {
+    proto::ToAgent refusal;
+    refusal.mutable_refuse_epoch()->set_reason(words);
+    for (int i = 0; i < kEnough; ++i) pair.server->send(session, refusal);
+    CHECK(at_server(*pair.server, [](auto& all) { return all.closed; }).why == "it " + why);
+    CHECK(at_client(*pair.client, [](auto& all) { return all.closed; }).closed);
+  }
+  SECTION("hvdrun") {
+    proto::FromAgent said;
+    said.mutable_said()->set_text(words);
+    for (int i = 0; i < kEnough; ++i) pair.client->send(said);
+    CHECK(at_client(*pair.client, [](auto& all) { return all.closed; }).why == "hvdrun " + why);
+    const auto left = at_server(*pair.server, [](auto& all) { return all.closed; });
+    CHECK(left.why.empty());  // it is not the agent's fault
+  }
+}
+
 TEST_CASE("control stream: ends that nobody used can go at any moment") {
   for (int round = 0; round < 10; ++round) Pair pair;
 }

@@ -165,6 +165,7 @@ TEST_CASE("remote stream: an agent speaks for its own host and ranks, and for no
     agent->send(message);
     const auto got = at_server(*job.server, [](auto& all) { return all.closed; });
     CHECK(got.messages.size() == 1);
+    CHECK(got.why == words);
     CHECK(at_client(*agent, [](auto& all) { return all.closed; }).why == words);
     CHECK(job.server->refused() == before + 1);
     CHECK(job.has_said("refused the agent of host 1: " + words));
