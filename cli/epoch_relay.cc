@@ -31,8 +31,9 @@ void EpochRelay::start(const action::StartEpoch& start) {
   }
   start_store();
   for (auto& [host, other] : others) {
-    other.set_address(listening_[host].address());
-    other.set_trouble(listening_[host].trouble());
+    const proto::Listening& there = listening_[host];
+    if (there.addresses_size() > 0) other.set_address(there.addresses(0));
+    if (there.troubles_size() > 0) other.set_trouble(there.troubles(0));
   }
   for (auto& [host, order] : orders) {
     for (const auto& [number, other] : others)

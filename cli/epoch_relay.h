@@ -28,6 +28,7 @@ class EpochRelay {
   using Send = std::function<void(int host, const proto::ToAgent& order)>;
   explicit EpochRelay(Send send) : send_(std::move(send)) {}
 
+  // Where its agent listens for links: the first place counts.
   void note(int host, const proto::Listening& listening) { listening_[host] = listening; }
   void start(const action::StartEpoch& start);
   void note(int host, const proto::Died& died);

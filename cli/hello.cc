@@ -51,6 +51,7 @@ std::string hello_bytes(const Hello& hello) {
     if (message.addresses_size() == kInterfacesMax) break;
     message.add_interfaces(one.interface);
     message.add_addresses(one.address);
+    message.add_speeds_mbps(one.speed_mbps);
   }
   return message.SerializeAsString();
 }
@@ -70,8 +71,11 @@ Hello read_hello(std::string_view bytes, const Hello& ours) {
                .processes = message.processes(),
                .user = message.user()},
               {}};
-  for (int i = 0; i < std::min(message.interfaces_size(), message.addresses_size()); ++i)
-    hello.interfaces.push_back({message.interfaces(i), message.addresses(i)});
+  const int count =
+      std::min({message.interfaces_size(), message.addresses_size(), message.speeds_mbps_size()});
+  for (int i = 0; i < std::min(count, kInterfacesMax); ++i)
+    hello.interfaces.push_back(
+        {message.interfaces(i), message.addresses(i), message.speeds_mbps(i)});
   if (hello.version != ours.version || hello.build != ours.build)
     throw Error(ErrorCode::kUnavailable, "its agent is of " + name_of(hello) + ", and this is " +
                                              name_of(ours) +

@@ -81,10 +81,12 @@ class HostAgent {
   bool keeper_killed = false;  // by us
   bool lost = false;           // and that has been said
   HostIdentity identity;
-  InterfaceAddress place;                   // where other hosts reach it
-  std::string way_back;                     // where hvdrun listens for it
-  size_t stdin_given = 0, stdin_taken = 0;  // bytes
-  int master_port = 0;                      // that it holds
+  std::vector<InterfaceAddress> interfaces;  // of the host
+  std::string by_ssh;                        // its address there, as other hosts may know it
+  InterfaceAddress place;                    // where other hosts reach it
+  std::string way_back;                      // where hvdrun listens for it
+  size_t stdin_given = 0, stdin_taken = 0;   // bytes
+  int master_port = 0;                       // that it holds
 
  private:
   const int number_;

@@ -2,16 +2,24 @@
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
 #include <net/if.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <climits>
+#include <cstring>
+#include <iterator>
 #include <memory>
 #include <optional>
 
 #include "cli/quoted.h"
 #include "runtime/base/error.h"
+#include "runtime/base/unique_fd.h"
 
 namespace hvd {
 namespace {
@@ -80,6 +88,20 @@ bool is_interface_name(std::string_view word) {
          });
 }
 
+// Asked of the kernel, since /sys shows the interfaces of whichever namespace it was mounted in. A
+// tunnel says nothing of what carries it.
+int speed_of(int any_socket, const ifaddrs& entry) {
+  if ((entry.ifa_flags & (IFF_POINTOPOINT | IFF_LOOPBACK)) != 0) return 0;
+  ethtool_cmd link{};
+  link.cmd = ETHTOOL_GSET;
+  ifreq request{};
+  std::strncpy(request.ifr_name, entry.ifa_name, sizeof request.ifr_name - 1);
+  request.ifr_data = reinterpret_cast<char*>(&link);
+  if (ioctl(any_socket, SIOCETHTOOL, &request) != 0) return 0;
+  const uint32_t speed = ethtool_cmd_speed(&link);
+  return speed > uint32_t(INT_MAX) ? 0 : int(speed);  // SPEED_UNKNOWN
+}
+
 }  // namespace
 
 std::vector<std::string> parse_networks(std::string_view source, std::string_view text) {
@@ -99,18 +121,19 @@ std::vector<std::string> parse_networks(std::string_view source, std::string_vie
   }
 }
 
-const InterfaceAddress* find_network(std::span<const InterfaceAddress> all,
-                                     std::span<const std::string> networks) {
-  for (const std::string& wish : networks)
-    for (const InterfaceAddress& one : all)
-      if (is_meant(one, wish)) return &one;
-  return nullptr;
+std::vector<InterfaceAddress> find_network(std::span<const InterfaceAddress> all,
+                                           std::span<const std::string> networks) {
+  std::vector<InterfaceAddress> found;
+  for (const std::string& wish : networks) {
+    std::copy_if(all.begin(), all.end(), std::back_inserter(found),
+                 [&](const InterfaceAddress& one) { return is_meant(one, wish); });
+    if (!found.empty()) break;
+  }
+  return found;
 }
 
-std::string interface_of(std::span<const InterfaceAddress> all, std::string_view address) {
-  const auto same =
-      std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.address == address; });
-  return same == all.end() ? "" : same->interface;
+bool may_lead_here(std::string_view address) {
+  return !address.starts_with("127.") && address != "::1" && !address.starts_with("fe80:");
 }
 
 std::string no_such_network(std::span<const InterfaceAddress> all,
@@ -130,6 +153,7 @@ std::vector<InterfaceAddress> look_at_interfaces() {
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) return {};
   const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, freeifaddrs);
+  const UniqueFd any(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   std::vector<InterfaceAddress> all;
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
     if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
@@ -142,8 +166,9 @@ std::vector<InterfaceAddress> look_at_interfaces() {
       if (!IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr)) address = &six->sin6_addr;
     }
     if (address != nullptr)
-      all.push_back(
-          {entry->ifa_name, inet_ntop(entry->ifa_addr->sa_family, address, text, sizeof text)});
+      all.push_back({entry->ifa_name,
+                     inet_ntop(entry->ifa_addr->sa_family, address, text, sizeof text),
+                     speed_of(any.get(), *entry)});
   }
   return all;
 }

@@ -11,6 +11,7 @@ namespace hvd {
 
 struct InterfaceAddress {
   std::string interface, address;
+  int speed_mbps = 0;  // of the link, in Mbit/s; 0: not known
 
   friend bool operator==(const InterfaceAddress&, const InterfaceAddress&) = default;
 };
@@ -18,18 +19,18 @@ struct InterfaceAddress {
 // "eth0,10.0.0.0/8": names, networks and addresses. Pure. Throws kInvalidArgument, naming `source`.
 std::vector<std::string> parse_networks(std::string_view source, std::string_view text);
 
-// The first address of what is named first and is there; null where nothing is. Pure.
-const InterfaceAddress* find_network(std::span<const InterfaceAddress> all,
-                                     std::span<const std::string> networks);
-// The name of the interface that has this address, or "". Pure.
-std::string interface_of(std::span<const InterfaceAddress> all, std::string_view address);
+// The addresses of what is named first and is there, in their order; none where nothing is. Pure.
+std::vector<InterfaceAddress> find_network(std::span<const InterfaceAddress> all,
+                                           std::span<const std::string> networks);
+// From another host, unlike loopback and link-local ones of IPv6. Pure.
+bool may_lead_here(std::string_view address);
 // "--network-interface eth7: no such network here, which has eth0 10.77.0.1 and lo 127.0.0.1".
 // Pure.
 std::string no_such_network(std::span<const InterfaceAddress> all,
                             std::span<const std::string> networks);
 
-// Of those that are up, in the system's order, without link-local ones, which say nothing
-// elsewhere.
+// Of those that are up, in the system's order, without link-local ones of IPv6, which say nothing
+// without an interface.
 std::vector<InterfaceAddress> look_at_interfaces();
 
 }  // namespace hvd

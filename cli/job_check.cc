@@ -335,7 +335,7 @@ std::optional<Refusal> check_networks(const JobSpec& spec) {
                                   [](const Host& host) { return host.remote && host.slots > 0; });
   if (!others || spec.networks.empty()) return std::nullopt;
   const std::vector<InterfaceAddress> all = look_at_interfaces();
-  if (find_network(all, spec.networks) != nullptr) return std::nullopt;
+  if (!find_network(all, spec.networks).empty()) return std::nullopt;
   return Refusal{kExitUsage, no_such_network(all, spec.networks)};
 }
 

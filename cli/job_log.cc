@@ -134,11 +134,17 @@ void JobLog::note(const proto::FromAgent& message) {
     case proto::FromAgent::kBroken:
       return say(LogLevel::kInfo, "epoch " + std::to_string(message.broken().epoch()) +
                                       " is broken: " + message.broken().reason());
-    case proto::FromAgent::kListening:
-      return say(LogLevel::kDebug,
-                 message.listening().trouble().empty()
-                     ? "an agent listens for links at " + message.listening().address()
-                     : "an agent cannot listen for links: " + message.listening().trouble());
+    case proto::FromAgent::kListening: {
+      const proto::Listening& listening = message.listening();
+      for (int i = 0; i < std::min(listening.addresses_size(), listening.troubles_size()); ++i)
+        say(LogLevel::kDebug, listening.addresses(i).empty()
+                                  ? "an agent cannot listen for links: " + listening.troubles(i)
+                                  : "an agent listens for links at " + listening.addresses(i));
+      return;
+    }
+    case proto::FromAgent::kReached:
+      return say(LogLevel::kTrace, std::to_string(message.reached().tries_size()) +
+                                       " tries to reach other hosts have ended");
     case proto::FromAgent::kSuspended:
       return say(LogLevel::kInfo, "the ranks are suspended");
     case proto::FromAgent::kEnded:

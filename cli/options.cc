@@ -33,8 +33,8 @@ constexpr Option kOptions[] = {
      "one more word for ssh, as in --ssh-arg=-oUser=me; may be given again", ""},
     {"--network-interface", "--network-interfaces", "NAME|CIDR", kHosts, kWorks,
      "on which network the hosts of a job reach each other: an interface's name or a network such "
-     "as 10.0.0.0/8, the first of a list or of several that a host has; by default where ssh "
-     "reaches it",
+     "as 10.0.0.0/8, the first of a list that a host has; by default the fastest on which all have "
+     "reached it",
      ""},
     {"--port-range", "", "LOW-HIGH", kHosts, kWorks,
      "the ports that a job with other hosts listens on, at least 3 of them, for firewalls; "

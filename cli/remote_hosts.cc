@@ -10,7 +10,6 @@
 #include "cli/agent/worker_environment.h"
 #include "cli/features.h"
 #include "cli/interfaces.h"
-#include "cli/this_machine.h"
 #include "rendezvous/listener.h"
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
@@ -22,11 +21,11 @@ constexpr double kMegabyte = 1e6;
 
 std::set<std::string> outward_addresses(const JobSpec& spec) {
   const std::vector<InterfaceAddress> here = look_at_interfaces();
-  if (const InterfaceAddress* one = find_network(here, spec.networks)) return {one->address};
   std::set<std::string> all;
-  for (const std::string& address : look_at_this_machine().addresses)
-    if (!address.starts_with("127.") && address != "::1" && !address.starts_with("fe80:"))
-      all.insert(address);
+  for (const InterfaceAddress& one : find_network(here, spec.networks)) all.insert(one.address);
+  if (!spec.networks.empty()) return all;
+  for (const InterfaceAddress& one : here)
+    if (may_lead_here(one.address)) all.insert(one.address);
   return all;
 }
 
@@ -78,11 +77,6 @@ void RemoteHosts::start(int host, Deadline deadline, Deadline there) {
   carrier_->start(host, spec_.hosts.at(size_t(host)), deadline, there);
 }
 
-std::string RemoteHosts::address_here(const std::string& as_seen) const {
-  if (addresses_.contains(as_seen) || addresses_.empty()) return as_seen;
-  return *addresses_.begin();
-}
-
 void RemoteHosts::stop() {
   stopped_ = true;
   starting_.clear();
@@ -126,21 +120,12 @@ std::vector<std::string> RemoteHosts::way_to_hvdrun(const Hello& hello) {
   return way;
 }
 
-// Where it is in our own network it sees itself as we do; what others see, they say.
-InterfaceAddress RemoteHosts::place_of(const Hello& hello) const {
-  if (is_one_network(hello.identity, look_at_this_host())) return {};
-  if (spec_.networks.empty())
-    return {interface_of(hello.interfaces, hello.own_address), hello.own_address};
-  const InterfaceAddress* one = find_network(hello.interfaces, spec_.networks);
-  if (one == nullptr)
-    throw Error(ErrorCode::kUnavailable, no_such_network(hello.interfaces, spec_.networks));
-  return *one;
-}
-
 void RemoteHosts::on_started(int host, AgentChannels channels, const std::string& bytes) {
   if (stopped_) return;
   try {
     const Hello hello = read_hello(bytes, {version(), file_.name(), ""});
+    if (!spec_.networks.empty() && find_network(hello.interfaces, spec_.networks).empty())
+      throw Error(ErrorCode::kUnavailable, no_such_network(hello.interfaces, spec_.networks));
     proto::Bootstrap way_in;
     for (const std::string& address : way_to_hvdrun(hello)) way_in.add_addresses(address);
     way_in.set_authority(authority_.certificate());
@@ -149,7 +134,7 @@ void RemoteHosts::on_started(int host, AgentChannels channels, const std::string
     way_in.set_clock_s(std::chrono::duration_cast<std::chrono::seconds>(clock).count());
     way_in.set_start_timeout_ms(int(spec_.start_timeout.count()));
     starting_.erase(host);
-    events_.started(host, std::move(channels), way_in, hello, place_of(hello));
+    events_.started(host, std::move(channels), way_in, hello);
   } catch (const Error& error) {  // its channels go, and so it ends
     on_failed(host, error.what());
   }

@@ -26,10 +26,9 @@ namespace hvd {
 class RemoteHosts {
  public:
   struct Events {
-    // `way_in` is the part of its bootstrap that says how it comes to hvdrun; `place` where other
-    // hosts reach it, empty where it is in our own network.
+    // `way_in` is the part of its bootstrap that says how it comes to hvdrun.
     std::function<void(int host, AgentChannels channels, const proto::Bootstrap& way_in,
-                       const Hello& hello, const InterfaceAddress& place)>
+                       const Hello& hello)>
         started;
     std::function<void(int host, const std::string& reason)> failed;
   };
@@ -44,8 +43,6 @@ class RemoteHosts {
   bool waiting() const { return !starting_.empty(); }
   // Files are on their way to one of them.
   bool shipping() const;
-  // By which other hosts reach this machine: what one of them said, if it is one of ours.
-  std::string address_here(const std::string& as_seen) const;
 
   void excuse(Clock::duration time);  // it was not hvdrun's: the hosts have so much longer
   void turn(TimePoint now);
@@ -60,7 +57,6 @@ class RemoteHosts {
   void on_started(int host, AgentChannels channels, const std::string& hello);
   void on_failed(int host, const std::string& reason);
   std::vector<std::string> way_to_hvdrun(const Hello& hello);
-  InterfaceAddress place_of(const Hello& hello) const;
 
   RendezvousServer& server_;
   const JobAuthority& authority_;

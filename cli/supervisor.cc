@@ -25,12 +25,6 @@ constexpr int kInterruptsMax = 3;
 // waited for.
 constexpr std::chrono::milliseconds kImpatientSilence{2000};
 
-// For the agents of two hosts to meet. Ranks wait in init() for --start-timeout: by then they
-// should have been told which host it is.
-std::chrono::milliseconds link_patience(std::chrono::milliseconds start_timeout) {
-  return start_timeout * 3 / 4;
-}
-
 }  // namespace
 
 HostAgent* Supervisor::agent_of(int host) {
@@ -84,9 +78,8 @@ void Supervisor::perform(const action::StartWorkers& start) {
   })));
   message.set_master_address(master_address());
   if (agent.remote()) leave_own(spec_, message);
-  if (authority_ && agents_.size() > 1) message.set_interface(interface_of_host(agent));
+  if (authority_ && agents_.size() > 1) message.set_interface(agent.place.interface);
   message.set_master_port(agent_of(slots_.front().host)->master_port);
-  if (agents_.size() > 1) order_links(agent);
   if (!agent.bootstrapped()) {  // no round trip: workers start while the control stream is set up
     *agent.bootstrap().mutable_start() = std::move(message);
     return;
@@ -99,18 +92,6 @@ void Supervisor::perform(const action::StartWorkers& start) {
 void Supervisor::perform(const action::StartEpoch& start) {
   record_.note_epoch_started();
   relay_.start(start);
-}
-
-// Ahead of its workers, so that the answer is here before any of them can ask for an epoch.
-void Supervisor::order_links(HostAgent& agent) {
-  proto::ToAgent order;
-  proto::ListenForLinks& links = *order.mutable_listen_for_links();
-  links.set_secret(std::string(link_secret_.view()));
-  links.set_address(address_of(agent));
-  links.set_port_low(spec_.ports.low);
-  links.set_port_high(spec_.ports.high);
-  links.set_patience_ms(int(link_patience(spec_.start_timeout).count()));
-  agent.order(server_, order);
 }
 
 void Supervisor::perform(const action::RefuseEpoch& refuse) {
@@ -316,7 +297,11 @@ void Supervisor::on_message(HostAgent& agent, const proto::FromAgent& message) {
       relay_.note(agent.number(), message.store_question(), clock_.time(Clock::now()));
       break;
     case proto::FromAgent::kListening:
-      relay_.note(agent.number(), message.listening());
+      on_listening(agent, message.listening());
+      break;
+    case proto::FromAgent::kReached:
+      network_.note(agent.number(), message.reached());
+      prove_network(Clock::now());
       break;
     case proto::FromAgent::kAttached:
     case proto::FromAgent::WHAT_NOT_SET:

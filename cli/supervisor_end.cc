@@ -182,6 +182,7 @@ void Supervisor::on_deadlines(TimePoint now) {
     say_why_at_.reset();
     if (record_.anyone_runs()) say(record_.first_failure() + "; ending the others");
   }
+  if (due(network_.next_deadline())) prove_network(now);
   if (due(say_progress_at_)) say_progress(now);
   if (due(are_you_there_at_)) say_are_you_there(now);
   relay_.flush();
@@ -207,6 +208,7 @@ void Supervisor::say_progress(TimePoint now) {
   std::vector<std::string> lines = remote_hosts_->progress(now);
   for (const auto& agent : agents_)
     if (agent->remote() && !agent->attached()) lines.push_back(coming_back(*agent, now));
+  for (std::string& line : network_.progress(now)) lines.push_back(std::move(line));
   for (const std::string& line : lines) say("waiting for " + line);
   if (lines.empty()) return;
   if (watched)
@@ -221,6 +223,7 @@ void Supervisor::say_who_is_late() {
     if (agent->remote() && !agent->attached())
       say(coming_back(*agent, Clock::now()) +
           "; does a firewall here drop what comes from there? (--port-range)");
+  for (const std::string& line : network_.progress(Clock::now())) say(line);
 }
 
 // Who hears nothing of hvdrun takes itself for cut off, and ends what it runs.
@@ -298,6 +301,7 @@ std::optional<TimePoint> Supervisor::next_deadline() const {
   consider(suspend_deadline_);
   consider(say_why_at_);
   consider(output_.next_deadline());
+  consider(network_.next_deadline());
   consider(say_progress_at_);
   consider(are_you_there_at_);
   if (remote_hosts_) consider(remote_hosts_->next_deadline());

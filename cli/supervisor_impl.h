@@ -1,6 +1,6 @@
-// The state behind supervise(), and its work in three files: the start of its agents
-// (supervisor_start.cc), what happens (supervisor.cc), and what is due, up to the end
-// (supervisor_end.cc).
+// The state behind supervise(), and its work in four files: the start of its agents
+// (supervisor_start.cc), how their hosts reach each other (supervisor_network.cc), what happens
+// (supervisor.cc), and what is due, up to the end (supervisor_end.cc).
 #pragma once
 
 #include <unistd.h>
@@ -21,6 +21,7 @@
 #include "cli/job_log.h"
 #include "cli/job_record.h"
 #include "cli/loop.h"
+#include "cli/network_proof.h"
 #include "cli/output.h"
 #include "cli/remote_hosts.h"
 #include "cli/signals.h"
@@ -69,7 +70,6 @@ class Supervisor {
   void perform(const std::vector<Action>& actions);
   void perform(const action::StartWorkers& start);
   void perform(const action::StartEpoch& start);
-  void order_links(HostAgent& agent);
   void perform(const action::RefuseEpoch& refuse);
   void perform(const action::EndJob& end);
   void limit_end(const action::EndJob& end);
@@ -104,7 +104,7 @@ class Supervisor {
   void start_agents(Carrier& carrier, const ShipOffer* offer);
   HostAgent& add_agent(int host, AgentChannels channels);
   void on_remote_started(int host, AgentChannels channels, const proto::Bootstrap& way_in,
-                         const Hello& hello, const InterfaceAddress& place);
+                         const Hello& hello);
   void on_remote_failed(int host, const std::string& reason);
   void on_all_hosts_there();
   void retire_idle_agents();
@@ -112,8 +112,12 @@ class Supervisor {
   void say_who_is_late();
   void say_are_you_there(TimePoint now);
   std::string master_address() const;
-  std::string address_of(const HostAgent& agent) const;
-  std::string interface_of_host(const HostAgent& agent) const;
+
+  // the network
+  bool in_one_network() const;
+  bool begin_links();
+  void prove_network(TimePoint now);
+  void on_listening(HostAgent& agent, const proto::Listening& listening);
   HostAgent* agent_of(int host);
   bool reads_stdin(const HostAgent& agent) const;
   bool is_on(int rank, const HostAgent& agent) const;
@@ -145,8 +149,9 @@ class Supervisor {
   Membership membership_;
   const Secret link_secret_ = make_link_secret();
   EpochRelay relay_;
+  NetworkProof network_;
   std::optional<RemoteHosts> remote_hosts_;
-  std::string address_here_;  // by which remote hosts reach this machine
+  std::string address_here_;  // as the first host elsewhere sees hvdrun
   std::optional<TimePoint> say_progress_at_, are_you_there_at_;
   std::optional<StdinReader> stdin_;
   size_t stdin_credited_ = 0;  // bytes that all who read have taken

@@ -6,7 +6,6 @@
 #include <set>
 #include <utility>
 
-#include "cli/interfaces.h"
 #include "cli/supervisor_impl.h"
 #include "runtime/base/error.h"
 #include "runtime/base/fault_point.h"
@@ -39,7 +38,9 @@ Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, cons
       membership_(spec.hosts, slots,
                   {.size_min = 0, .start_timeout = spec.start_timeout, .host_wait = spec.host_wait},
                   Clock::now()),
-      relay_([this](int host, const proto::ToAgent& order) {
+      relay_(
+          [this](int host, const proto::ToAgent& order) { agent_of(host)->order(server_, order); }),
+      network_([this](int host, const proto::ToAgent& order) {
         agent_of(host)->order(server_, order);
       }) {
   start_agents(carrier, offer);
@@ -68,14 +69,17 @@ void Supervisor::start_agents(Carrier& carrier, const ShipOffer* offer) {
     server_.add(std::move(channels.control));
     add_agent(number, std::move(channels));
   }
-  if (!authority_) return;
+  if (!authority_) {
+    begin_links();  // of pretended hosts
+    return;
+  }
   remote_hosts_.emplace(
       loop_, server_, *authority_, spec_, offer,
       RemoteHosts::Events{
           .started =
               [this](int host, AgentChannels channels, const proto::Bootstrap& way_in,
-                     const Hello& hello, const InterfaceAddress& place) {
-                on_remote_started(host, std::move(channels), way_in, hello, place);
+                     const Hello& hello) {
+                on_remote_started(host, std::move(channels), way_in, hello);
               },
           .failed = [this](int host,
                            const std::string& reason) { on_remote_failed(host, reason); }});
@@ -100,6 +104,7 @@ HostAgent& Supervisor::add_agent(int number, AgentChannels channels) {
                             }},
       read_buffer_, spec_.agent_timeout);
   agent->identity = here_;
+  if (authority_ && !host.remote) agent->interfaces = look_at_interfaces();
   agent->bootstrap().set_job(record_.job());
   agent->bootstrap().set_stop_grace_ms(int(spec_.stop_grace.count()));
   agent->bootstrap().set_port_low(spec_.ports.low);
@@ -120,12 +125,13 @@ RendezvousServer::Remote Supervisor::way_in() {
 }
 
 void Supervisor::on_remote_started(int host, AgentChannels channels, const proto::Bootstrap& way_in,
-                                   const Hello& hello, const InterfaceAddress& place) {
+                                   const Hello& hello) {
   HostAgent& agent = add_agent(host, std::move(channels));
   agent.identity = hello.identity;
+  agent.interfaces = hello.interfaces;
+  agent.by_ssh = hello.own_address;
   if (!is_one_network(hello.identity, here_) && address_here_.empty())
-    address_here_ = remote_hosts_->address_here(hello.hvdrun_address);
-  agent.place = place;
+    address_here_ = hello.hvdrun_address;
   for (const std::string& address : way_in.addresses())
     agent.way_back += (agent.way_back.empty() ? "" : " or ") + address;
   agent.bootstrap().MergeFrom(way_in);
@@ -159,13 +165,10 @@ void Supervisor::on_all_hosts_there() {
       if (slot.host == agent->number()) ranks.insert(slot.world.rank);
     if (agent->remote()) server_.permit(agent->number(), std::move(ranks));
   }
-  if (agents_.size() > 1 && master_address().empty())
-    return on_remote_failed(slots_.front().host,
-                            "rank 0 is to run there, and its sshd does not say by which address "
-                            "other hosts reach it (SSH_CONNECTION is not set); put another host "
-                            "first");
   begin_stdin();  // all who read it are there
-  perform(membership_.seat(slots_, clock_.time(Clock::now())));
+  const bool unproven = begin_links();
+  perform(membership_.seat(slots_, unproven, clock_.time(Clock::now())));
+  prove_network(Clock::now());
 }
 
 // Their ends are nobody's news: no rank was to run there.
@@ -181,32 +184,11 @@ void Supervisor::retire_idle_agents() {
   agents_ = std::move(needed);
 }
 
-// Of rank 0's host, as all hosts reach it; empty where that is not known.
+// Of rank 0's host, as all hosts reach it.
 std::string Supervisor::master_address() const {
   const auto first =
       std::find_if(agents_.begin(), agents_.end(), [&](const auto& one) { return is_on(0, *one); });
-  return first == agents_.end() ? "127.0.0.1" : address_of(**first);
-}
-
-// By which the other hosts of the job reach it; empty when that is not known.
-std::string Supervisor::address_of(const HostAgent& agent) const {
-  if (!authority_) return "127.0.0.1";
-  const bool ours = !agent.remote() || is_one_network(agent.identity, here_);
-  if (!ours) return agent.place.address;
-  return address_here_.empty() ? "127.0.0.1" : address_here_;  // then no host is elsewhere
-}
-
-// Says, once for each host, on which network it is reached, and why there.
-std::string Supervisor::interface_of_host(const HostAgent& agent) const {
-  const std::string address = address_of(agent);
-  const bool ours = !agent.remote() || is_one_network(agent.identity, here_);
-  const std::string name =
-      ours ? interface_of(look_at_interfaces(), address) : agent.place.interface;
-  log_.reached(agent.host().name, address, name,
-               !spec_.networks.empty() ? "by --network-interface"
-               : ours                  ? "where other hosts see hvdrun"
-                                       : "where ssh reaches it");
-  return name;
+  return first == agents_.end() || agents_.size() == 1 ? "127.0.0.1" : (*first)->place.address;
 }
 
 ExitStatus supervise(const JobSpec& spec, const std::vector<Slot>& slots, const StartState& start,

@@ -183,6 +183,7 @@ void LinkHandshake::on_answer() {
 void LinkHandshake::on_proof() {
   if (!equal(received_, mac("call", text_of(nonce_))))
     return refuse("it does not know the job's secret");
+  judged_ = true;
   const LinkVerdict verdict = judge_(link_);
   output_ = char(verdict);
   if (verdict == LinkVerdict::kWelcome)
@@ -202,6 +203,8 @@ void LinkHandshake::on_verdict() {
       return refuse("epoch " + std::to_string(link_.epoch) + " is over there");
     case LinkVerdict::kTaken:
       return refuse("it has that link already");
+    case LinkVerdict::kOtherHost:
+      return refuse("another host of the job has that address, too");
   }
   refuse("its verdict makes no sense");
 }

@@ -26,11 +26,17 @@
 namespace hvd {
 
 // One link of one epoch, from the rank whose agent connects to the one whose agent accepts.
+//
+// Of epoch 0, before any world, it is no link but the proof that a host is reached at an address:
+// caller and answerer are numbers of hosts, and `id` that of the address. The answer shows that who
+// is called is an agent of the job, which no stranger with the same address can; the verdict, which
+// of them.
 struct LinkName {
   uint32_t epoch = 0;
   uint32_t id = 0;  // of the communicator
   int32_t caller = 0, answerer = 0;
 
+  bool is_proof() const { return epoch == 0; }
   std::string text() const;  // "link 7 of epoch 2 from rank 0 to rank 3"
   friend auto operator<=>(const LinkName&, const LinkName&) = default;
 };
@@ -40,7 +46,7 @@ Secret make_link_secret();  // a job's
 using LinkNonce = std::array<unsigned char, 32>;
 
 // What an answerer makes of a link that its caller has proven to be entitled to.
-enum class LinkVerdict : unsigned char { kWelcome = 1, kNoSuchRank, kOldEpoch, kTaken };
+enum class LinkVerdict : unsigned char { kWelcome = 1, kNoSuchRank, kOldEpoch, kTaken, kOtherHost };
 
 class LinkHandshake {
  public:
@@ -61,6 +67,9 @@ class LinkHandshake {
   State state() const { return state_; }
   const std::string& reason() const { return reason_; }  // of kRefused
   const LinkName& link() const { return link_; }         // proven when kDone; the answerer's judged
+  // Of the answerer's: it has been called, for link(); its caller knows the secret.
+  bool called() const { return awaits_ == Awaits::kProof; }
+  bool judged() const { return judged_; }
 
  private:
   enum class Awaits { kCall, kAnswer, kProof, kVerdict };
@@ -79,6 +88,7 @@ class LinkHandshake {
   Judge judge_;
   Awaits awaits_;
   State state_ = State::kGoing;
+  bool judged_ = false;
   LinkName link_;
   std::string call_;      // as it was sent
   std::string received_;  // of the message that is awaited

@@ -41,9 +41,11 @@ void Membership::take(std::vector<Slot> slots) {
   }
 }
 
-std::vector<Action> Membership::seat(std::vector<Slot> slots, TimePoint now) {
+std::vector<Action> Membership::seat(std::vector<Slot> slots, bool network_unproven,
+                                     TimePoint now) {
   if (ending()) return {};
   take(std::move(slots));
+  network_unproven_ = network_unproven;
   agents_deadline_ = now + options_.start_timeout;
   decide_start(now);
   return std::exchange(actions_, {});
@@ -92,6 +94,11 @@ void Membership::on(const event::AgentLost& event, TimePoint now) {
     end_job(EndCause::kAgentLost, SIGTERM, last_words(), event.reason);
   decide_start(now);
   decide_epoch();
+}
+
+void Membership::on(const event::NetworkProven&, TimePoint now) {
+  network_unproven_ = false;
+  decide_start(now);
 }
 
 void Membership::on(const event::WorkersStarted& event, TimePoint now) {
@@ -143,7 +150,9 @@ void Membership::on(const event::TimePassed&, TimePoint now) {
       if (one.has_workers && !one.joined && !one.lost)
         missing += (missing.empty() ? "" : ", ") + one.host.name;
     end_job(EndCause::kStartTimeout, SIGTERM, {},
-            "no agent reported from " + missing + " within " + limit);
+            (missing.empty() ? "the hosts had not found out how they reach each other"
+                             : "no agent reported from " + missing) +
+                " within " + limit);
   }
   if (workers_deadline_ && now >= *workers_deadline_) {
     workers_deadline_.reset();
@@ -181,7 +190,7 @@ void Membership::decide_start(TimePoint now) {
   const bool all_joined = std::all_of(hosts_.begin(), hosts_.end(), [](const HostState& h) {
     return h.joined || h.lost || !h.has_workers;
   });
-  if (all_joined && agents_deadline_) {
+  if (all_joined && !network_unproven_ && agents_deadline_) {
     agents_deadline_.reset();
     start_workers(now);
   }

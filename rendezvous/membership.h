@@ -44,6 +44,7 @@ struct AgentLost {
 struct WorkersStarted {
   std::vector<int> ranks;
 };
+struct NetworkProven {};  // it is known how the hosts reach each other
 struct RankClaimed {
   int rank;
 };  // the first sign that it uses libhvd
@@ -62,9 +63,9 @@ struct EndAsked {
 };
 struct TimePassed {};
 }  // namespace event
-using Event =
-    std::variant<event::AgentJoined, event::AgentLost, event::WorkersStarted, event::RankClaimed,
-                 event::EpochWanted, event::RankEnded, event::EndAsked, event::TimePassed>;
+using Event = std::variant<event::AgentJoined, event::AgentLost, event::NetworkProven,
+                           event::WorkersStarted, event::RankClaimed, event::EpochWanted,
+                           event::RankEnded, event::EndAsked, event::TimePassed>;
 
 namespace action {
 struct StartWorkers {
@@ -112,8 +113,9 @@ class Membership {
   // hosts, when all agents have joined.
   std::vector<Action> begin(TimePoint now);
   // All hosts are there, and these are the job's slots now: some hosts were one. Before any worker
-  // has started; the wait for agents begins anew.
-  std::vector<Action> seat(std::vector<Slot> slots, TimePoint now);
+  // has started; the wait for agents begins anew, and is for NetworkProven, too, if that is to
+  // come.
+  std::vector<Action> seat(std::vector<Slot> slots, bool network_unproven, TimePoint now);
   std::vector<Action> apply(const Event& event, TimePoint now);
   std::optional<TimePoint> next_deadline() const;
 
@@ -141,6 +143,7 @@ class Membership {
 
   void on(const event::AgentJoined& event, TimePoint now);
   void on(const event::AgentLost& event, TimePoint now);
+  void on(const event::NetworkProven& event, TimePoint now);
   void on(const event::WorkersStarted& event, TimePoint now);
   void on(const event::RankClaimed& event, TimePoint now);
   void on(const event::EpochWanted& event, TimePoint now);
@@ -166,6 +169,7 @@ class Membership {
   uint32_t epoch_ = 0;
   EndCause cause_ = EndCause::kNone;  // the first
   std::string end_reason_;
+  bool network_unproven_ = false;
   std::optional<TimePoint> agents_deadline_, workers_deadline_, init_deadline_;
   std::vector<Action> actions_;  // of the event being applied
 };

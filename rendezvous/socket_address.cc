@@ -9,7 +9,6 @@
 #include <system_error>
 
 #include "runtime/base/error.h"
-#include "runtime/base/unique_fd.h"
 
 namespace hvd {
 namespace {
@@ -76,15 +75,6 @@ SocketAddress SocketAddress::peer_of(int socket) {
   if (getpeername(socket, made.get(), &bytes) == 0 &&
       (made.family() == AF_INET || made.family() == AF_INET6))
     made.bytes_ = bytes;
-  return made;
-}
-
-SocketAddress SocketAddress::source_towards(const SocketAddress& whom) {
-  // Connecting such a socket sends nothing: the kernel looks up the way, and notes where it begins.
-  const UniqueFd socket(::socket(whom.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  if (!socket || connect(socket.get(), whom.get(), whom.size()) != 0) return {};
-  SocketAddress made = local_of(socket.get());
-  made.set_port(0);
   return made;
 }
 

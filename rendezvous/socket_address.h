@@ -20,9 +20,6 @@ class SocketAddress {
   static SocketAddress local_of(int socket);  // throws std::system_error
   // Whom a socket is connected to; empty when it is not, or by no network.
   static SocketAddress peer_of(int socket);
-  // The address of this host, without a port, from which it sends to `whom`; empty when there is no
-  // way there.
-  static SocketAddress source_towards(const SocketAddress& whom);
 
   bool empty() const { return bytes_ == 0; }
   int family() const { return storage_.ss_family; }

@@ -178,9 +178,8 @@ void Agent::make_memory(const proto::StartWorkers& start) {
 void Agent::listen_for_links(const proto::ListenForLinks& order) {
   if (workers_ || other_hosts_)
     throw Error(ErrorCode::kInternal, "hvdrun's order to listen for links comes too late");
-  const auto& hvdrun = bootstrap_.addresses();
   other_hosts_ = std::make_unique<OtherHosts>(
-      loop_, order, std::vector<std::string>(hvdrun.begin(), hvdrun.end()),
+      loop_, bootstrap_.host(), order,
       OtherHosts::Callbacks{[this](const proto::FromAgent& message) { uplink_.send(message); },
                             [this](const std::string& text) { say(text); }});
 }
@@ -247,6 +246,10 @@ void Agent::on_order(const proto::ToAgent& order) {
     describe();
   } else if (order.has_listen_for_links()) {
     listen_for_links(order.listen_for_links());
+  } else if (order.has_try_to_reach() && other_hosts_) {
+    other_hosts_->on(order.try_to_reach());
+  } else if (order.has_links_at() && other_hosts_) {
+    other_hosts_->on(order.links_at());
   } else if (order.has_start_epoch()) {
     start_epoch(order.start_epoch());
   } else if (order.has_held_elsewhere() && memory_) {

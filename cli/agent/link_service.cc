@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <system_error>
 #include <utility>
 
@@ -23,6 +24,7 @@ constexpr milliseconds kFirstPause{50}, kLongestPause{800};  // between two call
 constexpr size_t kArrivedMax = 4096;  // links that nobody here has asked for yet
 constexpr int kAcceptedPerTurn = 64;
 constexpr int kCallsAtOnce = 4;  // to one host, which lets in 8 that have not proven who they are
+constexpr int kCallsMax = 256;   // to all, each a descriptor
 constexpr int kKeepAliveSeconds = 60;
 
 template <size_t size>
@@ -68,10 +70,12 @@ struct LinkService::Connection {
   std::string unsent = {};
 };
 
-LinkService::LinkService(Loop& loop, std::vector<Listener> listeners, Secret secret,
+LinkService::LinkService(Loop& loop, int host, std::vector<Listener> listeners, Secret secret,
                          const Admission::Limits& limits)
     : loop_(loop),
-      listeners_(std::move(listeners)),
+      host_(host),
+      listeners_(std::make_move_iterator(listeners.begin()),
+                 std::make_move_iterator(listeners.end())),
       secret_(std::move(secret)),
       admission_(limits) {
   for (const Listener& listener : listeners_)
@@ -87,15 +91,40 @@ LinkService::~LinkService() {
 void LinkService::start_epoch(uint32_t epoch, std::set<int> local_ranks) {
   epoch_ = epoch;
   local_ranks_ = std::move(local_ranks);
-  const auto is_old = [epoch](const auto& one) { return one.first.epoch < epoch; };
-  std::erase_if(requests_, is_old);
-  std::erase_if(arrived_, is_old);
-  std::erase_if(given_, [epoch](const LinkName& link) { return link.epoch < epoch; });
+  const auto is_old = [epoch](const LinkName& link) {
+    return link.epoch < epoch && !link.is_proof();
+  };
+  const auto of_old = [&](const auto& one) { return is_old(one.first); };
+  std::erase_if(requests_, of_old);
+  std::erase_if(arrived_, of_old);
+  std::erase_if(given_, is_old);
   ready_.clear();
   std::vector<int> old;
   for (const auto& [fd, connection] : connections_)
-    if (!connection->ticket && connection->link.epoch < epoch) old.push_back(fd);
+    if (!connection->ticket && is_old(connection->link)) old.push_back(fd);
   for (int fd : old) remove(fd);
+}
+
+void LinkService::prove(const Peer& peer, Done done) {
+  const LinkName proof{0, peer.offer, host_, peer.host};
+  HVD_CHECK(epoch_ == 0 && !requests_.contains(proof), "a host is proven once, before any epoch");
+  Request request;
+  request.address = peer.address;
+  request.at = peer.address.host();
+  request.deadline = peer.deadline;
+  request.done = std::move(done);
+  requests_.emplace(proof, std::move(request));  // tick() is due
+}
+
+void LinkService::settle(const SocketAddress& address) {
+  std::erase_if(requests_, [](const auto& one) {
+    return one.first.is_proof() && one.second.state == Request::kToCall;
+  });
+  std::erase_if(listeners_, [&](const Listener& one) {
+    if (one.address == address) return false;
+    loop_.unwatch(one.socket.get());
+    return true;
+  });
 }
 
 void LinkService::request(const Wanted& wanted, Done done) {
@@ -119,11 +148,12 @@ void LinkService::complete(const LinkName& link, UniqueFd socket, const std::str
   auto found = requests_.extract(link);
   if (!found) return;
   if (socket && found.mapped().state == Request::kAwaited) given_.insert(link);
-  found.mapped().done(std::move(socket), why.empty() ? why : link.text() + ": " + why);
+  const bool as_it_is = why.empty() || link.is_proof();
+  found.mapped().done(std::move(socket), as_it_is ? why : link.text() + ": " + why);
 }
 
 bool LinkService::may_call(const Request& request) const {
-  if (request.state != Request::kToCall) return false;
+  if (request.state != Request::kToCall || connections_.size() >= size_t(kCallsMax)) return false;
   const auto calls = calls_.find(request.at);
   return calls == calls_.end() || calls->second < kCallsAtOnce;
 }
@@ -162,8 +192,8 @@ void LinkService::give_up(const LinkName& link) {
   const auto at = requests_.find(link);
   if (at == requests_.end()) return;
   const Request& request = at->second;
-  const std::string why = "cannot connect to " + request.agent + " in time: " +
-                          (request.last_words.empty() ? "no answer" : request.last_words);
+  std::string why = request.last_words.empty() ? "no answer" : request.last_words;
+  if (!link.is_proof()) why = "cannot connect to " + request.agent + " in time: " + why;
   for (const auto& [fd, connection] : connections_)
     if (!connection->ticket && connection->link == link) {
       remove(fd);
@@ -219,6 +249,8 @@ bool LinkService::accept_one(const Listener& listener) {
 
 // An epoch that is ahead of ours has begun where the caller is, and will here.
 LinkVerdict LinkService::judge(const LinkName& link) const {
+  if (link.is_proof())
+    return link.answerer == host_ ? LinkVerdict::kWelcome : LinkVerdict::kOtherHost;
   if (link.epoch < epoch_) return LinkVerdict::kOldEpoch;
   const bool here = link.epoch > epoch_ || local_ranks_.contains(link.answerer);
   if (!here || link.caller >= link.answerer) return LinkVerdict::kNoSuchRank;
@@ -240,7 +272,8 @@ void LinkService::call(const LinkName& link, Request& request, TimePoint now) {
   const bool begun = fd && (connect(fd.get(), request.address.get(), request.address.size()) == 0 ||
                             errno == EINPROGRESS);
   ++request.attempts;
-  if (!begun) return call_again(link, std::strerror(errno));
+  if (!fd) return call_again(link, std::strerror(errno));
+  if (!begun) return not_there(link, std::strerror(errno));
   auto made = std::make_unique<Connection>(
       std::move(fd), request.address,
       LinkHandshake::call(secret_, link, random_bytes<sizeof(LinkNonce)>()));
@@ -258,6 +291,15 @@ void LinkService::call_again(const LinkName& link, const std::string& why) {
   request.state = Request::kToCall;
   request.call_at = Clock::now() + pause_after(request.attempts);
   request.last_words = why;
+}
+
+// An agent that has said where it listens is there, or never will be reached from here; of one
+// whose rank is called for later it is worth trying again.
+void LinkService::not_there(const LinkName& link, const std::string& why) {
+  if (link.is_proof())
+    complete(link, {}, why);
+  else
+    call_again(link, why);
 }
 
 void LinkService::add(std::unique_ptr<Connection> connection, uint32_t events) {
@@ -279,9 +321,13 @@ std::unique_ptr<LinkService::Connection> LinkService::remove(int fd) {
 void LinkService::on_event(int fd) {
   Connection& connection = *connections_.at(fd);
   if (!std::exchange(connection.connected, true))
-    if (const std::string why = connect_result(connection); !why.empty()) return lost(fd, why);
+    if (const std::string why = connect_result(connection); !why.empty())
+      return not_there(remove(fd)->link, why);
   do {
-    if (!send_some(connection)) return lost(fd, std::strerror(errno));
+    if (!send_some(connection)) {
+      connection.cut = true;
+      return lost(fd, std::strerror(errno));
+    }
   } while (connection.unsent.empty() && receive_some(connection));
   switch (connection.handshake.state()) {
     case LinkHandshake::State::kGoing:
@@ -332,8 +378,17 @@ bool LinkService::receive_some(Connection& connection) {
   return false;
 }
 
+// Who asks whether this is another host, as at the docker0 that all have, or has hung up since
+// that was decided without this host's word, is no stranger to tell the user of.
+bool LinkService::may_go(const Connection& connection) {
+  const LinkHandshake& handshake = connection.handshake;
+  return connection.ticket && handshake.called() && handshake.link().is_proof() &&
+         (handshake.judged() || connection.cut);
+}
+
 void LinkService::lost(int fd, const std::string& why) {
   const auto connection = remove(fd);
+  if (may_go(*connection)) return;
   if (connection->ticket)
     refuse(connection->peer, why);
   else
@@ -344,14 +399,16 @@ void LinkService::finished(int fd) {
   const auto connection = remove(fd);
   const LinkHandshake& handshake = connection->handshake;
   if (handshake.state() == LinkHandshake::State::kRefused) {
+    if (may_go(*connection)) return;
     if (connection->ticket) return refuse(connection->peer, handshake.reason());
     // A connection that ends early may have come at a bad moment; a no is a no.
     if (connection->cut) return call_again(connection->link, handshake.reason());
-    return complete(connection->link, {},
-                    requests_.at(connection->link).agent + ": " + handshake.reason());
+    const std::string& agent = requests_.at(connection->link).agent;
+    return complete(connection->link, {}, agent + (agent.empty() ? "" : ": ") + handshake.reason());
   }
-  make_link(fd);
   const LinkName& link = handshake.link();
+  if (link.is_proof() && connection->ticket) return;  // that was all
+  make_link(fd);
   if (!connection->ticket || requests_.contains(link))
     complete(link, std::move(connection->socket), {});
   else if (link.epoch >= epoch_)

@@ -3,12 +3,14 @@
 //
 // Of two ranks the agent of the lower one connects, the other one's waits for it: which agent is
 // sooner does not matter. A link that comes for an epoch that has not begun here yet is kept until
-// it does. Everything happens on the loop's thread, in its handlers and in tick().
+// it does. Before the first epoch they may call each other to prove who is where. Everything
+// happens on the loop's thread, in its handlers and in tick().
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -40,12 +42,27 @@ class LinkService {
     Deadline deadline = Deadline::never();
   };
 
-  // `secret` is the job's, the same for all its agents.
-  LinkService(Loop& loop, std::vector<Listener> listeners, Secret secret,
+  // `secret` is the job's, the same for all its agents; `host` this one's number among its hosts.
+  LinkService(Loop& loop, int host, std::vector<Listener> listeners, Secret secret,
               const Admission::Limits& limits = {});
   ~LinkService();
   LinkService(const LinkService&) = delete;
   LinkService& operator=(const LinkService&) = delete;
+
+  // Another host of the job, and where it might be.
+  struct Peer {
+    int host = 0;
+    uint32_t offer = 0;  // which of its addresses
+    SocketAddress address;
+    Deadline deadline = Deadline::never();
+  };
+  // Before the first epoch. `done` is called once, from a later handler or tick(), if the call
+  // begins before settle(): with a connection on which that host's agent has proven itself, or why
+  // not.
+  void prove(const Peer& peer, Done done);
+  // It is known who is where: links come to this address alone, and nobody is called for a proof
+  // any more. Calls that have begun go on: who is called should see no stranger in who hangs up.
+  void settle(const SocketAddress& address);
 
   // What was asked for in earlier epochs is forgotten, what came for them closed.
   void start_epoch(uint32_t epoch, std::set<int> local_ranks);
@@ -92,12 +109,15 @@ class LinkService {
   void finished(int fd);
   void give_up(const LinkName& link);
   void call_again(const LinkName& link, const std::string& why);
+  void not_there(const LinkName& link, const std::string& why);
   void refuse(const SocketAddress& peer, const std::string& why);
   void complete(const LinkName& link, UniqueFd socket, const std::string& why);
   bool may_call(const Request& request) const;
+  static bool may_go(const Connection& connection);
 
   Loop& loop_;
-  const std::vector<Listener> listeners_;
+  const int host_;
+  std::list<Listener> listeners_;
   const Secret secret_;
   Admission admission_;
   bool listening_ = true;

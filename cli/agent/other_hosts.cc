@@ -1,5 +1,9 @@
 #include "cli/agent/other_hosts.h"
 
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -13,17 +17,12 @@
 namespace hvd {
 namespace {
 
-// On the address that hvdrun chose, else on the one from which it is reached from here.
-std::vector<Listener> listen(const proto::ListenForLinks& order,
-                             std::span<const std::string> hvdrun) {
-  std::string host = order.address();
-  for (size_t i = 0; i < hvdrun.size() && host.empty(); ++i) {
-    const SocketAddress here = SocketAddress::source_towards(SocketAddress::parse(hvdrun[i]));
-    if (!here.empty()) host = here.host();
-  }
-  if (host.empty())
-    throw Error(ErrorCode::kUnavailable, "no address of this host is known to other hosts");
-  return listen_on(std::vector{host}, {uint16_t(order.port_low()), uint16_t(order.port_high())});
+// The shortest that the kernel has seen, which no load of either host makes longer.
+int64_t round_trip_us(const UniqueFd& connection) {
+  tcp_info facts{};
+  socklen_t bytes = sizeof facts;
+  if (getsockopt(connection.get(), IPPROTO_TCP, TCP_INFO, &facts, &bytes) != 0) return 0;
+  return facts.tcpi_min_rtt;
 }
 
 LinkRequests::Place place_of(const proto::OtherHost& host) {
@@ -46,20 +45,47 @@ std::vector<int> started_as(const proto::StartEpoch& start) {
   return ranks;
 }
 
-// Without a listener the job goes on: most programs need no links.
-OtherHosts::OtherHosts(Loop& loop, const proto::ListenForLinks& order,
-                       std::span<const std::string> hvdrun, Callbacks callbacks)
+OtherHosts::OtherHosts(Loop& loop, int host, const proto::ListenForLinks& order,
+                       Callbacks callbacks)
     : callbacks_(std::move(callbacks)), patience_(std::chrono::milliseconds(order.patience_ms())) {
   proto::FromAgent message;
+  proto::Listening& listening = *message.mutable_listening();
+  const PortRange ports{uint16_t(order.port_low()), uint16_t(order.port_high())};
   std::vector<Listener> listeners;
-  try {
-    listeners = listen(order, hvdrun);
-    message.mutable_listening()->set_address(listeners.front().address.text());
-  } catch (const std::exception& error) {
-    message.mutable_listening()->set_trouble(text_of(error));
+  for (const std::string& address : order.addresses()) {
+    std::string* place = listening.add_addresses();
+    std::string* trouble = listening.add_troubles();
+    try {
+      for (Listener& one : listen_on(std::vector{address}, ports))
+        *place = listeners.emplace_back(std::move(one)).address.text();
+    } catch (const std::exception& error) {
+      *trouble = text_of(error);
+    }
   }
   callbacks_.send(message);
-  links_ = std::make_unique<LinkService>(loop, std::move(listeners), Secret(order.secret()));
+  links_ = std::make_unique<LinkService>(loop, host, std::move(listeners), Secret(order.secret()));
+}
+
+void OtherHosts::on(const proto::TryToReach& order) {
+  const Deadline deadline = Deadline::in(std::chrono::milliseconds(order.patience_ms()));
+  for (const proto::TryToReach::Peer& peer : order.peers())
+    for (int offer = 0; offer < peer.addresses_size(); ++offer) {
+      if (peer.addresses(offer).empty()) continue;
+      proto::Reached::Try result;
+      result.set_peer(peer.number());
+      result.set_offer(offer);
+      links_->prove(
+          {peer.number(), uint32_t(offer), SocketAddress::parse(peer.addresses(offer)), deadline},
+          [this, result](const UniqueFd& there, const std::string& why) mutable {
+            if (there) result.set_round_trip_us(round_trip_us(there));
+            result.set_trouble(why);
+            *reached_.add_tries() = result;
+          });
+    }
+}
+
+void OtherHosts::on(const proto::LinksAt& order) {
+  links_->settle(SocketAddress::parse(order.address()));
 }
 
 void OtherHosts::add_to(HostMemoryEvents& events, std::vector<int> ranks) {
@@ -140,6 +166,11 @@ void OtherHosts::on(const proto::StoreAnswer& answer) {
 
 void OtherHosts::tick(TimePoint now) {
   links_->tick(now);
+  if (reached_.tries_size() > 0) {
+    proto::FromAgent message;
+    *message.mutable_reached() = std::exchange(reached_, {});
+    callbacks_.send(message);
+  }
   for (const std::string& line : links_->take_refusals()) callbacks_.say("links: " + line);
 }
 

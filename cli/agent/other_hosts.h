@@ -1,5 +1,6 @@
-// The agent's part in a job with several hosts: listens for links and knows where the agents of an
-// epoch's other members do, tells them what became of the ranks here, and hears of theirs.
+// The agent's part in a job with several hosts: listens for links, tries at which addresses the
+// others do, knows where the agents of an epoch's other members are, tells them what became of the
+// ranks here, and hears of theirs.
 //
 // Lives on the agent's loop.
 #pragma once
@@ -7,7 +8,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -28,9 +28,12 @@ class OtherHosts {
     std::function<void(const proto::FromAgent&)> send;
     std::function<void(const std::string& text)> say;
   };
-  // Listens, and says where. `hvdrun`: its addresses, with ports; none where it is on this machine.
-  OtherHosts(Loop& loop, const proto::ListenForLinks& order, std::span<const std::string> hvdrun,
-             Callbacks callbacks);
+  // Listens, and says where. `host`: this one's number among the job's.
+  OtherHosts(Loop& loop, int host, const proto::ListenForLinks& order, Callbacks callbacks);
+
+  // Before any worker starts: says of each address whether that host is there, as it turns out.
+  void on(const proto::TryToReach& order);
+  void on(const proto::LinksAt& order);
 
   // `ranks`: by slot, the rank that was started there.
   void add_to(HostMemoryEvents& events, std::vector<int> ranks);
@@ -49,6 +52,7 @@ class OtherHosts {
   const Callbacks callbacks_;
   const Clock::duration patience_;
   std::unique_ptr<LinkService> links_;
+  proto::Reached reached_;  // since the last tick()
   std::unique_ptr<LinkRequests> requests_;
   std::vector<int> ranks_;  // by slot, as they were started
   HostMemory* memory_ = nullptr;

@@ -95,7 +95,7 @@ class Agents {
       hello.mutable_attached()->set_host(host);
       agents_.back()->send(hello);
       proto::FromAgent listening;
-      listening.mutable_listening()->set_address("127.0.0.1:" + std::to_string(10'000 + host));
+      listening.mutable_listening()->add_addresses("127.0.0.1:" + std::to_string(10'000 + host));
       agents_.back()->send(listening);
     }
   }

@@ -29,8 +29,8 @@ action::StartEpoch two_hosts(uint32_t epoch) {
 
 proto::Listening at(const std::string& address, const std::string& trouble = "") {
   proto::Listening listening;
-  listening.set_address(address);
-  listening.set_trouble(trouble);
+  listening.add_addresses(address);
+  listening.add_troubles(trouble);
   return listening;
 }
 

@@ -16,19 +16,21 @@ const std::vector<InterfaceAddress> kHost = {{"lo", "127.0.0.1"},
                                              {"eth10", "10.78.3.9"},
                                              {"eth0", "fd77::1"}};
 
-// "eth0 10.77.0.1", or "none".
+// "eth0 10.77.0.1", more with commas, or "none".
 std::string found(std::string_view networks) {
-  const InterfaceAddress* one =
-      find_network(kHost, parse_networks("--network-interface", networks));
-  return one == nullptr ? "none" : one->interface + " " + one->address;
+  std::string text;
+  for (const InterfaceAddress& one :
+       find_network(kHost, parse_networks("--network-interface", networks)))
+    text += (text.empty() ? "" : ", ") + one.interface + " " + one.address;
+  return text.empty() ? "none" : text;
 }
 
 }  // namespace
 
 TEST_CASE("interfaces: by name, by network, by address") {
-  CHECK(found("eth0") == "eth0 10.77.0.1");
+  CHECK(found("eth0") == "eth0 10.77.0.1, eth0 fd77::1");
   CHECK(found("eth1") == "none");  // no beginning of a name is one
-  CHECK(found("10.0.0.0/8") == "eth0 10.77.0.1");
+  CHECK(found("10.0.0.0/8") == "eth0 10.77.0.1, eth10 10.78.3.9");
   CHECK(found("10.78.0.0/15") == "eth10 10.78.3.9");
   CHECK(found("10.76.0.0/15") == "eth0 10.77.0.1");
   CHECK(found("10.78.3.8/31") == "eth10 10.78.3.9");
@@ -36,7 +38,7 @@ TEST_CASE("interfaces: by name, by network, by address") {
   CHECK(found("10.78.3.8") == "none");
   CHECK(found("fd00::/8") == "eth0 fd77::1");
   CHECK(found("::/0") == "eth0 fd77::1");
-  CHECK(found("0.0.0.0/0") == "lo 127.0.0.1");
+  CHECK(found("0.0.0.0/1") == "lo 127.0.0.1, eth0 10.77.0.1, eth10 10.78.3.9");
 }
 
 TEST_CASE("interfaces: what is named first and is there counts") {
@@ -53,9 +55,14 @@ TEST_CASE("interfaces: nonsense is refused") {
                     "10.0.0.0/8 or an address, not \"10.0.0.0/33\"");
 }
 
-TEST_CASE("interfaces: an address's interface, and what a host has instead") {
-  CHECK(interface_of(kHost, "fd77::1") == "eth0");
-  CHECK(interface_of(kHost, "10.0.0.1").empty());
+TEST_CASE("interfaces: what other hosts cannot mean by it") {
+  for (const char* here : {"127.0.0.1", "127.0.1.1", "::1", "fe80::1"})
+    CHECK_FALSE(may_lead_here(here));
+  for (const char* there : {"10.0.0.1", "172.17.0.1", "169.254.3.1", "fd00::1"})
+    CHECK(may_lead_here(there));
+}
+
+TEST_CASE("interfaces: what a host has instead") {
   CHECK(no_such_network(std::span(kHost).subspan(1, 2), std::vector<std::string>{"ib0", "ib1"}) ==
         "--network-interface ib0,ib1: no such network here, which has docker0 172.17.0.1 and eth0 "
         "10.77.0.1");

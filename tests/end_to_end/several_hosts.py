@@ -329,21 +329,6 @@ def ports_and_networks_may_be_chosen():
     assert b"hvdrun: no agent on h2: --network-interface net7: no such network here, which has lo 127.0.0.1" in seen.stderr.splitlines()[-1], seen.stderr
 
 
-def networks_that_lead_nowhere_are_not_taken():
-    words = ["-H", "h1:1,localhost:1,h2:1", *LONELY, "--no-tag-output", "--", "sh", "-c", "echo $RANK $MASTER_ADDR $GLOO_SOCKET_IFNAME"]
-    for host in ("h0", "h1", "h2"):  # the same bridge everywhere, whose name comes before eth0's
-        world.run(host, "ip", "link", "add", "docker0", "up", "type", "bridge")
-        world.run(host, "ip", "addr", "add", "172.17.0.1/16", "dev", "docker0")
-    seen = run(*words)
-    expect(seen.returncode, 0, seen.stderr)
-    lines = sorted(seen.stdout.decode().splitlines())
-    assert re.fullmatch(r"0 (10\.77\.0\.1|fd77::1) eth0\n1 \1 eth0\n2 \1 eth0", "\n".join(lines)), lines
-    for host in ("h0", "h1", "h2"):  # and nothing but IPv6 on the one that leads somewhere
-        world.run(host, "ip", "addr", "del", f"{world.address(host)}/24", "dev", "eth0")
-    seen = run(*words)
-    expect((seen.returncode, sorted(seen.stdout.decode().splitlines())), (0, [f"{rank} fd77::1 eth0" for rank in range(3)]), seen.stderr)
-
-
 def an_agent_that_cannot_come_back_is_named_with_where_it_tried():
     for host, device in (("h0", "eth0"), ("h2", "eth0"), ("h1", "net7")):
         if device == "net7":  # leads nowhere
@@ -380,7 +365,8 @@ def a_lost_ssh_ends_the_job_though_its_agent_still_speaks():
     os.kill(ssh, signal.SIGKILL)
     _, err = job.communicate(timeout=30)
     expect(job.returncode, 125, err)
-    assert re.search(rb"the connection to h[12] is lost", err), err
+    # Its agent may have told of the end of its lease before that of ssh is seen.
+    assert re.search(rb"the connection to h[12] is lost|ssh to h[12] was killed by SIGKILL; the job is ended", err), err
     wait_until_empty("h1", "h2")
 
 
@@ -471,7 +457,7 @@ cases = [every_rank_knows_its_place, this_machine_may_be_among_them, names_of_on
          what_is_missing_there_is_named, an_agent_that_ends_before_it_came_back_is_named_with_its_last_words, a_host_that_cannot_be_reached_ends_the_job_at_once, signals_end_all, nobody_outlives_hvdrun,
          a_lost_connection_ends_both_sides, a_host_that_is_cut_off_ends_what_it_runs, a_killed_agent_is_a_lost_host,
          ports_and_networks_may_be_chosen,
-         networks_that_lead_nowhere_are_not_taken, an_agent_that_cannot_come_back_is_named_with_where_it_tried, a_range_without_a_free_port_names_who_has_them,
+         an_agent_that_cannot_come_back_is_named_with_where_it_tried, a_range_without_a_free_port_names_who_has_them,
          a_lost_ssh_ends_the_job_though_its_agent_still_speaks,
          a_wrapper_that_hides_sshs_words_will_do, what_ssh_started_goes_with_it_and_the_late_host_is_explained,
          hosts_that_come_up_late_are_waited_for, an_sshd_that_starts_late_is_waited_for_and_none_not_for_ever,

@@ -31,7 +31,7 @@ TEST_CASE(
   std::vector<Host> settled = {{"c", "", 3}, {"b", "", 1}};
   std::vector<Slot> slots = assign_slots(settled, 4);
   for (Slot& slot : slots) slot.host = slot.host == 0 ? 2 : 1;
-  CHECK(membership.seat(slots, kStart + 20s).empty());
+  CHECK(membership.seat(slots, false, kStart + 20s).empty());
   CHECK(membership.next_deadline() == kStart + 50s);
   const auto starts = starts_in(membership.apply(event::AgentJoined{2}, kStart + 21s));
   REQUIRE(starts.size() == 2);
@@ -47,11 +47,36 @@ TEST_CASE("membership: seats that wait for no agent start the workers") {
   membership.apply(event::AgentJoined{1}, kStart);
   std::vector<Slot> slots = assign_slots(std::vector<Host>{{"b", "", 2}}, 2);
   for (Slot& slot : slots) slot.host = 1;
-  const auto starts = starts_in(membership.seat(slots, kStart));
+  const auto starts = starts_in(membership.seat(slots, false, kStart));
   REQUIRE(starts.size() == 1);
   CHECK(starts[0].worlds.size() == 2);
   membership.apply(event::EndAsked{EndCause::kInterrupted, SIGINT, "x"}, kStart);
-  CHECK(membership.seat(slots, kStart).empty());
+  CHECK(membership.seat(slots, false, kStart).empty());
+}
+
+TEST_CASE("membership: workers wait until it is known how their hosts reach each other") {
+  const std::vector<Host> hosts = {{"a", "", 1, true}, {"b", "", 1, true}};
+  Membership membership(hosts, assign_slots(hosts, 2), {.start_timeout = 30s}, kStart);
+  membership.seat(assign_slots(hosts, 2), true, kStart);
+  CHECK(membership.apply(event::AgentJoined{0}, kStart).empty());
+  CHECK(membership.apply(event::AgentJoined{1}, kStart).empty());
+  CHECK(membership.next_deadline() == kStart + 30s);
+  Membership late = membership;
+  CHECK(starts_in(membership.apply(event::NetworkProven{}, kStart + 1s)).size() == 2);
+  const std::vector<Action> actions = late.apply(event::TimePassed{}, kStart + 30s);
+  REQUIRE(actions.size() == 1);
+  CHECK(std::get<action::EndJob>(actions[0]).reason ==
+        "the hosts had not found out how they reach each other within 30 s (--start-timeout)");
+  CHECK(late.apply(event::NetworkProven{}, kStart + 31s).empty());
+}
+
+TEST_CASE("membership: the network may be proven before the last agent is there") {
+  const std::vector<Host> hosts = {{"a", "", 1, true}, {"b", "", 1, true}};
+  Membership membership(hosts, assign_slots(hosts, 2), {.start_timeout = 30s}, kStart);
+  membership.seat(assign_slots(hosts, 2), true, kStart);
+  CHECK(membership.apply(event::NetworkProven{}, kStart).empty());
+  CHECK(membership.apply(event::AgentJoined{0}, kStart).empty());
+  CHECK(starts_in(membership.apply(event::AgentJoined{1}, kStart)).size() == 2);
 }
 
 TEST_CASE("membership: hosts may come up for a while before agents have their time") {
@@ -59,7 +84,7 @@ TEST_CASE("membership: hosts may come up for a while before agents have their ti
   Membership membership(hosts, assign_slots(hosts, 1), {.start_timeout = 30s, .host_wait = 100s},
                         kStart);
   CHECK(membership.next_deadline() == kStart + 130s);
-  membership.seat(assign_slots(hosts, 1), kStart + 7s);
+  membership.seat(assign_slots(hosts, 1), false, kStart + 7s);
   CHECK(membership.next_deadline() == kStart + 37s);
 }
 

@@ -147,6 +147,19 @@ class Hosts:
     def address(self, host):
         return f"10.77.0.{self.names.index(host) or 254}"
 
+    def add_network(self, bridge):
+        """One more network between hosts, for join()."""
+        self._in_switch("ip", "link", "add", bridge, "up", "type", "bridge")
+
+    def join(self, host, device, bridge, *addresses):
+        """Gives the host one more interface, with these addresses and their prefixes, on a network of add_network()."""
+        plug = f"{host}-{bridge}"
+        self.run(host, "ip", "link", "add", device, "type", "veth", "peer", "name", plug, "netns", f"{FILES}/switch")
+        self._in_switch("ip", "link", "set", plug, "up", "master", bridge)
+        self.run(host, "ip", "link", "set", device, "up")
+        for address in addresses:
+            self.run(host, "ip", "addr", "add", address, "dev", device, *(["nodad"] if ":" in address else []))
+
     def cut(self, host):
         """No frame reaches the host or comes from it any more, and nobody is told."""
         self._in_switch("bridge", "link", "set", "dev", host, "state", "0")

@@ -14,7 +14,7 @@ constexpr auto kLinkPatience = 30'000ms;
 proto::ListenForLinks listen_order() {
   proto::ListenForLinks order;
   order.set_secret("the test's");
-  order.set_address("127.0.0.1");
+  order.add_addresses("127.0.0.1");
   order.set_patience_ms(kLinkPatience.count());
   return order;
 }
@@ -32,7 +32,7 @@ void HostsJob::add_host(const HostsJobOptions& options, int ranks) {
   host.first_rank = this->ranks();
   host.ranks = ranks;
   host.others = std::make_unique<OtherHosts>(
-      loop_, listen_order(), std::vector<std::string>{},
+      loop_, int(number), listen_order(),
       OtherHosts::Callbacks{
           [this, number](const proto::FromAgent& message) { said_.emplace_back(number, message); },
           [](const std::string&) {}});

@@ -110,7 +110,7 @@ class Host {
     job_ = std::make_unique<HostJob>(std::move(options));
     std::vector<Listener> listeners = listen_on(std::vector<std::string>{"127.0.0.1"});
     address_ = listeners[0].address;
-    service_ = std::make_unique<LinkService>(job_->loop(), std::move(listeners), Secret(secret));
+    service_ = std::make_unique<LinkService>(job_->loop(), 0, std::move(listeners), Secret(secret));
     requests_ = std::make_unique<LinkRequests>(*service_, job_->memory(), 20s);
   }
 

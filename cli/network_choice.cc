@@ -1,0 +1,140 @@
+#include "cli/network_choice.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <iterator>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <set>
+#include <tuple>
+#include <utility>
+
+namespace hvd {
+namespace {
+
+// Shorter than that, and twice the shortest, a round trip tells of the hosts' load, not of the way.
+constexpr int64_t kFarUs = 2000;
+
+bool is_good(const Offer& offer) { return offer.awaited == 0 && offer.failed == 0; }
+bool is_open(const Offer& offer) { return offer.awaited > 0 && offer.failed == 0; }
+
+// Smaller is better. Of what is awaited the best is assumed.
+using Rank = std::tuple<int, bool, bool, size_t>;
+
+Rank rank_of(std::span<const Offer> offers, size_t place, bool waits) {
+  const Offer& offer = offers[place];
+  int64_t nearest = std::numeric_limits<int64_t>::max() / 4;
+  for (const Offer& other : offers) {
+    if (other.at.speed_mbps != offer.at.speed_mbps) continue;
+    if (is_good(other)) nearest = std::min(nearest, other.round_trip_us);
+    if (waits && is_open(other)) nearest = 0;
+  }
+  const bool far = is_good(offer) && offer.round_trip_us > kFarUs + 2 * nearest;
+  return {-offer.at.speed_mbps, far, !offer.by_ssh, place};
+}
+
+std::string text_of(const Offer& offer) {
+  return offer.at.address + " (" + offer.at.interface + ")";
+}
+
+// "25 Gbit/s", "100 Mbit/s", "unknown".
+std::string speed_text(int mbps) {
+  if (mbps == 0) return "unknown";
+  char text[32];
+  if (mbps < 1000)
+    std::snprintf(text, sizeof text, "%d Mbit/s", mbps);
+  else
+    std::snprintf(text, sizeof text, "%g Gbit/s", double(mbps) / 1000);
+  return text;
+}
+
+std::string milliseconds_text(int64_t us) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f ms", double(us) / 1000);
+  return text;
+}
+
+}  // namespace
+
+std::vector<Offer> offers_of(std::span<const InterfaceAddress> interfaces,
+                             std::span<const std::string> networks, std::string_view by_ssh) {
+  std::vector<InterfaceAddress> fit = find_network(interfaces, networks);
+  if (networks.empty())
+    std::copy_if(interfaces.begin(), interfaces.end(), std::back_inserter(fit),
+                 [&](const InterfaceAddress& one) {
+                   // Link-local ones are on many hosts that are not each other's neighbours.
+                   return may_lead_here(one.address) &&
+                          (one.address == by_ssh || !one.address.starts_with("169.254."));
+                 });
+  std::vector<Offer> offers;
+  for (InterfaceAddress& one : fit) {
+    const bool first = one.address == by_ssh;
+    offers.push_back({std::move(one), first});
+  }
+  std::stable_partition(offers.begin(), offers.end(), [](const Offer& one) { return one.by_ssh; });
+  if (offers.size() > kOffersMax) offers.resize(kOffersMax);
+  return offers;
+}
+
+std::vector<std::vector<int>> who_tries_whom(int hosts, int first, uint64_t seed) {
+  std::vector<int> distances(size_t(std::max(hosts - 1, 0)));
+  std::iota(distances.begin(), distances.end(), 1);
+  if (hosts > kAllPairsMax) {  // the neighbours stay: distances 1 and, at the end, hosts - 1
+    std::mt19937_64 random(seed);
+    std::swap(distances[1], distances.back());
+    for (size_t i = 2; i + 1 < size_t(kAllPairsMax); ++i)
+      std::swap(distances[i], distances[i + random() % (distances.size() - i)]);
+    distances.resize(size_t(kAllPairsMax) - 1);
+  }
+  std::vector<std::vector<int>> tries;
+  for (int host = 0; host < hosts; ++host) {
+    std::set<int> others;
+    for (const int distance : distances) others.insert((host + distance) % hosts);
+    if (host != first) others.insert(first);
+    tries.emplace_back(others.begin(), others.end());
+  }
+  return tries;
+}
+
+Choice choose(std::span<const Offer> offers, bool waits) {
+  std::optional<size_t> best;
+  for (size_t place = 0; place < offers.size(); ++place)
+    if (is_good(offers[place]) &&
+        (!best || rank_of(offers, place, waits) < rank_of(offers, *best, waits)))
+      best = place;
+  Choice choice{best ? int(*best) : -1, true};
+  for (size_t place = 0; place < offers.size() && waits; ++place)
+    if (is_open(offers[place]) &&
+        (!best || rank_of(offers, place, waits) < rank_of(offers, *best, waits)))
+      choice.final = false;
+  return choice;
+}
+
+std::string why_chosen(std::span<const Offer> offers, int place, bool asked_for) {
+  const Offer& chosen = offers[size_t(place)];
+  if (asked_for) return "by --network-interface";
+  if (chosen.by_ssh) return "where ssh reaches it";
+  const Offer& ssh = offers.front();
+  if (!ssh.by_ssh) return "where all hosts reach it";  // a name for it that it does not know itself
+  const std::string there = text_of(ssh) + ", where ssh reaches it";
+  if (chosen.at.speed_mbps > ssh.at.speed_mbps)
+    return "on a faster link (" + speed_text(chosen.at.speed_mbps) + ") than at " + there + " (" +
+           speed_text(ssh.at.speed_mbps) + ")";
+  if (ssh.failed > 0) return "since not all hosts reach it at " + there + ": " + ssh.failure;
+  if (ssh.awaited > 0) return "since not all hosts have reached it yet at " + there;
+  return "nearer (" + milliseconds_text(chosen.round_trip_us) + ") than at " + there + " (" +
+         milliseconds_text(ssh.round_trip_us) + ")";
+}
+
+std::string none_reached(const std::string& host, std::span<const Offer> offers) {
+  if (offers.empty()) return host + " has no address that other hosts could reach";
+  std::string text = "no address of " + host + " is reached by all other hosts: ";
+  for (size_t i = 0; i < offers.size(); ++i)
+    text += (i == 0 ? "" : "; ") + text_of(offers[i]) + " " +
+            (offers[i].failed > 0 ? offers[i].failure : "was not answered in time");
+  return text + "; open a way between them, or name another network (--network-interface)";
+}
+
+}  // namespace hvd

@@ -1,0 +1,58 @@
+// At which of its addresses a host of a job is reached: what it offers, who tries which, and the
+// choice.
+//
+// Pure. Each host has one address for all others, and hosts may have theirs on networks of
+// different names: what counts is who was reached there.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/interfaces.h"
+
+namespace hvd {
+
+// An address that a host offers, and what came of the tries to reach the host there.
+struct Offer {
+  InterfaceAddress at;
+  bool by_ssh = false;        // the host's ssh is reached there
+  int awaited = 0;            // tries whose end is not known yet
+  int reached = 0;            // that found the host
+  int failed = 0;             // that did not
+  int64_t round_trip_us = 0;  // the longest
+  std::string failure = {};   // the first: "not from h1: Connection refused"
+};
+
+// What a host with these interfaces offers: that of ssh first, then in their order; of `networks`
+// if there are any (JobSpec::networks), else whatever may lead there. At most kOffersMax.
+inline constexpr size_t kOffersMax = 8;
+std::vector<Offer> offers_of(std::span<const InterfaceAddress> interfaces,
+                             std::span<const std::string> networks, std::string_view by_ssh);
+
+// By host, the hosts that it tries to reach, by their numbers from 0: all others up to kAllPairsMax
+// hosts. Of more each tries so many as there would be then: its two neighbours in a ring, and those
+// at distances that are drawn once for all, so that each is tried by as many; and `first`, to which
+// programs without libhvd all connect.
+inline constexpr int kAllPairsMax = 64;
+std::vector<std::vector<int>> who_tries_whom(int hosts, int first, uint64_t seed);
+
+// The best offer at which all who tried reached the host: on the fastest link, then where the round
+// trip is not far longer, then ssh's, then the first. What is awaited counts as lost if nobody
+// `waits` for it any longer.
+struct Choice {
+  int place = -1;      // -1: there is none yet
+  bool final = false;  // nothing that is awaited can change it
+};
+Choice choose(std::span<const Offer> offers, bool waits);
+
+// Why it was `place`, in words that go on "…, ": "where ssh reaches it", "on a faster link, 40
+// beside 10 Gbit/s".
+std::string why_chosen(std::span<const Offer> offers, int place, bool asked_for);
+// "no address of h2 is reached by all other hosts: 10.77.0.2 (eth0) not from h1: Connection
+// refused; …", and what to do.
+std::string none_reached(const std::string& host, std::span<const Offer> offers);
+
+}  // namespace hvd

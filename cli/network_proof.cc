@@ -1,0 +1,167 @@
+#include "cli/network_proof.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "cli/agent/rank_facts.h"
+
+namespace hvd {
+namespace {
+
+using std::chrono::milliseconds;
+
+// For offers that look better and are silent: who is there answers within a round trip.
+constexpr milliseconds kForBetter{250};
+// For words of an agent whose own patience is over.
+constexpr milliseconds kForWords{1000};
+constexpr size_t kWordsMax = 200;  // of an agent's reason
+constexpr int kNamesMax = 3;
+
+void note_failure(Offer& offer, const std::string& words) {
+  if (offer.failed++ == 0) offer.failure = words;
+}
+
+}  // namespace
+
+void NetworkProof::begin(std::vector<Party> parties, int first, bool asked_for,
+                         Clock::duration patience, uint64_t seed) {
+  parties_ = std::move(parties);
+  asked_for_ = asked_for;
+  patience_ = patience;
+  int at = 0;
+  for (size_t i = 0; i < parties_.size(); ++i)
+    if (parties_[i].host == first) at = int(i);
+  tries_ = who_tries_whom(int(parties_.size()), at, seed);
+  for (int who = 0; who < int(parties_.size()); ++who)
+    for (const int whom : tries_[size_t(who)]) {
+      std::vector<Offer>& offers = parties_[size_t(whom)].offers;
+      for (int place = 0; place < int(offers.size()); ++place) {
+        ++offers[size_t(place)].awaited;
+        awaited_.emplace(who, whom, place);
+      }
+    }
+}
+
+NetworkProof::Party* NetworkProof::party_of(int host) {
+  for (Party& one : parties_)
+    if (one.host == host) return &one;
+  return nullptr;
+}
+
+void NetworkProof::note(int host, const proto::Listening& listening, TimePoint now) {
+  Party* party = party_of(host);
+  if (party == nullptr || !party->places.empty()) return;
+  for (size_t place = 0; place < party->offers.size(); ++place) {
+    const bool told = int(place) < std::min(listening.addresses_size(), listening.troubles_size());
+    party->places.push_back(told ? listening.addresses(int(place)) : "");
+    if (party->places.back().empty())
+      note_failure(party->offers[place],
+                   told ? printable(listening.troubles(int(place))) : "is not listened on");
+  }
+  const bool all = std::none_of(parties_.begin(), parties_.end(), [](const Party& one) {
+    return one.places.empty() && !one.offers.empty();
+  });
+  if (!all || began_) return;
+  began_ = now;
+  tell_all_to_try();
+}
+
+void NetworkProof::tell_all_to_try() {
+  for (size_t who = 0; who < parties_.size(); ++who) {
+    proto::ToAgent order;
+    proto::TryToReach& reach = *order.mutable_try_to_reach();
+    reach.set_patience_ms(int(std::chrono::duration_cast<milliseconds>(patience_).count()));
+    for (const int whom : tries_[who]) {
+      const Party& other = parties_[size_t(whom)];
+      proto::TryToReach::Peer& peer = *reach.add_peers();
+      peer.set_number(other.host);
+      peer.set_name(other.name);
+      for (const std::string& place : other.places) peer.add_addresses(place);
+    }
+    send_(parties_[who].host, order);
+  }
+}
+
+void NetworkProof::note(int host, const proto::Reached& reached) {
+  for (int who = 0; who < int(parties_.size()); ++who) {
+    if (parties_[size_t(who)].host != host) continue;
+    for (const proto::Reached::Try& one : reached.tries()) {
+      Party* other = party_of(one.peer());
+      if (other == nullptr) continue;
+      const int whom = int(other - parties_.data());
+      if (awaited_.erase({who, whom, one.offer()}) == 0) continue;
+      Offer& offer = other->offers[size_t(one.offer())];
+      --offer.awaited;
+      if (one.trouble().empty()) {
+        ++offer.reached;
+        offer.round_trip_us = std::max(offer.round_trip_us, one.round_trip_us());
+      } else {
+        note_failure(offer, "not from " + parties_[size_t(who)].name + ": " +
+                                printable(one.trouble().substr(0, kWordsMax)));
+      }
+    }
+  }
+}
+
+std::optional<NetworkProof::Verdict> NetworkProof::decide(TimePoint now) {
+  if (!going()) return {};
+  const bool over = began_ && now >= *began_ + patience_ + kForWords;
+  bool all_found = true, all_final = true;
+  for (const Party& one : parties_) {
+    const Choice choice = choose(one.offers, !over);
+    if (choice.place < 0 && choice.final) {
+      Verdict verdict{{}, none_reached(one.name, one.offers)};
+      parties_.clear();
+      return verdict;
+    }
+    all_found = all_found && choice.place >= 0;
+    all_final = all_final && choice.final;
+  }
+  if (!all_found) return {};
+  if (!found_) found_ = now;
+  if (!all_final && now < *found_ + kForBetter) return {};
+  Verdict verdict;
+  for (const Party& one : std::exchange(parties_, {})) {
+    const int place = choose(one.offers, false).place;
+    const Offer& offer = one.offers[size_t(place)];
+    verdict.places.push_back({one.host, one.name, offer.at, one.places[size_t(place)],
+                              why_chosen(one.offers, place, asked_for_),
+                              offer.by_ssh || !one.offers.front().by_ssh});
+  }
+  return verdict;
+}
+
+std::optional<TimePoint> NetworkProof::next_deadline() const {
+  if (!going() || !began_) return {};
+  const TimePoint until = *began_ + patience_ + kForWords;
+  return found_ ? std::min(until, *found_ + kForBetter) : until;
+}
+
+std::vector<std::string> NetworkProof::progress(TimePoint now) const {
+  if (!began_) return {};
+  char age[32];
+  std::snprintf(age, sizeof age, ", for %.1f s",
+                std::chrono::duration<double>(now - *began_).count());
+  std::vector<std::string> lines;
+  for (const Party& one : parties_)
+    if (choose(one.offers, true).place < 0) lines.push_back(one.name + ": proving network" + age);
+  return lines;
+}
+
+std::string network_note(const std::vector<NetworkProof::Place>& places) {
+  std::string text;
+  int count = 0;
+  for (const NetworkProof::Place& one : places) {
+    if (one.as_ssh) continue;
+    const std::string there = one.name + " at " + one.at.address + " (" + one.at.interface + ")";
+    if (++count == 1)
+      text = "other hosts reach " + there + ", " + one.why;
+    else if (count <= kNamesMax)
+      text += "; " + there;
+  }
+  if (count > kNamesMax) text += "; and " + std::to_string(count - kNamesMax) + " more hosts so";
+  return text;
+}
+
+}  // namespace hvd

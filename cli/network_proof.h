@@ -1,0 +1,87 @@
+// hvdrun's part in the proof of the network: tells the agents of several hosts to try all that the
+// others offer, hears who was reached, and decides at which address each host is.
+//
+// Each agent listens at all that its host offers (ListenForLinks), then tries all that the others
+// offer, at once (TryToReach); Reached says what came of each try, as it comes. When it is decided
+// the listeners elsewhere are closed (LinksAt), before any worker starts.
+//
+// A try is the handshake of links (rendezvous/link_handshake): who is called shows that it knows
+// the job's secret and is the agent of that very host. Whoever else has the same address, as every
+// host has that of its docker0, cannot. Lives on the supervisor's loop.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "cli/network_choice.h"
+#include "proto/rendezvous.pb.h"
+#include "runtime/base/deadline.h"
+
+namespace hvd {
+
+class NetworkProof {
+ public:
+  struct Party {
+    int host = 0;      // its number among the job's
+    std::string name;  // for texts
+    std::vector<Offer> offers;
+    std::vector<std::string> places = {};  // by offer, where its agent listens: with a port
+  };
+  struct Place {
+    int host = 0;
+    std::string name;
+    InterfaceAddress at;
+    std::string listens;  // with the port
+    std::string why;
+    bool as_ssh = true;  // where ssh reaches the host, if that is known
+  };
+  struct Verdict {
+    std::vector<Place> places;
+    std::string trouble;  // why there are none
+  };
+  using Send = std::function<void(int host, const proto::ToAgent& order)>;
+
+  explicit NetworkProof(Send send) : send_(std::move(send)) {}
+
+  // Agents have been told to listen at what their hosts offer (ListenForLinks), in this order.
+  // `first`: rank 0's host. `patience`: for an answer of an address, once all agents listen, which
+  // is not this one's to wait for.
+  void begin(std::vector<Party> parties, int first, bool asked_for, Clock::duration patience,
+             uint64_t seed);
+  bool going() const { return !parties_.empty(); }
+  void note(int host, const proto::Listening& listening, TimePoint now);
+  // What nobody asked for is dropped.
+  void note(int host, const proto::Reached& reached);
+
+  // Once: when it is decided. Every offer that could be better is waited for, for a short while
+  // from when there is one for each host.
+  std::optional<Verdict> decide(TimePoint now);
+  std::optional<TimePoint> next_deadline() const;
+  // "h2: proving network, for 1.2 s", of hosts that have no address yet.
+  std::vector<std::string> progress(TimePoint now) const;
+
+ private:
+  Party* party_of(int host);
+  void tell_all_to_try();
+
+  const Send send_;
+  std::vector<Party> parties_;
+  std::vector<std::vector<int>> tries_;  // by place in parties_
+  // Tries whose end is not known: who, whom, at which offer.
+  std::set<std::tuple<int, int, int>> awaited_;
+  bool asked_for_ = false;
+  Clock::duration patience_{};
+  std::optional<TimePoint> began_;  // all were told to try
+  std::optional<TimePoint> found_;  // there is an address for each host
+};
+
+// What a user should know of hosts that are not reached where ssh reaches them, in one line; empty:
+// there are none. Pure.
+std::string network_note(const std::vector<NetworkProof::Place>& places);
+
+}  // namespace hvd

@@ -1,0 +1,194 @@
+// What hvdrun asks of the agents, what it makes of their words, and when it decides.
+#include "cli/network_proof.h"
+
+#include <utility>
+
+#include "tests/support/catch.h"
+
+namespace hvd {
+namespace {
+
+using namespace std::chrono_literals;
+
+const TimePoint kBegin{};
+
+// Hosts 0, 1, …: each has eth0, where ssh reaches it, and a faster ib0.
+struct Proof {
+  std::vector<std::pair<int, proto::ToAgent>> sent;
+  NetworkProof proof{
+      [this](int host, const proto::ToAgent& order) { sent.emplace_back(host, order); }};
+
+  explicit Proof(int hosts) {
+    std::vector<NetworkProof::Party> parties;
+    for (int host = 0; host < hosts; ++host) {
+      const std::string last = std::to_string(host);
+      std::vector<Offer> offers = {{{"eth0", "10.0.0." + last, 1000}, true},
+                                   {{"ib0", "10.1.0." + last, 100000}}};
+      parties.push_back({host, "h" + last, std::move(offers)});
+    }
+    proof.begin(std::move(parties), 0, false, 5s, 1);
+  }
+
+  void listens(int host, const std::string& trouble = "") {
+    proto::Listening listening;
+    for (const char* network : {"10.0.0.", "10.1.0."}) {
+      const bool cannot = !trouble.empty() && network[3] == '1';
+      listening.add_addresses(cannot ? "" : network + std::to_string(host) + ":4000");
+      listening.add_troubles(cannot ? trouble : "");
+    }
+    proof.note(host, listening, kBegin);
+  }
+
+  void tried(int who, int whom, int offer, const std::string& trouble = "") {
+    proto::Reached reached;
+    proto::Reached::Try& one = *reached.add_tries();
+    one.set_peer(whom);
+    one.set_offer(offer);
+    one.set_round_trip_us(50);
+    one.set_trouble(trouble);
+    proof.note(who, reached);
+  }
+
+  void all_tried(int hosts, int offer) {
+    for (int who = 0; who < hosts; ++who)
+      for (int whom = 0; whom < hosts; ++whom)
+        if (who != whom) tried(who, whom, offer);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("network proof: all are asked to try all when all listen, and the fastest is taken") {
+  Proof job(3);
+  for (const int host : {2, 0}) job.listens(host);
+  CHECK(job.sent.empty());
+  job.listens(0);  // again
+  CHECK(job.sent.empty());
+  job.listens(1);
+  REQUIRE(job.sent.size() == 3);
+  const proto::TryToReach& order = job.sent[1].second.try_to_reach();
+  CHECK(job.sent[1].first == 1);
+  CHECK(order.patience_ms() == 5000);
+  REQUIRE(order.peers_size() == 2);
+  CHECK(order.peers(1).number() == 2);
+  CHECK(order.peers(1).name() == "h2");
+  CHECK(order.peers(1).addresses(0) == "10.0.0.2:4000");
+  CHECK(order.peers(1).addresses(1) == "10.1.0.2:4000");
+  CHECK_FALSE(job.proof.decide(kBegin));
+  job.all_tried(3, 1);
+  const auto verdict = job.proof.decide(kBegin);
+  REQUIRE(verdict);
+  REQUIRE(verdict->places.size() == 3);
+  CHECK(verdict->places[2].at == InterfaceAddress{"ib0", "10.1.0.2", 100000});
+  CHECK(verdict->places[2].listens == "10.1.0.2:4000");
+  CHECK_FALSE(verdict->places[2].as_ssh);
+  CHECK(network_note(verdict->places) ==
+        "other hosts reach h0 at 10.1.0.0 (ib0), on a faster link (100 Gbit/s) than at 10.0.0.0 "
+        "(eth0), where ssh reaches it (1 Gbit/s); h1 at 10.1.0.1 (ib0); h2 at 10.1.0.2 (ib0)");
+  CHECK_FALSE(job.proof.going());
+  CHECK_FALSE(job.proof.decide(kBegin + 1h));
+  CHECK_FALSE(job.proof.next_deadline());
+}
+
+TEST_CASE("network proof: a faster one that is silent is waited for only so long") {
+  Proof job(2);
+  job.listens(0);
+  job.listens(1);
+  CHECK(
+      job.proof.progress(kBegin + 1s) ==
+      std::vector<std::string>{"h0: proving network, for 1.0 s", "h1: proving network, for 1.0 s"});
+  job.tried(0, 1, 0);
+  CHECK(job.proof.progress(kBegin + 1s).size() == 1);
+  CHECK_FALSE(job.proof.decide(kBegin + 1s));
+  CHECK(job.proof.next_deadline() == kBegin + 6s);
+  job.tried(1, 0, 0);
+  CHECK_FALSE(job.proof.decide(kBegin + 1s));
+  CHECK(job.proof.next_deadline() == kBegin + 1250ms);
+  CHECK_FALSE(job.proof.decide(kBegin + 1249ms));
+  const auto verdict = job.proof.decide(kBegin + 1250ms);
+  REQUIRE(verdict);
+  CHECK(verdict->places[1].at.interface == "eth0");
+  CHECK(verdict->places[1].why == "where ssh reaches it");
+  CHECK(network_note(verdict->places).empty());
+}
+
+TEST_CASE("network proof: hosts may be reached on networks of their own") {
+  Proof job(2);
+  job.listens(0, "no port is free");
+  job.listens(1);
+  CHECK(job.sent[1].second.try_to_reach().peers(0).addresses(1).empty());
+  job.tried(1, 0, 0);
+  job.tried(0, 1, 0, "Connection refused");
+  job.tried(0, 1, 1);
+  const auto verdict = job.proof.decide(kBegin);
+  REQUIRE(verdict);
+  CHECK(verdict->places[0].at.interface == "eth0");
+  CHECK(verdict->places[1].at.interface == "ib0");
+  CHECK_FALSE(verdict->places[1].as_ssh);
+}
+
+TEST_CASE("network proof: a host that nobody can reach is named at once, with what was tried") {
+  Proof job(3);
+  for (const int host : {0, 1, 2}) job.listens(host, host == 1 ? "no port is free" : "");
+  job.tried(0, 1, 0);
+  CHECK_FALSE(job.proof.decide(kBegin));
+  job.tried(2, 1, 0, "No route to\nhost");
+  const auto verdict = job.proof.decide(kBegin);
+  REQUIRE(verdict);
+  CHECK(verdict->places.empty());
+  CHECK(
+      verdict->trouble.starts_with("no address of h1 is reached by all other hosts: 10.0.0.1 "
+                                   "(eth0) not from h2: No route to?host; 10.1.0.1 (ib0) no "
+                                   "port is free; "));
+}
+
+TEST_CASE("network proof: who says nothing does not hold it up for ever") {
+  Proof half(2);
+  half.listens(0);
+  half.listens(1);
+  half.tried(1, 0, 0);
+  CHECK_FALSE(half.proof.decide(kBegin + 5999ms));
+  const auto verdict = half.proof.decide(kBegin + 6s);
+  REQUIRE(verdict);
+  CHECK(verdict->trouble.starts_with("no address of h1 is reached"));
+  CHECK(verdict->trouble.find("10.0.0.1 (eth0) was not answered in time") != std::string::npos);
+}
+
+TEST_CASE("network proof: before all agents listen nothing is due") {
+  Proof job(2);
+  job.listens(0);
+  CHECK_FALSE(job.proof.next_deadline());
+  CHECK_FALSE(job.proof.decide(kBegin + 1h));
+  CHECK(job.proof.progress(kBegin + 1h).empty());
+}
+
+TEST_CASE("network proof: what was not asked for is dropped") {
+  Proof job(2);
+  job.listens(0);
+  job.listens(1);
+  job.tried(0, 0, 0);
+  job.tried(0, 7, 0);
+  job.tried(0, -1, 0);
+  job.tried(7, 0, 0);
+  job.tried(0, 1, 2);
+  job.tried(0, 1, -1);
+  job.tried(0, 1, 0);
+  job.tried(0, 1, 0, "twice");
+  job.tried(1, 0, 0);
+  proto::Listening none;
+  job.proof.note(7, none, kBegin);
+  const auto verdict = job.proof.decide(kBegin + 10s);
+  REQUIRE(verdict);
+  CHECK(verdict->trouble.empty());
+  CHECK(verdict->places[1].at.interface == "eth0");
+}
+
+TEST_CASE("network proof: a host without an address ends it at once") {
+  NetworkProof proof([](int, const proto::ToAgent&) {});
+  proof.begin({{0, "h0", {{{"eth0", "10.0.0.1"}}}}, {1, "h1", {}}}, 0, false, 5s, 1);
+  const auto verdict = proof.decide(kBegin);
+  REQUIRE(verdict);
+  CHECK(verdict->trouble == "h1 has no address that other hosts could reach");
+}
+
+}  // namespace hvd

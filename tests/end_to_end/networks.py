@@ -1,0 +1,196 @@
+"""How hosts with several networks reach each other: what is proven counts, whatever names, speeds and name servers say."""
+import functools
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+
+import support
+from support import expect
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import hosts
+
+PAIR = ["-H", "10.77.0.1:1,10.77.0.2:1"]  # by address: of a name ssh may take either
+TRIO = ["-H", "10.77.0.1:1,localhost:1,10.77.0.2:1"]
+LONELY = ["-x", "OMP_NUM_THREADS=1"]  # else hvdrun says which it chose
+WHERE = ["--no-tag-output", "--", "sh", "-c", "echo $RANK $MASTER_ADDR $GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME"]
+
+# A bridge says of its speed that of its fastest port: a port to this process, until its input ends.
+BRIDGE_PORT = """import array, fcntl, os, struct, subprocess, socket, sys
+bridge, speed = sys.argv[1], int(sys.argv[2])
+name = f"{bridge}p".encode()
+tap = os.open("/dev/net/tun", os.O_RDWR)
+fcntl.ioctl(tap, 0x400454CA, struct.pack("16sH22x", name, 0x1002))  # TUNSETIFF: IFF_TAP | IFF_NO_PI
+words = array.array("B", bytes(44))
+request = struct.pack("16sQ16x", name, words.buffer_info()[0])
+with socket.socket() as any_socket:
+    for command in (1, 2):  # ETHTOOL_GSET, ETHTOOL_SSET
+        struct.pack_into("I", words, 0, command)
+        struct.pack_into("H", words, 12, speed & 0xFFFF)
+        struct.pack_into("H", words, 28, speed >> 16)
+        fcntl.ioctl(any_socket, 0x8946, request)  # SIOCETHTOOL
+subprocess.run(["ip", "link", "set", name.decode(), "up", "master", bridge], check=True)
+print("up", flush=True)
+sys.stdin.read()"""
+
+world = None
+ports = []
+
+
+def on_hosts(case):
+    @functools.wraps(case)
+    def with_hosts():
+        global world
+        with hosts.Hosts(2) as world:
+            try:
+                return case()
+            finally:
+                for port in ports:
+                    port.communicate(timeout=30)
+                ports.clear()
+    return with_hosts
+
+
+def run(*words, limit=60):
+    return subprocess.run(world.command("h0", support.options.hvdrun, *words), stdin=subprocess.DEVNULL, capture_output=True, timeout=limit)
+
+
+def number(host):
+    return world.address(host).split(".")[-1]
+
+
+def add_bridge(host, name, *addresses, speed=None):
+    """A network of the host's own, as container engines make them; it says that it has this speed, in Mbit/s."""
+    world.run(host, "ip", "link", "add", name, "up", "type", "bridge")
+    for address in addresses:
+        world.run(host, "ip", "addr", "add", address, "dev", name, *(["nodad"] if ":" in address else []))
+    if speed:
+        port = subprocess.Popen(world.command(host, "python3", "-c", BRIDGE_PORT, name, str(speed)), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        ports.append(port)
+        expect(port.stdout.readline(), b"up\n")
+
+
+def add_fast_network(speed=40_000, **names):
+    """10.78.0.0/24, on each host on an interface of this name, a faster one than eth0."""
+    world.add_network("br7")
+    for host, name in names.items():
+        add_bridge(host, name, f"10.78.0.{number(host)}/24", speed=speed)
+        world.join(host, "wire7", "br7")
+        world.run(host, "ip", "link", "set", "wire7", "master", name)
+
+
+def lines_of(seen, status=0):
+    expect(seen.returncode, status, seen.stderr)
+    return sorted(seen.stdout.decode().splitlines())
+
+
+def links_carry_bytes(*words):
+    """Ranks of two hosts say what they heard from each other."""
+    seen = run(*words, "--no-tag-output", "--", support.options.worker, "greet", "0", "1")
+    expect(lines_of(seen), ["heard 0, and 0", "heard 1, and 1"], seen.stderr)
+    return seen
+
+
+def the_same_bridge_on_all_hosts_is_no_way_between_them():
+    for host in ("h0", "h1", "h2"):  # each reaches it: the host's own agent answers there, at the same port even
+        add_bridge(host, "docker0", "172.17.0.1/16", "fd17::1/64", speed=100_000)
+    for more in ([], ["--port-range", "4100-4109"]):
+        seen = run(*TRIO, *LONELY, *more, *WHERE)
+        expect((lines_of(seen), seen.stderr), ([f"{rank} 10.77.0.1 eth0 =eth0" for rank in range(3)], b""))
+        expect(links_carry_bytes(*PAIR, *LONELY, *more).stderr, b"")
+
+
+def an_interface_that_leads_nowhere_is_not_taken():
+    for host in ("h0", "h1", "h2"):  # a faster one, each on its own
+        add_bridge(host, "wire0", f"10.79.0.{number(host)}/24", speed=100_000)
+    seen = run(*TRIO, *LONELY, *WHERE)
+    expect((lines_of(seen), seen.stderr), ([f"{rank} 10.77.0.1 eth0 =eth0" for rank in range(3)], b""))
+
+
+def a_name_that_means_loopback_does_not_matter():
+    for host in ("h0", "h1", "h2"):
+        table = world.path(host, "/tmp/hosts")
+        table.write_text("127.0.0.1 localhost\n" + "".join(
+            f"{'127.0.1.1' if name == host else world.address(name)} {name}\n" for name in ("h0", "h1", "h2")))
+        world.run(host, "mount", "--bind", "/tmp/hosts", "/etc/hosts")
+        expect(world.run(host, "getent", "ahostsv4", host).stdout.split()[0], "127.0.1.1")
+    seen = run("-H", "h1:1,h0:1,h2:1", *LONELY, *WHERE)
+    expect((lines_of(seen), seen.stderr), ([f"{rank} 10.77.0.1 eth0 =eth0" for rank in range(3)], b""))
+    links_carry_bytes("-H", "h0:1,h2:1", *LONELY)
+
+
+def ipv6_alone_will_do():
+    for host in ("h0", "h1", "h2"):
+        world.run(host, "ip", "addr", "del", f"{world.address(host)}/24", "dev", "eth0")
+    seen = run("-H", "h1:1,localhost:1,h2:1", *LONELY, *WHERE)
+    expect((lines_of(seen), seen.stderr), ([f"{rank} fd77::1 eth0 =eth0" for rank in range(3)], b""))
+    links_carry_bytes("-H", "h1:1,h2:1", *LONELY)
+
+
+def of_two_links_the_faster_is_taken_whatever_its_name():
+    add_fast_network(h1="ib0", h2="mlx5_3")
+    seen = run(*PAIR, *LONELY, *WHERE)
+    expect(lines_of(seen), ["0 10.78.0.1 ib0 =ib0", "1 10.78.0.1 mlx5_3 =mlx5_3"], seen.stderr)
+    expect(seen.stderr, b"hvdrun: other hosts reach 10.77.0.1 at 10.78.0.1 (ib0), on a faster link (40 Gbit/s) than at 10.77.0.1 (eth0), "
+                        b"where ssh reaches it (10 Gbit/s); 10.77.0.2 at 10.78.0.2 (mlx5_3)\n")
+    links_carry_bytes(*PAIR, *LONELY)
+    # A third host is not there: then nobody is reached there by all.
+    seen = run(*TRIO, *LONELY, *WHERE)
+    expect((lines_of(seen), seen.stderr), (["0 10.77.0.1 eth0 =eth0", "1 10.77.0.1 eth0 =eth0", "2 10.77.0.1 eth0 =eth0"], b""))
+
+
+def what_is_asked_for_overrules():
+    add_fast_network(h0="fast0", h1="fast0", h2="fast0")
+    seen = run(*PAIR, *LONELY, "--network-interface", "10.77.0.0/16", *WHERE)
+    expect((lines_of(seen), seen.stderr), (["0 10.77.0.1 eth0 =eth0", "1 10.77.0.1 eth0 =eth0"], b""))
+    seen = run(*PAIR, *LONELY, "--network-interface", "ib0,eth0", "--verbose", *WHERE)
+    expect(lines_of(seen), ["0 10.77.0.1 eth0 =eth0", "1 10.77.0.1 eth0 =eth0"], seen.stderr)
+    assert b"info: other hosts reach 10.77.0.2 at 10.77.0.2 (eth0), by --network-interface\n" in seen.stderr, seen.stderr
+    seen = run("-H", "10.78.0.1:1,10.78.0.2:1", *LONELY, "--verbose", *WHERE)
+    expect(lines_of(seen), ["0 10.78.0.1 fast0 =fast0", "1 10.78.0.1 fast0 =fast0"], seen.stderr)
+    assert b"info: other hosts reach 10.78.0.2 at 10.78.0.2 (fast0), where ssh reaches it\n" in seen.stderr, seen.stderr
+    # It has to lead there, too.
+    for host in ("h1", "h2"):
+        add_bridge(host, "own0", "10.79.0.1/24")
+    seen = run(*PAIR, *LONELY, "--network-interface", "own0,fast0", *WHERE)
+    expect((seen.returncode, seen.stdout), (125, b""), seen.stderr)
+    assert re.match(rb"hvdrun: no address of 10\.77\.0\.\d is reached by all other hosts: 10\.79\.0\.1 \(own0\) not from 10\.77\.0\.\d: \w", seen.stderr.splitlines()[-1]), seen.stderr
+
+
+def hosts_that_cannot_reach_each_other_are_named():
+    for network in ("10.77.0.2/32", "fd77::2/128"):
+        world.run("h1", "ip", "route", "add", "unreachable", network)
+    seen = run(*PAIR, *LONELY, *WHERE)
+    expect((seen.returncode, seen.stdout), (125, b""), seen.stderr)
+    last = seen.stderr.decode().splitlines()[-1]
+    expect(last, "hvdrun: no address of 10.77.0.2 is reached by all other hosts: 10.77.0.2 (eth0) not from 10.77.0.1: No route to host; "
+                 "fd77::2 (eth0) not from 10.77.0.1: No route to host; open a way between them, or name another network (--network-interface)")
+    # One way of two is enough.
+    world.run("h1", "ip", "route", "del", "unreachable", "fd77::2/128")
+    seen = run(*PAIR, *LONELY, *WHERE)
+    expect(lines_of(seen), ["0 fd77::1 eth0 =eth0", "1 fd77::1 eth0 =eth0"], seen.stderr)
+    expect(seen.stderr, b"hvdrun: other hosts reach 10.77.0.1 at fd77::1 (eth0), since not all hosts have reached it yet at 10.77.0.1 (eth0), "
+                        b"where ssh reaches it; 10.77.0.2 at fd77::2 (eth0)\n")
+
+
+def only_the_address_that_was_proven_is_listened_on():
+    add_fast_network(h1="fast0", h2="fast0")
+    job = subprocess.Popen(world.command("h0", support.options.hvdrun, *PAIR, *LONELY, "--no-tag-output", "--", "sh", "-c", "echo up; exec sleep 300"),
+                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    for _ in range(2):
+        expect(job.stdout.readline(), b"up\n")
+    for host in ("h1", "h2"):
+        ours = [line.split()[3] for line in world.run(host, "ss", "-Hltnp").stdout.splitlines() if "hvd" in line]
+        assert len(ours) == 1 and ours[0].startswith(f"10.78.0.{number(host)}:"), ours
+    os.kill(support.wait_for(lambda: next((p for p in [job.pid] + support.descendants(job.pid) if support.read(p, "comm") == "hvdrun"), None)), signal.SIGTERM)
+    job.communicate(timeout=30)
+
+
+support.parse_options("worker")
+cases = [the_same_bridge_on_all_hosts_is_no_way_between_them, an_interface_that_leads_nowhere_is_not_taken,
+         a_name_that_means_loopback_does_not_matter, ipv6_alone_will_do, of_two_links_the_faster_is_taken_whatever_its_name,
+         what_is_asked_for_overrules, hosts_that_cannot_reach_each_other_are_named, only_the_address_that_was_proven_is_listened_on]
+support.main(*map(on_hosts, cases), why_not=hosts.why_not())
