@@ -208,7 +208,7 @@ TEST_CASE("permission: every field that names a host or a rank is looked at") {
       if (field.name().find("rank") != std::string::npos) names.insert(field.name());
     }
   CHECK(names == std::set<std::string>{"rank", "ranks", "local_rank", "cross_rank", "group_rank",
-                                       "of_ranks", "rank_failed"});
+                                       "of_ranks", "rank_failed", "machine_ranks"});
 
   const std::set<int> own{2, 3};
   CHECK(objection(attached(1), 1, own).empty());
