@@ -69,11 +69,9 @@ std::vector<Offer> offers_of(std::span<const InterfaceAddress> interfaces,
                           (one.address == by_ssh || !one.address.starts_with("169.254."));
                  });
   std::vector<Offer> offers;
-  for (InterfaceAddress& one : fit) {
-    const bool first = one.address == by_ssh;
-    offers.push_back({std::move(one), first});
-  }
-  std::stable_partition(offers.begin(), offers.end(), [](const Offer& one) { return one.by_ssh; });
+  for (const bool first : {true, false})
+    for (const InterfaceAddress& one : fit)
+      if ((one.address == by_ssh) == first) offers.push_back({one, first});
   if (offers.size() > kOffersMax) offers.resize(kOffersMax);
   return offers;
 }

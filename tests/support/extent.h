@@ -15,8 +15,8 @@ inline constexpr bool kSanitized = true;
 inline constexpr bool kSanitized = false;
 #endif
 
-// Ranks as threads that spin on few CPUs: worlds of eight cost a sanitizer more than all others
-// together, and what they add is in the plain build.
-inline int ranks_max() { return kSanitized && !thorough() ? 6 : 8; }
+// Ranks as threads that spin on few CPUs: worlds of more than four cost a sanitizer more than all
+// others together, and what they add is in the plain build.
+inline int ranks_max() { return kSanitized && !thorough() ? 4 : 8; }
 
 }  // namespace hvd
