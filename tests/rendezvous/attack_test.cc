@@ -20,7 +20,9 @@
 // OpenSSL has random generators for each thread; those of gRPC's threads, on which a connection is
 // tried again, are not given back where the process ends first. A leak for each connection would
 // show in what 1,000 of them cost, below.
-extern "C" const char* __lsan_default_suppressions() { return "leak:CRYPTO_zalloc\n"; }
+extern "C" __attribute__((visibility("default"))) const char* __lsan_default_suppressions() {
+  return "leak:CRYPTO_zalloc\n";
+}
 #endif
 
 namespace hvd {
