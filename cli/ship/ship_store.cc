@@ -1,6 +1,7 @@
 #include "cli/ship/ship_store.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -13,11 +14,13 @@
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
-#include <set>
+#include <list>
+#include <map>
 #include <span>
 #include <utility>
 
 #include "cli/pipe.h"
+#include "cli/quoted.h"
 #include "rendezvous/digest.h"
 #include "runtime/base/deadline.h"
 #include "runtime/base/env.h"
@@ -32,7 +35,10 @@ constexpr size_t kReadBytes = 256u << 10;
 constexpr int64_t kStampFirst = 946'684'800;  // 2000-01-01, and up to 8.5 years later
 constexpr uint64_t kSpareBytes = 1u << 20;    // for folders and names
 constexpr int64_t kScrapS = 24 * 3600;
-constexpr int kTriesMax = 3;
+constexpr size_t kShownBytesMax = 200;
+constexpr std::chrono::seconds kLockMax{10};  // who cleans looks at facts and renames, no more
+constexpr int kLockAgainMs = 10;
+constexpr int kLinkTriesMax = 100;
 constexpr const char* kNew = "new.";
 
 Error cannot(const std::string& what) {
@@ -42,6 +48,12 @@ Error cannot(const std::string& what) {
 NoPlace no_place(int error) { return NoPlace(error_text(error)); }
 
 bool is_full(int error) { return error == ENOSPC || error == EDQUOT || error == EFBIG; }
+
+// Another folder may have what this one lacks: room.
+[[noreturn]] void give_up(const std::string& what) {
+  if (is_full(errno)) throw no_place(errno);
+  throw cannot(what);
+}
 
 // A time that nothing but this puts on a file.
 timespec stamp_of(const proto::ShippedFile& file) {
@@ -59,26 +71,50 @@ bool is_this(const std::string& path, const proto::ShippedFile& file) {
          facts.st_mtim.tv_sec == stamp.tv_sec && facts.st_mtim.tv_nsec == 0;
 }
 
+// As is_this() looks for it.
+bool mark(int fd, const proto::ShippedFile& file) {
+  const timespec times[2] = {{0, UTIME_NOW}, stamp_of(file)};
+  return fchmod(fd, mode_of(file)) == 0 && futimens(fd, times) == 0;
+}
+
+// Whoever may write to a folder can put something else in the place of what is in it, whoever owns
+// that, unless the folder is sticky.
+void check_above(const std::string& folder) {
+  struct stat facts{};
+  if (stat(folder.c_str(), &facts) != 0) throw no_place(errno);
+  const bool is_root_or_us = facts.st_uid == 0 || facts.st_uid == geteuid();
+  if (!is_root_or_us || ((facts.st_mode & 022) != 0 && (facts.st_mode & S_ISVTX) == 0))
+    throw NoPlace("others may change what is in " + hvd::quoted(folder, kShownBytesMax));
+}
+
 // Ours alone: in a place where anybody may write, what somebody else made there is not entered.
-void make_own(const std::string& folder) {
-  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) throw no_place(errno);
+void check_own(const std::string& folder) {
   struct stat facts{};
   if (lstat(folder.c_str(), &facts) != 0) throw no_place(errno);
   if (!S_ISDIR(facts.st_mode) || facts.st_uid != geteuid() || (facts.st_mode & 022) != 0)
     throw NoPlace("it is there, and others may write to it");
 }
 
+// Of a store, from the outside in; the folder that the first is in is there before.
+std::vector<std::string> own_folders(const std::string& store) {
+  return {fs::path(store).parent_path().string(), store, store + "/files", store + "/trees"};
+}
+
+std::string folder_above(const std::string& store) {
+  return fs::path(store).parent_path().parent_path().string();
+}
+
 void make_folders(const std::string& path) {
   std::error_code failed;
   fs::create_directories(path, failed);
-  if (failed) throw no_place(failed.value());
+  if (failed) throw NoPlace(hvd::quoted(path, kShownBytesMax) + ": " + failed.message());
 }
 
 void write_all(int fd, const char* bytes, size_t count) {
   while (count > 0) {
     const ssize_t n = write(fd, bytes, count);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw cannot("keep what was shipped");
+    if (n < 0) give_up("keep what was shipped");
     bytes += n;
     count -= size_t(n);
   }
@@ -93,6 +129,7 @@ class Room {
     struct statvfs facts{};
     if (fstatvfs(fd_.get(), &facts) != 0) throw no_place(errno);
     if ((facts.f_flag & ST_NOEXEC) != 0) throw NoPlace("programs cannot be run there (noexec)");
+    try_out(path);
     if (uint64_t(facts.f_bavail) * facts.f_frsize < bytes + kSpareBytes) throw no_place(ENOSPC);
     if (bytes == 0) return;
     if (fallocate(fd_.get(), 0, 0, off_t(bytes)) == 0)
@@ -106,15 +143,49 @@ class Room {
   }
 
  private:
+  // Before anything has come: what makes a file whole has to stay on it, and a tree is made of
+  // second names.
+  void try_out(const std::string& path) const {
+    proto::ShippedFile nothing;
+    nothing.set_sum("0000001");  // some file systems have even seconds alone
+    nothing.set_executable(true);
+    if (!mark(fd_.get(), nothing) || !is_this(path, nothing))
+      throw NoPlace("its file system does not keep the modes and times of files");
+    const Scratch second(path + "2");
+    if (::link(path.c_str(), second.path().c_str()) != 0)
+      throw NoPlace("its file system gives a file no second name");
+  }
+
   Scratch scratch_;
   const UniqueFd fd_;
   uint64_t held_ = 0;
 };
 
-bool lock_shared(int fd) { return flock(fd, LOCK_SH | LOCK_NB) == 0; }
+// False: somebody holds it alone for too long. A file system without locks does not matter: nothing
+// is removed there either.
+bool lock_shared(int fd) {
+  for (const Deadline deadline = Deadline::in(kLockMax); !deadline.passed();
+       poll(nullptr, 0, kLockAgainMs))
+    if (flock(fd, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK) return true;
+  return false;
+}
+
+UniqueFd open_folder(const std::string& path) {
+  return UniqueFd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+}
 
 bool is_older(const struct stat& facts, int64_t seconds) {
   return time(nullptr) - facts.st_mtim.tv_sec > seconds;
+}
+
+// A name in a store that nothing else has.
+std::string new_in(const std::string& store) {
+  unsigned long long number = 0;
+  if (getrandom(&number, sizeof number, 0) != sizeof number)
+    throw Error(ErrorCode::kUnavailable, "the system gives no random bytes");
+  char text[24];
+  std::snprintf(text, sizeof text, "%s%016llx", kNew, number);
+  return store + "/" + text;
 }
 
 std::vector<std::string> names_in(const std::string& folder) {
@@ -152,26 +223,22 @@ bool Scratch::keep_as(const std::string& path) {
 }
 
 ShipStore::ShipStore(std::string folder) : folder_(std::move(folder)) {
-  const std::string parent = fs::path(folder_).parent_path().string();
-  const std::string above = fs::path(parent).parent_path().string();
-  if (access(above.c_str(), F_OK) != 0) {
-    // ~/.cache is made where there is a home, and no temporary folder is.
-    if (!above.ends_with("/.cache") || mkdir(above.c_str(), 0700) != 0) throw no_place(errno);
+  const std::string above = folder_above(folder_);
+  // ~/.cache is made where there is a home, and no temporary folder is.
+  if (access(above.c_str(), F_OK) != 0 &&
+      (!above.ends_with("/.cache") || mkdir(above.c_str(), 0700) != 0))
+    throw no_place(errno);
+  check_above(above);
+  for (const std::string& one : own_folders(folder_)) {
+    if (mkdir(one.c_str(), 0700) != 0 && errno != EEXIST) throw no_place(errno);
+    check_own(one);
   }
-  make_own(parent);
-  make_own(folder_);
-  make_own(folder_ + "/files");
-  make_own(folder_ + "/trees");
+  lock_ = open_folder(folder_);
+  if (!lock_) throw no_place(errno);
+  if (!lock_shared(lock_.get())) throw NoPlace("it is being cleaned, and that does not end");
 }
 
-std::string ShipStore::new_path() const {
-  unsigned long long number = 0;
-  if (getrandom(&number, sizeof number, 0) != sizeof number)
-    throw Error(ErrorCode::kUnavailable, "the system gives no random bytes");
-  char text[24];
-  std::snprintf(text, sizeof text, "%s%016llx", kNew, number);
-  return folder_ + "/" + text;
-}
+std::string ShipStore::new_path() const { return new_in(folder_); }
 
 std::string ShipStore::path_of(const proto::ShippedFile& file) const {
   return folder_ + "/files/" + file.sum() + (file.executable() ? "x" : "");
@@ -181,20 +248,32 @@ bool ShipStore::has(const proto::ShippedFile& file) const { return is_this(path_
 
 void ShipStore::take(const std::vector<const proto::ShippedFile*>& files,
                      const std::function<void()>& ask, const ReadSome& read) {
-  uint64_t bytes = 0;
-  for (const proto::ShippedFile* one : files) bytes += one->bytes();
-  Room room(new_path(), bytes);
-  if (bytes > 0) ask();
-  for (const proto::ShippedFile* one : files) {
-    room.give_back(one->bytes());
-    take_one(*one, read);
+  uint64_t left = 0;
+  for (const proto::ShippedFile* one : files) left += one->bytes();
+  Room room(new_path(), left);
+  if (left > 0) ask();
+  const ReadSome counted = [&](char* bytes, size_t most) {
+    const size_t n = read(bytes, most);
+    left -= n;
+    return n;
+  };
+  try {
+    for (const proto::ShippedFile* one : files) {
+      room.give_back(one->bytes());
+      take_one(*one, counted);
+    }
+  } catch (const NoPlace&) {
+    // What was asked for comes all the same, and must not be taken for what is asked for next.
+    for (std::vector<char> bytes(kReadBytes); left > 0;)
+      counted(bytes.data(), size_t(std::min<uint64_t>(left, bytes.size())));
+    throw;
   }
 }
 
 void ShipStore::take_one(const proto::ShippedFile& file, const ReadSome& read) {
   Scratch scratch(new_path());
   const UniqueFd fd(open(scratch.path().c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!fd) throw cannot("keep what was shipped");
+  if (!fd) give_up("keep what was shipped");
   Sha256 sum;
   std::vector<char> bytes(kReadBytes);
   for (uint64_t left = file.bytes(); left > 0;) {
@@ -205,37 +284,33 @@ void ShipStore::take_one(const proto::ShippedFile& file, const ReadSome& read) {
   }
   if (sum.hex() != file.sum())
     throw Error(ErrorCode::kUnavailable, "it has another SHA-256 sum than hvdrun had read");
-  const timespec times[2] = {{0, UTIME_NOW}, stamp_of(file)};
-  if (fchmod(fd.get(), mode_of(file)) != 0 || futimens(fd.get(), times) != 0 ||
-      fsync(fd.get()) != 0 || !scratch.keep_as(path_of(file)))
-    throw cannot("keep what was shipped");
+  if (!mark(fd.get(), file) || fsync(fd.get()) != 0 || !scratch.keep_as(path_of(file)))
+    give_up("keep what was shipped");
 }
 
-void ShipStore::link(const proto::ShippedFile& file, const std::string& path) const {
-  if (::link(path_of(file).c_str(), path.c_str()) != 0) {
-    if (errno == EPERM || errno == EOPNOTSUPP || errno == EMLINK)
-      throw NoPlace("its file system gives a file no second name");
-    throw cannot("use what was shipped");
+bool ShipStore::link(const proto::ShippedFile& file, const std::string& path) const {
+  for (int i = 0; i < kLinkTriesMax; ++i) {
+    if (::link(path_of(file).c_str(), path.c_str()) == 0) return true;
+    if (errno == EEXIST) return false;
+    if (errno != ENOENT || !has(file)) break;
+    // One that another job took replaced it between the kernel's look at the name and at the file.
+    errno = ENOENT;
   }
-}
-
-bool ShipStore::is_whole(const std::string& tree, const Names& names) const {
-  for (const auto& [path, file] : names) {
-    const std::string at = tree + "/" + path;
-    struct stat facts{};
-    const bool there = file == nullptr ? lstat(at.c_str(), &facts) == 0 && S_ISDIR(facts.st_mode)
-                                       : is_this(at, *file);
-    if (!there) return false;
-  }
-  return true;
+  if (errno == EMLINK) throw NoPlace("its file system gives a file no more names");
+  give_up("use what was shipped");
 }
 
 void ShipStore::fill(const std::string& tree, const Names& names) const {
-  if (mkdir(tree.c_str(), 0700) != 0) throw no_place(errno);
   for (const auto& [path, file] : names) {
     const std::string at = tree + "/" + path;
+    if (file != nullptr && is_this(at, *file)) continue;
     make_folders(file == nullptr ? at : fs::path(at).parent_path().string());
-    if (file != nullptr) link(*file, at);
+    if (file == nullptr || link(*file, at)) continue;
+    const Scratch same(new_path());
+    link(*file, same.path());
+    // Leaves both names where another job has done it meanwhile.
+    if (::rename(same.path().c_str(), at.c_str()) != 0)
+      throw NoPlace(hvd::quoted(at, kShownBytesMax) + " is in the way: " + error_text(errno));
   }
 }
 
@@ -247,63 +322,110 @@ std::string ShipStore::tree(const Names& names, UniqueFd& lock) {
     sum.add(std::as_bytes(std::span(line)));
   }
   const std::string path = folder_ + "/trees/" + sum.hex();
-  for (int i = 0; i < kTriesMax; ++i) {
-    lock.reset(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
-    if (lock && lock_shared(lock.get()) && is_whole(path, names)) {
-      futimens(lock.get(), nullptr);  // it is used: `hvdrun clean` removes what is not
-      return path;
-    }
-    Scratch made(new_path()), damaged(new_path());
+  lock = open_folder(path);
+  if (!lock) {
+    Scratch made(new_path());
+    make_folders(made.path());
     fill(made.path(), names);
-    // One that was damaged makes way, and so does none that another job has made meanwhile: that
-    // is looked at next.
-    if (lock) rename(path.c_str(), damaged.path().c_str());
-    made.keep_as(path);
+    made.keep_as(path);  // if no other job has made it meanwhile
+    lock = open_folder(path);
   }
-  throw cannot("put what was shipped in its place");
+  if (!lock) give_up("put what was shipped in its place");
+  if (!lock_shared(lock.get())) throw NoPlace("a tree of it is locked, and that does not end");
+  futimens(lock.get(), nullptr);  // it is used: `hvdrun clean` removes what is not
+  fill(path, names);
+  return path;
 }
 
-ShipRemoval clean_store(const std::string& folder, int64_t unused_s, bool dry_run) {
-  ShipRemoval removal;
-  std::set<ino_t> unused;  // files that the removed ones had
-  for (const std::string& name : names_in(folder + "/trees")) {
-    const std::string path = folder + "/trees/" + name;
-    const UniqueFd lock(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+namespace {
+
+// What goes, and what it comes to.
+class Cleaning {
+ public:
+  Cleaning(const std::string& store, int64_t unused_s, bool dry_run)
+      : store_(store), unused_s_(unused_s), dry_run_(dry_run) {}
+
+  // While nobody takes from the store; short, since who wants to has to wait.
+  void choose() {
+    for (const std::string& name : names_in(store_ + "/trees"))
+      look_at_tree(store_ + "/trees/" + name);
+    for (const std::string& name : names_in(store_ + "/files"))
+      look_at_file(store_ + "/files/" + name);
+    for (const std::string& name : names_in(store_))
+      if (name.starts_with(kNew)) look_at_scrap(store_ + "/" + name);
+  }
+
+  ShipRemoval remove() {
+    gone_.clear();
+    return removal_;
+  }
+
+ private:
+  void look_at_tree(const std::string& path) {
+    const UniqueFd lock = open_folder(path);
     struct stat facts{};
     if (!lock || fstat(lock.get(), &facts) != 0 || facts.st_uid != geteuid() ||
-        !is_older(facts, unused_s) || flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
-      continue;
+        !is_older(facts, unused_s_) || flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
+      return;
     std::error_code failed;
     for (fs::recursive_directory_iterator one(path, failed), end; !failed && one != end;
          one.increment(failed)) {
       struct stat file{};
-      if (lstat(one->path().c_str(), &file) != 0 || !S_ISREG(file.st_mode)) continue;
-      if (file.st_nlink == 2 && unused.insert(file.st_ino).second)
-        removal.bytes += uint64_t(file.st_size);
+      if (lstat(one->path().c_str(), &file) == 0 && S_ISREG(file.st_mode)) ++names_[file.st_ino];
     }
-    ++removal.trees;
-    if (!dry_run) fs::remove_all(path, failed);
+    ++removal_.trees;
+    take_away(path);
   }
-  const time_t now = time(nullptr);
-  for (const std::string& name : names_in(folder + "/files")) {
-    const std::string path = folder + "/files/" + name;
+
+  // One that only those trees had, or that came for a job that never started.
+  void look_at_file(const std::string& path) {
     struct stat facts{};
-    if (lstat(path.c_str(), &facts) != 0 || facts.st_uid != geteuid() || facts.st_nlink > 1)
-      continue;
-    const bool left = now - facts.st_ctim.tv_sec > kScrapS;  // by a job that never started
-    if (!unused.contains(facts.st_ino) && left) removal.bytes += uint64_t(facts.st_size);
-    if (!dry_run && (left || unused.contains(facts.st_ino))) unlink(path.c_str());
+    if (lstat(path.c_str(), &facts) != 0 || facts.st_uid != geteuid()) return;
+    const auto names = names_.find(facts.st_ino);
+    const bool was_theirs = names != names_.end() && facts.st_nlink == names->second + 1;
+    const bool is_left = facts.st_nlink == 1 && time(nullptr) - facts.st_ctim.tv_sec > kScrapS;
+    if (!was_theirs && !is_left) return;
+    removal_.bytes += uint64_t(facts.st_size);
+    take_away(path);
   }
-  for (const std::string& name : names_in(folder)) {
-    const std::string path = folder + "/" + name;
+
+  void look_at_scrap(const std::string& path) {
     struct stat facts{};
-    if (!name.starts_with(kNew) || lstat(path.c_str(), &facts) != 0 || facts.st_uid != geteuid() ||
-        now - facts.st_ctim.tv_sec <= kScrapS)
-      continue;
-    std::error_code failed;
-    if (!dry_run) fs::remove_all(path, failed);
+    if (lstat(path.c_str(), &facts) == 0 && facts.st_uid == geteuid() &&
+        time(nullptr) - facts.st_ctim.tv_sec > kScrapS)
+      take_away(path);
   }
-  return removal;
+
+  void take_away(const std::string& path) {
+    if (dry_run_) return;
+    const std::string aside = new_in(store_);
+    if (::rename(path.c_str(), aside.c_str()) == 0) gone_.emplace_back(aside);
+  }
+
+  const std::string& store_;
+  const int64_t unused_s_;
+  const bool dry_run_;
+  ShipRemoval removal_;
+  std::map<ino_t, nlink_t> names_;  // that files have in the trees that go
+  std::list<Scratch> gone_;         // no job can find it any more
+};
+
+}  // namespace
+
+ShipRemoval clean_store(const std::string& folder, int64_t unused_s, bool dry_run) {
+  try {
+    check_above(folder_above(folder));
+    for (const std::string& one : own_folders(folder)) check_own(one);
+  } catch (const NoPlace&) {
+    return {};  // nobody has made one, or not we
+  }
+  Cleaning cleaning(folder, unused_s, dry_run);
+  {
+    const UniqueFd lock = open_folder(folder);
+    if (!lock || flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return {};  // a job starts from it
+    cleaning.choose();
+  }
+  return cleaning.remove();
 }
 
 }  // namespace hvd

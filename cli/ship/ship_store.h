@@ -3,12 +3,15 @@
 //   files/SUM, files/SUMx   a file, plain or executable; only what had that sum has such a name
 //   trees/NAME/…            those files as hard links under the names that one job gave them; NAME
 //                           is the sum of that list
-//   new.…                   being made; who makes it removes it, and `hvdrun clean` what a killed
-//                           one has left
+//   new.…                   being made, or removed; who does it ends it, and `hvdrun clean` what a
+//                           killed one has left
 //
 // Nobody but this user can enter the folder. A file there counts as whole as long as it has its
 // size, its mode and the time that was put on it when its sum was found right: another one is asked
-// for again. Any number of processes may use a store at once.
+// for again. A tree stays where it is and keeps what ranks put there, whoever starts from it next;
+// what they changed of its own files is put back. Any number of processes may use a store at once:
+// each holds a shared lock on it while it takes files, and on its tree while it lives, and who
+// cleans holds one alone.
 #pragma once
 
 #include <cstdint>
@@ -54,31 +57,34 @@ class ShipStore {
 
   // Takes files in this order; `read` gives the next bytes, at least one, and throws when there are
   // none. Room for all is made before the first is asked for by `ask`. Throws NoPlace when there is
-  // none, and kUnavailable when what came has another sum, or cannot be written after all.
+  // none, or none any more, and then has read all that was asked for; kUnavailable when what came
+  // has another sum, or cannot be written for another reason.
   using ReadSome = std::function<size_t(char* bytes, size_t most)>;
   void take(const std::vector<const proto::ShippedFile*>& files, const std::function<void()>& ask,
             const ReadSome& read);
 
   // A folder with these files, by path below it; an empty one with nullptr for a folder of its own.
-  // All files are there (has()). `lock` keeps it from `hvdrun clean`.
+  // All files are there (has()). `lock` keeps it from `hvdrun clean`. Throws NoPlace when something
+  // that ranks made there is in the way.
   using Names = std::map<std::string, const proto::ShippedFile*>;
   std::string tree(const Names& names, UniqueFd& lock);
 
-  // A folder for a while, and a file of the store in it.
+  // A folder for a while, and a file of the store in it; false: there is one of that name.
   std::string new_path() const;
-  void link(const proto::ShippedFile& file, const std::string& path) const;
+  bool link(const proto::ShippedFile& file, const std::string& path) const;
 
  private:
   std::string path_of(const proto::ShippedFile& file) const;
   void take_one(const proto::ShippedFile& file, const ReadSome& read);
-  bool is_whole(const std::string& tree, const Names& names) const;
   void fill(const std::string& tree, const Names& names) const;
 
   const std::string folder_;
+  UniqueFd lock_;
 };
 
 // What nobody has used for `unused_s` seconds goes, and with it the files that only it had; and
-// what was being made for longer than a day.
+// what was being made for longer than a day. Nothing while a job takes files from there, and
+// nothing in a folder that others may write to.
 struct ShipRemoval {
   int trees = 0;
   uint64_t bytes = 0;

@@ -126,7 +126,8 @@ class Taking {
   // lacks may lack others in turn.
   void take_libraries(Shipped& shipped) {
     Scratch scratch(store_.new_path());
-    std::filesystem::create_directory(scratch.path());
+    if (std::error_code failed; !std::filesystem::create_directory(scratch.path(), failed))
+      throw NoPlace(failed.message());
     std::set<std::string> offered, sent;
     for (const auto& [name, file] : offered_) offered.insert(name);
     bool own_loader = false;

@@ -176,6 +176,32 @@ def what_was_changed_there_is_sent_again():
     expect((len(files("h1")), being_made("h1")), (1, []))
 
 
+def what_ranks_write_beside_it_stays_whoever_starts_again():
+    write("project/state", "shipped")
+    write("project/main.py", """import os, sys
+here = os.path.dirname(os.path.abspath(__file__))
+print(os.path.exists(here + "/checkpoint"), open(here + "/state").read(), flush=True)
+with open(here + "/new", "w") as file:
+    file.write("changed")
+os.replace(here + "/new", here + "/state")
+if not os.path.exists(here + "/checkpoint"):
+    with open(here + "/checkpoint", "w") as file:
+        file.write("weights")
+if sys.argv[1:]:
+    print("at work", flush=True)
+    sys.stdin.read()
+    print(open(here + "/checkpoint").read())
+""")
+    words = ["-H", "h1", "--ship", "project", "--", "python3", "project/main.py"]
+    job = subprocess.Popen(command(*words, "wait"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    expect([job.stdout.readline(), job.stdout.readline()], ["False shipped\n", "at work\n"])
+    for _ in range(2):
+        expect(run(*words).stdout, "True shipped\n")
+    out, err = job.communicate("", timeout=60)
+    expect((job.returncode, out), (0, "weights\n"), err)
+    expect((len(list((store("h1") / "trees").iterdir())), being_made("h1")), (1, []))
+
+
 def jobs_that_race_for_one_folder_all_start():
     write("large", os.urandom(LARGE // 4))
     write("hello", "#!/bin/sh\nwc -c <$1\n", 0o755)
@@ -294,7 +320,8 @@ def hvdrun_clean_removes_what_nobody_has_used_for_long():
 support.parse_options("allreduce")
 cases = [a_bare_host_gets_a_program_and_the_libraries_it_lacks_once, a_new_program_comes_without_the_libraries_that_are_there,
          hosts_that_have_the_libraries_are_sent_none, a_host_without_the_loader_gets_the_c_library_and_others_keep_theirs,
-         folders_and_words_of_the_command_are_found_there, what_was_changed_there_is_sent_again, jobs_that_race_for_one_folder_all_start,
+         folders_and_words_of_the_command_are_found_there, what_was_changed_there_is_sent_again,
+         what_ranks_write_beside_it_stays_whoever_starts_again, jobs_that_race_for_one_folder_all_start,
          places_that_cannot_take_it_are_passed_over, what_cannot_be_shipped_is_named_before_anything_starts,
          a_slow_host_holds_nobody_up_and_a_broken_off_start_leaves_nothing, at_the_start_timeout_it_is_said_how_far_it_had_come,
          a_file_that_changes_meanwhile_is_named, hvdrun_clean_removes_what_nobody_has_used_for_long]

@@ -5,61 +5,25 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <span>
-#include <sstream>
+#include <optional>
 #include <thread>
 
-#include "rendezvous/digest.h"
-#include "runtime/base/error.h"
+#include "tests/cli/ship/ship_files.h"
 #include "tests/support/catch.h"
-#include "tests/support/temporary_directory.h"
 
 namespace hvd {
 namespace {
 
 namespace fs = std::filesystem;
 
-proto::ShippedFile file_of(const std::string& text, bool executable = false) {
-  proto::ShippedFile file;
-  file.set_sum(sha256(std::as_bytes(std::span(text))));
-  file.set_bytes(text.size());
-  file.set_executable(executable);
-  return file;
-}
+constexpr int64_t kMonth = 30 * 24 * 3600;
 
-std::string text_of(const fs::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
+void grow_old(const std::string& path) {
+  const timespec then[2] = {{1'000'000'000, 0}, {1'000'000'000, 0}};
+  utimensat(AT_FDCWD, path.c_str(), then, 0);
 }
-
-// Bytes as they come from hvdrun: a few at once.
-ShipStore::ReadSome reader(std::string text) {
-  return [text = std::move(text), at = size_t(0)](char* bytes, size_t most) mutable {
-    const size_t n = std::min({most, size_t(7), text.size() - at});
-    if (n == 0) throw Error(ErrorCode::kUnavailable, "gone");
-    std::memcpy(bytes, text.data() + at, n);
-    at += n;
-    return n;
-  };
-}
-
-void take(ShipStore& store, const std::string& text, bool executable = false) {
-  const proto::ShippedFile file = file_of(text, executable);
-  store.take({&file}, [] {}, reader(text));
-}
-
-int entries(const fs::path& folder) {
-  return int(std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
-}
-
-struct Place {
-  TemporaryDirectory folder;
-  std::string path = (folder.path() / "hvdrun" / "shipped").string();
-};
 
 }  // namespace
 
@@ -98,7 +62,8 @@ TEST_CASE("ship_store: other bytes than those of the sum, and fewer, leave nothi
   CHECK(store.has(file));
 }
 
-TEST_CASE("ship_store: a file that was changed there is asked for again, and its tree made anew") {
+TEST_CASE(
+    "ship_store: a file that was changed there is asked for again, and put back in its tree") {
   const Place place;
   ShipStore store(place.path);
   take(store, "abcdef");
@@ -126,39 +91,109 @@ TEST_CASE("ship_store: a file that was changed there is asked for again, and its
   CHECK(entries(place.path) == 2);
 }
 
-TEST_CASE("ship_store: a tree that lacks something is made anew") {
+TEST_CASE("ship_store: what ranks put into a tree stays, what they changed of it is put back") {
   const Place place;
   ShipStore store(place.path);
   take(store, "abcdef", true);
-  const proto::ShippedFile file = file_of("abcdef", true);
-  UniqueFd lock;
-  const std::string tree = store.tree({{"a", &file}}, lock);
-  CHECK(store.tree({{"b", &file}}, lock) != tree);
-  CHECK(access((tree + "/a").c_str(), X_OK) == 0);
-  fs::remove(tree + "/a");
-  CHECK(store.tree({{"a", &file}}, lock) == tree);
-  CHECK(text_of(tree + "/a") == "abcdef");
+  take(store, "ghi");
+  const proto::ShippedFile program = file_of("abcdef", true), file = file_of("ghi");
+  const ShipStore::Names names = {
+      {"p", nullptr}, {"p/a", &program}, {"p/b", &file}, {"p/c", &file}, {"q", nullptr}};
+  UniqueFd first, second, other;
+  const std::string tree = store.tree(names, first);
+  CHECK(store.tree({{"b", &file}}, other) != tree);
+  CHECK(access((tree + "/p/a").c_str(), X_OK) == 0);
+
+  std::ofstream(tree + "/p/checkpoint") << "weights";
+  std::ofstream(tree + "/p/new") << "compiled";
+  fs::rename(tree + "/p/new", tree + "/p/b");  // as python does with what it compiles
+  fs::remove(tree + "/p/a");
+  fs::remove(tree + "/q");
+  const int watched = open((tree + "/p").c_str(), O_RDONLY | O_DIRECTORY);  // a rank works in it
+  CHECK(store.tree(names, second) == tree);
+  CHECK(text_of(tree + "/p/checkpoint") == "weights");
+  CHECK(text_of(tree + "/p/a") == "abcdef");
+  CHECK(text_of(tree + "/p/b") == "ghi");
+  CHECK(fs::is_directory(tree + "/q"));
+  struct stat before{}, after{};
+  CHECK(fstat(watched, &before) == 0);
+  CHECK(stat((tree + "/p").c_str(), &after) == 0);
+  CHECK(before.st_ino == after.st_ino);
+  CHECK(fstat(first.get(), &before) == 0);
+  CHECK(stat(tree.c_str(), &after) == 0);
+  CHECK(before.st_ino == after.st_ino);  // so that the first job's lock still keeps it
+  close(watched);
   CHECK(entries(place.path + "/trees") == 2);
+  CHECK(entries(place.path) == 2);
+}
+
+TEST_CASE("ship_store: what is in the way of a file or a folder stays, and another place is used") {
+  const Place place;
+  ShipStore store(place.path);
+  take(store, "abcdef");
+  const proto::ShippedFile file = file_of("abcdef");
+  const ShipStore::Names names = {{"a", &file}, {"q", nullptr}};
+  UniqueFd lock;
+  const std::string tree = store.tree(names, lock);
+  std::string precious;
+  SECTION("a folder") {
+    fs::remove(tree + "/a");
+    fs::create_directory(tree + "/a");
+    precious = tree + "/a/checkpoint";
+  }
+  SECTION("a file") {
+    fs::remove(tree + "/q");
+    precious = tree + "/q";
+  }
+  std::ofstream(precious) << "weights";
+  CHECK_THROWS_AS(store.tree(names, lock), NoPlace);
+  CHECK(text_of(precious) == "weights");
+  CHECK(entries(place.path) == 2);
+}
+
+TEST_CASE("ship_store: any number may put back the same at once, and a reader always finds it") {
+  const Place place;
+  const proto::ShippedFile file = file_of("abcdef");
+  UniqueFd lock;
+  std::optional<ShipStore> store(place.path);
+  take(*store, "abcdef");
+  const std::string tree = store->tree({{"x", &file}}, lock), at = tree + "/x";
+  for (int i = 0; i < 50; ++i) {
+    std::ofstream(tree + "/new") << "others";
+    fs::rename(tree + "/new", at);
+    std::vector<std::jthread> all;
+    for (int k = 0; k < 4; ++k)
+      all.emplace_back([&] {
+        UniqueFd own;
+        ShipStore(place.path).tree({{"x", &file}}, own);
+      });
+    while (text_of(at) == "others") std::this_thread::yield();
+    CHECK(text_of(at) == "abcdef");
+  }
+  CHECK(entries(tree) == 1);
+  CHECK(entries(place.path) == 2);
 }
 
 TEST_CASE("ship_store: any number may take and make the same at once") {
-  const Place place;
   const proto::ShippedFile file = file_of("abcdef");
-  std::vector<std::string> trees(8);
-  {
-    std::vector<std::jthread> all;
-    for (std::string& tree : trees)
-      all.emplace_back([&] {
-        ShipStore store(place.path);
-        if (!store.has(file)) take(store, "abcdef");
-        UniqueFd lock;
-        tree = store.tree({{"x/y", &file}}, lock);
-        if (text_of(tree + "/x/y") != "abcdef") tree = "";
-      });
+  for (int round = 0; round < 20; ++round) {
+    const Place place;
+    std::vector<std::string> trees(8);
+    {
+      std::vector<std::jthread> all;
+      for (std::string& tree : trees)
+        all.emplace_back([&] {
+          ShipStore store(place.path);
+          if (!store.has(file)) take(store, "abcdef");
+          UniqueFd lock;
+          tree = store.tree({{"x/y", &file}}, lock);
+          if (text_of(tree + "/x/y") != "abcdef") tree = "";
+        });
+    }
+    for (const std::string& tree : trees) CHECK(tree == trees[0]);
+    CHECK_FALSE(trees[0].empty());
+    CHECK(entries(place.path) == 2);
   }
-  for (const std::string& tree : trees) CHECK(tree == trees[0]);
-  CHECK_FALSE(trees[0].empty());
-  CHECK(entries(place.path) == 2);
 }
 
 TEST_CASE("ship_store: a folder of somebody else's or for everybody is not entered") {
@@ -171,6 +206,22 @@ TEST_CASE("ship_store: a folder of somebody else's or for everybody is not enter
   fs::create_symlink("../elsewhere", place.path);
   CHECK_THROWS_AS(ShipStore(place.path), NoPlace);
   CHECK_THROWS_AS(ShipStore((place.folder.path() / "no" / "hvdrun" / "shipped").string()), NoPlace);
+}
+
+TEST_CASE("ship_store: a folder in which others may put another in its place is not entered") {
+  const Place place;
+  const std::string above = place.folder.path().string();
+  for (const mode_t mode : {0777, 0770, 0707, 02775}) {
+    chmod(above.c_str(), mode);
+    CHECK_THROWS_AS(ShipStore(place.path), NoPlace);
+    CHECK(entries(above) == 0);
+  }
+  chmod(above.c_str(), 01777);
+  CHECK_NOTHROW(ShipStore(place.path));
+  if (geteuid() != 0) return;
+  chmod(above.c_str(), 0755);
+  CHECK(chown(above.c_str(), 12345, 12345) == 0);
+  CHECK_THROWS_AS(ShipStore(place.path), NoPlace);
 }
 
 TEST_CASE("ship_store: more than there is room for is not asked for") {
@@ -186,33 +237,62 @@ TEST_CASE("ship_store: more than there is room for is not asked for") {
 
 TEST_CASE("ship_store: what nobody uses goes, what is used or young stays") {
   const Place place;
-  ShipStore store(place.path);
-  take(store, "shared");
-  take(store, "of the old one");
-  take(store, "of none");
+  std::optional<ShipStore> store(place.path);
+  take(*store, "shared");
+  take(*store, "of the old one");
+  take(*store, "of none");
   const proto::ShippedFile shared = file_of("shared"), old = file_of("of the old one"),
                            none = file_of("of none");
   UniqueFd used, unused;
-  const std::string old_tree = store.tree({{"a", &shared}, {"b", &old}}, unused);
-  const std::string young_tree = store.tree({{"a", &shared}}, used);
-  const timespec then[2] = {{1'000'000'000, 0}, {1'000'000'000, 0}};
-  utimensat(AT_FDCWD, old_tree.c_str(), then, 0);
-  const int64_t month = 30 * 24 * 3600;
-  CHECK(clean_store(place.path, month, false).trees == 0);  // we use it
+  const std::string old_tree =
+      store->tree({{"a", &shared}, {"b", &old}, {"c", &old}, {"d", nullptr}}, unused);
+  const std::string young_tree = store->tree({{"a", &shared}}, used);
+  grow_old(old_tree);
+  store.reset();
+  CHECK(clean_store(place.path, kMonth, false).trees == 0);  // we use it
   unused.reset();
-  const ShipRemoval told = clean_store(place.path, month, true);
+  const ShipRemoval told = clean_store(place.path, kMonth, true);
   CHECK(told.trees == 1);
   CHECK(told.bytes == old.bytes());
-  CHECK(store.has(old));
-  const ShipRemoval done = clean_store(place.path, month, false);
+  CHECK(text_of(old_tree + "/c") == "of the old one");
+  store.emplace(place.path);
+  CHECK(store->has(old));
+  CHECK(clean_store(place.path, kMonth, false).trees == 0);  // a job takes from it
+  store.reset();
+  const ShipRemoval done = clean_store(place.path, kMonth, false);
   CHECK(done.trees == 1);
   CHECK(done.bytes == old.bytes());
   CHECK_FALSE(fs::exists(old_tree));
   CHECK(text_of(young_tree + "/a") == "shared");
-  CHECK_FALSE(store.has(old));
-  CHECK(store.has(shared));
-  CHECK(store.has(none));  // of a job that was broken off just now, perhaps
+  CHECK(entries(place.path) == 2);
+  store.emplace(place.path);
+  CHECK_FALSE(store->has(old));
+  CHECK(store->has(shared));
+  CHECK(store->has(none));  // of a job that was broken off just now, perhaps
   CHECK(clean_store((place.folder.path() / "nothing").string(), 0, false).trees == 0);
+}
+
+TEST_CASE("ship_store: nothing is cleaned where somebody else has made what looks like a store") {
+  const Place place;
+  const fs::path home = place.folder.path() / "home", trap = fs::path(place.path).parent_path();
+  fs::create_directories(home / "trees" / "work");
+  fs::create_directories(home / "files");
+  std::ofstream(home / "trees" / "work" / "thesis") << "years";
+  grow_old((home / "trees" / "work").string());
+  fs::create_directory(trap);
+  chmod(home.c_str(), 0700);
+  SECTION("a link to a folder") { fs::create_directory_symlink(home, place.path); }
+  SECTION("a link in it") {
+    fs::create_directories(place.path + "/files");
+    fs::create_directory_symlink(home / "trees", place.path + "/trees");
+  }
+  SECTION("a folder that others may write to") {
+    fs::rename(home, place.path);
+    fs::create_directory_symlink(place.path, home);
+    chmod(trap.c_str(), 0777);
+  }
+  CHECK(clean_store(place.path, kMonth, false).trees == 0);
+  CHECK(text_of(home / "trees" / "work" / "thesis") == "years");
 }
 
 }  // namespace hvd
