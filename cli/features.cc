@@ -40,6 +40,8 @@ constexpr Feature kControllers[] = {
 };
 constexpr Feature kOperations[] = {
     {"shared memory", true, "among the ranks of one machine"},
+    {"tcp", true, "between hosts"},
+    {"hierarchical", true, "both, between hosts with several ranks each"},
     {"NCCL", false, "not supported yet"},
     {"DDL", false, "not needed"},
     {"CCL", false, "not needed"},

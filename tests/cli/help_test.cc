@@ -86,7 +86,8 @@ TEST_CASE("features: the build is described in Horovod's layout") {
   CHECK(titles[1] == "Available Frameworks:");
   CHECK(titles[2] == "Available Controllers:");
   CHECK(titles[3] == "Available Tensor Operations:");
-  CHECK(has(text, "[X] shared memory"));
+  for (const char* backend : {"shared memory", "tcp", "hierarchical"})
+    CHECK(has(text, std::string("[X] ") + backend + "\n"));
   CHECK(has(text, "[ ] NCCL"));
   CHECK(has(check_build_text(true), "[ ] NCCL (not supported yet)"));
 }
