@@ -48,6 +48,11 @@ void Agent::beat(TimePoint now) {
   }
 }
 
+// Whom suspend() did not find would run in a job that stands still.
+bool Agent::may_start() const {
+  return workers_ && !workers_->all_tried() && !processes_.suspended();
+}
+
 bool Agent::ranks_are_over() const {
   if (!workers_) return processes_.ending();
   return workers_->all_tried() && workers_->running() == 0;
@@ -103,7 +108,7 @@ void Agent::note_stuck() {
 
 std::optional<TimePoint> Agent::next_deadline() const {
   const TimePoint now = Clock::now();
-  if ((workers_ && !workers_->all_tried()) || processes_.orphans_due()) return now;
+  if (may_start() || processes_.orphans_due()) return now;
   TimePoint soonest = next_beat_;
   if (output_)
     if (const auto at = output_->next_deadline()) soonest = std::min(soonest, *at);
@@ -124,7 +129,7 @@ int Agent::run() {
     if (output_) output_->on_deadline(now);
     if (memory_) memory_->tick(now);
     if (other_hosts_) other_hosts_->tick(now);
-    if (workers_ && !workers_->all_tried()) start_some();
+    if (may_start()) start_some();
     if (!finished_) {  // what ends after the last word is nobody's news
       processes_.advance(Clock::now());
       send_ends();

@@ -65,6 +65,7 @@ class Agent {
   std::chrono::milliseconds stop_grace() const {
     return std::chrono::milliseconds(bootstrap_.stop_grace_ms());
   }
+  bool may_start() const;
   bool ranks_are_over() const;
   std::optional<TimePoint> next_deadline() const;
 

@@ -30,6 +30,27 @@ def ctrl_z_stops_ranks_and_fg_goes_on():
     terminal.close()
 
 
+def ctrl_z_while_ranks_are_being_started_holds_back_the_others():
+    count, started = 40, 16  # the agent starts eight at a time; orders are read in between
+    terminal = Terminal()
+    terminal.type(f"HVD_FAULT_POINT=agent_spawn:9:stop {support.options.hvdrun} -np {count} --color never -- sleep 300\n")
+    launcher = terminal.launcher()
+    agent = wait_for(lambda: agent_of(launcher))
+    wait_for(lambda: state(agent) == "T")
+    terminal.type("\x1a")
+    terminal.wait("Stopped")
+    os.kill(agent, signal.SIGCONT)  # it finds the order when it has started these eight
+    wait_for(lambda: len(ranks_of(launcher)) == started)
+    time.sleep(1)  # much longer than the rest would take
+    expect(len(ranks_of(launcher)), started)
+    terminal.type("fg\n")
+    ranks = wait_for(lambda: len(ranks_of(launcher)) == count and ranks_of(launcher))
+    wait_for(lambda: all(state(rank) in "SR" for rank in ranks))
+    terminal.type("\x03")
+    terminal.wait("interrupted (SIGINT)")
+    terminal.close()
+
+
 def a_background_job_neither_reads_nor_stops():
     terminal = Terminal()
     terminal.type(f"{support.options.hvdrun} -np 2 --color never -- bash -c 'sleep 1; echo fine' & wait; echo rc=$?\n")
@@ -167,7 +188,7 @@ def a_terminal_that_stops_who_writes_in_the_background_costs_no_verdict():
     terminal.close()
 
 
-support.main(ctrl_z_stops_ranks_and_fg_goes_on, a_background_job_neither_reads_nor_stops, a_terminal_that_closes_ends_the_job,
+support.main(ctrl_z_stops_ranks_and_fg_goes_on, ctrl_z_while_ranks_are_being_started_holds_back_the_others, a_background_job_neither_reads_nor_stops, a_terminal_that_closes_ends_the_job,
              what_was_ignored_at_the_start_stays_ignored, an_ignored_sigchld_hides_no_end,
              nohup_keeps_the_job_when_its_terminal_closes, a_hvdrun_that_is_stopped_while_its_job_ends_knows_how_it_ended,
              a_hvdrun_that_is_stopped_while_its_job_starts_has_not_timed_out,
