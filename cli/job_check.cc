@@ -270,7 +270,8 @@ bool will_be_made(const JobSpec& spec, const std::string& folder) {
 }
 
 std::string trouble_with_result(const JobSpec& spec, const std::string& path) {
-  if (will_be_made(spec, path)) return std::strerror(EISDIR);
+  if (will_be_made(spec, path) || (path.ends_with('/') && look_at(path).error == ENOENT))
+    return std::strerror(EISDIR);
   if (!spec.output_directory.empty() && is_file_of_output(path, spec.output_directory, spec.size))
     return "it is a rank's own (--output-filename)";
   if (look_at(path).error == ENOENT && will_be_made(spec, parent_of(path))) return "";

@@ -277,8 +277,10 @@ TEST_CASE("job check: a result file that cannot be written is 2") {
   spec.result_file = folder.in("gone/result.json");
   CHECK(check(spec) == "2 --result-file \"" + spec.result_file +
                            "\" cannot be written: No such file or directory; name another file");
-  spec.result_file = folder.path();
-  CHECK(check(spec).find("Is a directory") != std::string::npos);
+  for (const char* directory : {"", "new/", "new//"}) {
+    spec.result_file = folder.in(directory);
+    CHECK_THAT(check(spec), Catch::Contains("Is a directory"));
+  }
   std::filesystem::create_symlink("gone/result.json", folder.in("astray"));
   spec.result_file = folder.in("astray");
   CHECK(check(spec).find("No such file") != std::string::npos);
@@ -320,7 +322,8 @@ TEST_CASE("job check: a result file may lie in a folder that is made for the out
   for (const char* elsewhere : {"logs/rank.11/result.json", "logs/rank.3/result.json",
                                 "logs/deeper/result.json", "log/result.json"})
     CHECK_THAT(with("logs", elsewhere), Catch::Contains("cannot be written: No such file"));
-  for (const char* folder_itself : {"logs", "logs/deeper", "logs/deeper/rank.07"})
+  for (const char* folder_itself :
+       {"logs", "logs/deeper", "logs/deeper/rank.07", "logs/deeper/rank.07/no-file/"})
     CHECK_THAT(with("logs/deeper", folder_itself), Catch::Contains("Is a directory"));
   CHECK(with("logs", "logs/rank.10/stdout") ==
         "2 --result-file \"logs/rank.10/stdout\" cannot be written: it is a rank's own "
