@@ -97,6 +97,7 @@ std::span<const std::string_view> names_of_session() {
                                                 "USER",
                                                 "LOGNAME",
                                                 "SHELL",
+                                                "OLDPWD",
                                                 "HOSTNAME",
                                                 "TMPDIR",
                                                 "SSH_CLIENT",
@@ -110,7 +111,8 @@ std::span<const std::string_view> names_of_session() {
                                                 "DBUS_SESSION_BUS_ADDRESS",
                                                 "XDG_RUNTIME_DIR",
                                                 "XDG_SESSION_ID",
-                                                "XDG_SESSION_TYPE"};
+                                                "XDG_SESSION_TYPE",
+                                                "CUDA_VISIBLE_DEVICES"};
   return kNames;
 }
 

@@ -47,8 +47,8 @@ std::vector<std::string> entries_of_rank(std::span<const EnvironmentSetting> set
 std::vector<std::string> with_entries(std::span<const std::string> users,
                                       std::span<const std::string> entries);
 
-// What means something on the host alone where a session has it (HOME, TMPDIR, DISPLAY): ranks on
-// other hosts have it from there, unless -x names it.
+// What means something on the host alone where a session has it (HOME, TMPDIR, DISPLAY, which GPUs
+// it was given): ranks on other hosts have it from there, unless -x names it.
 std::span<const std::string_view> names_of_session();
 
 // The value of NAME among "NAME=value" entries; the last one counts.

@@ -168,10 +168,15 @@ def output_and_input_go_both_ways():
 
 
 def variables_come_over_but_those_of_a_session():
-    seen = subprocess.run(world.command("h0", "env", "COMING=along", "TMPDIR=/not/there", "DISPLAY=:7", support.options.hvdrun, "-H", "h1", "-x",
-                                        "CHOSEN=one", "--no-tag-output", "--", "sh", "-c", "echo $COMING $CHOSEN ${TMPDIR-none} ${DISPLAY-none}"),
+    seen = subprocess.run(world.command("h0", "env", "COMING=along", "TMPDIR=/not/there", "DISPLAY=:7", "CUDA_VISIBLE_DEVICES=3", "OLDPWD=/tmp", support.options.hvdrun, "-H", "h1", "-x",
+                                        "CHOSEN=one", "--no-tag-output", "--", "sh", "-c",
+                                        "echo $COMING $CHOSEN ${TMPDIR-none} ${DISPLAY-none} ${CUDA_VISIBLE_DEVICES-none} ${OLDPWD-none}"),
                           stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
-    expect((seen.returncode, seen.stdout), (0, b"along one none none\n"), seen.stderr)
+    expect((seen.returncode, seen.stdout), (0, b"along one none none none none\n"), seen.stderr)
+    seen = subprocess.run(world.command("h0", "env", "CUDA_VISIBLE_DEVICES=3", support.options.hvdrun, "-H", "localhost:1,h1:1", *LONELY,
+                                        "-x", "CUDA_VISIBLE_DEVICES", "--no-tag-output", "--", "printenv", "CUDA_VISIBLE_DEVICES"),
+                          stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+    expect((seen.returncode, seen.stdout), (0, b"3\n3\n"), seen.stderr)
 
 
 def variables_may_come_from_files_and_be_for_some_ranks_alone():
