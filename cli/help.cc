@@ -222,6 +222,7 @@ constexpr Variable kVariables[] = {
     {"NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME",
      "in a job with other hosts the interface on which they are reached; unless they are set"},
     {"OMP_NUM_THREADS", "the rank's share of the machine's CPUs; unless it is set"},
+    {"PWD", "with --wdir that directory; unless -x gives it"},
     {"PYTHONUNBUFFERED", "1, so that Python's output comes at once; unless it is set"},
     {"HVD_AGENT", "how libhvd reaches hvdrun; no program need look at it"},
 };

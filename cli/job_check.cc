@@ -368,8 +368,8 @@ std::optional<Refusal> check_job(const JobSpec& spec, const std::string& path) {
   const bool here = spec.hosts.empty() ||
                     std::any_of(spec.hosts.begin(), spec.hosts.end(),
                                 [](const Host& host) { return !host.remote && host.slots > 0; });
-  if (!refusal && here)
-    refusal = spec.directory.empty() ? check_working_directory() : check_directory(spec.directory);
+  if (!refusal && !spec.directory.starts_with('/')) refusal = check_working_directory();
+  if (!refusal && here && !spec.directory.empty()) refusal = check_directory(spec.directory);
   if (!refusal && here) refusal = check_command(spec, path);
   if (!refusal && !spec.output_directory.empty()) {
     refusal = check_output_directory(spec);

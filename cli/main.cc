@@ -20,6 +20,7 @@
 #include "cli/job_check.h"
 #include "cli/job_log.h"
 #include "cli/local_carrier.h"
+#include "cli/messages.h"
 #include "cli/plan.h"
 #include "cli/ship/read_shipment.h"
 #include "cli/signals.h"
@@ -50,9 +51,8 @@ std::vector<std::string> variables_of_ranks(const JobSpec& spec, const StartStat
                           .master_address = "address",
                           .master_port = 1,
                           .threads_each = 1};
-  return changed_names(
-      start.environment,
-      worker_environment(with_settings(start.environment, spec.environment), {}, place));
+  return changed_names(start.environment,
+                       worker_environment(users_environment(spec, start), {}, place));
 }
 
 // This machine's ranks find everything where it is.
@@ -85,7 +85,7 @@ int run(int argc, char** argv, const StartState& start) {
   std::optional<ShipOffer> offer;
   if (ships(spec, slots)) {
     settle_signals();
-    offer = read_shipment(spec, with_settings(start.environment, spec.environment));
+    offer = read_shipment(spec, users_environment(spec, start));
   }
   if (line.request == Request::kDryRun) {
     print(plan_text(spec, slots, variables_of_ranks(spec, start, slots[0].world)));

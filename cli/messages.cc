@@ -1,10 +1,9 @@
 #include "cli/messages.h"
 
-#include <limits.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <string>
 #include <utility>
 
@@ -13,10 +12,10 @@
 namespace hvd {
 namespace {
 
-// Empty where it is gone since the job was checked: no rank can be started there.
-std::string working_directory() {
-  char here[PATH_MAX];
-  return getcwd(here, sizeof here) != nullptr ? here : "";
+// Where ranks start, as any process would say it.
+std::string whole_directory(const JobSpec& spec, const StartState& start) {
+  if (spec.directory.empty()) return start.directory;
+  return std::filesystem::path(start.directory) / spec.directory;
 }
 
 mode_t current_umask() {
@@ -175,6 +174,12 @@ std::string limit_note(const std::string& host, const proto::ResourceLimit& lowe
          text(here->value.rlim_cur) + "; raise the hard limit there if that is too few";
 }
 
+std::vector<std::string> users_environment(const JobSpec& spec, const StartState& start) {
+  if (spec.directory.empty()) return with_settings(start.environment, spec.environment);
+  const std::string directory = "PWD=" + whole_directory(spec, start);  // as after cd
+  return with_settings(with_entries(start.environment, {&directory, 1}), spec.environment);
+}
+
 proto::StartWorkers start_message(const JobSpec& spec, const StartState& start,
                                   const std::vector<World>& worlds, int group_rank,
                                   int group_size) {
@@ -183,8 +188,7 @@ proto::StartWorkers start_message(const JobSpec& spec, const StartState& start,
   message.set_group_size(group_size);
   for (const World& world : worlds) to_proto(world, *message.add_worlds());
   for (const std::string& word : spec.command) message.add_argv(word);
-  for (const std::string& entry : with_settings(start.environment, spec.environment))
-    message.add_environment(entry);
+  for (const std::string& entry : users_environment(spec, start)) message.add_environment(entry);
   for (const EnvironmentSetting& one : spec.environment)
     if (one.ranks.empty()) message.add_chosen(one.name);
   for (const World& world : worlds) {
@@ -194,7 +198,7 @@ proto::StartWorkers start_message(const JobSpec& spec, const StartState& start,
     own.set_rank(world.rank);
     own.mutable_entries()->Add(entries.begin(), entries.end());
   }
-  message.set_directory(spec.directory.empty() ? working_directory() : spec.directory);
+  message.set_directory(spec.directory);
   message.set_file_mask(current_umask());
   for (const RlimitValue& limit : start.limits) {
     proto::ResourceLimit& one = *message.add_limits();
@@ -207,7 +211,8 @@ proto::StartWorkers start_message(const JobSpec& spec, const StartState& start,
   return message;
 }
 
-void leave_own(const JobSpec& spec, proto::StartWorkers& message) {
+void make_remote(const JobSpec& spec, const StartState& start, proto::StartWorkers& message) {
+  message.set_directory(whole_directory(spec, start));
   for (const std::string_view name : names_of_session()) {
     const bool chosen = std::any_of(
         spec.environment.begin(), spec.environment.end(),

@@ -31,13 +31,17 @@ std::string threads_note(int threads_each);             // what hvdrun says of O
 std::string limit_note(const std::string& host, const proto::ResourceLimit& lowered,
                        const StartState& start);
 
+// What ranks anywhere would find in their environment without hvdrun's own: the user's, with the
+// PWD of --wdir, and what -x says of all ranks.
+std::vector<std::string> users_environment(const JobSpec& spec, const StartState& start);
 // What workers with these worlds are started from, on the host `group_rank` of the `group_size`
-// that have any.
+// that have any. Without a directory they start where their agent is: so they do on this machine,
+// where the path to it may be one that may not be walked.
 proto::StartWorkers start_message(const JobSpec& spec, const StartState& start,
                                   const std::vector<World>& worlds, int group_rank, int group_size);
-// For another host: what a session on this machine alone can use is left out, unless -x names it;
-// workers find there what their agent's own session has.
-void leave_own(const JobSpec& spec, proto::StartWorkers& message);
+// For another host: the directory by its whole path, and what a session on this machine alone can
+// use is left out, unless -x names it; workers find there what their agent's own session has.
+void make_remote(const JobSpec& spec, const StartState& start, proto::StartWorkers& message);
 proto::ToAgent to_message(const action::RefuseEpoch& refuse);
 proto::ToAgent to_message(const action::EndJob& end);
 

@@ -54,7 +54,8 @@ constexpr Option kOptions[] = {
      "set the variables of a file of NAME=VALUE lines; -x wins; quotes around a value are taken "
      "off, # begins a comment, nothing is expanded; may be given again",
      ""},
-    {"--wdir", "", "DIR", kCommand, kWorks, "start the command in this directory", ""},
+    {"--wdir", "", "DIR", kCommand, kWorks,
+     "start the command in this directory, on all hosts; a relative one is below hvdrun's own", ""},
     {"--ship", "", "PATH", kCommand, kWorks,
      "send this file or folder to the other hosts, and of a program there the shared libraries "
      "that a host lacks; may be given again; see \"What --ship sends\"",

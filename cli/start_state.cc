@@ -4,6 +4,9 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <system_error>
+
 #include "runtime/base/env.h"
 
 namespace hvd {
@@ -54,6 +57,8 @@ StartState take_start_state() {
   start.limits = adjust_limits();
   for (char** entry = environ; *entry != nullptr; ++entry) start.environment.emplace_back(*entry);
   forget_grpc_environment(start.environment);
+  std::error_code gone;
+  start.directory = std::filesystem::current_path(gone).string();
   return start;
 }
 

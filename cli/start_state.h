@@ -11,6 +11,7 @@ namespace hvd {
 struct StartState {
   unsigned long long ignored_signals = 0;  // bit n-1: signal n
   std::vector<std::string> environment;    // "NAME=value"
+  std::string directory;                   // the working one; empty: it was gone
   std::vector<RlimitValue> limits;
 };
 

@@ -77,7 +77,7 @@ void Supervisor::perform(const action::StartWorkers& start) {
     return other == &agent || (other != nullptr && is_one_machine(other->identity, agent.identity));
   })));
   message.set_master_address(master_address());
-  if (agent.remote()) leave_own(spec_, message);
+  if (agent.remote()) make_remote(spec_, start_, message);
   if (authority_ && agents_.size() > 1) message.set_interface(agent.place.interface);
   message.set_master_port(agent_of(slots_.front().host)->master_port);
   if (!agent.bootstrapped()) {  // no round trip: workers start while the control stream is set up

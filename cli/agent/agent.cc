@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -137,6 +138,10 @@ void Agent::start_from_there(proto::StartWorkers& start) {
   if (directory == start.directory()) return;
   say(start.worlds(0).host() + ": there is no " + start.directory() + "; its ranks start in " +
       directory + " (--wdir names another)");
+  const auto& chosen = start.chosen();
+  if (std::find(chosen.begin(), chosen.end(), "PWD") == chosen.end())
+    for (std::string& entry : *start.mutable_environment())
+      if (entry.starts_with("PWD=")) entry = "PWD=" + directory;
   start.set_directory(directory);
 }
 

@@ -109,7 +109,7 @@ SpawnResult Workers::start_next() {
   options.argv.assign(start_.argv().begin(), start_.argv().end());
   options.path = value_in(environment, "PATH", kDefaultPath);
   options.environment = entries.data();
-  options.directory = start_.directory().c_str();
+  if (!start_.directory().empty()) options.directory = start_.directory().c_str();
   options.stdin_fd = with_stdin ? in.read.get() : null_.get();
   options.stdout_fd = out.write.get();
   options.stderr_fd = err.write.get();

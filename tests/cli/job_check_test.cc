@@ -215,6 +215,12 @@ TEST_CASE("job check: a working directory that is gone is 2, unless --wdir names
         "2 the working directory cannot be used: No such file or directory; go to another or name "
         "one by --wdir");
   CHECK(check(job({"true"}, folder.path())) == "ok");
+  const std::string refused = check(job({"true"}));
+  CHECK(check(job({"true"}, "below")) == refused);
+  JobSpec elsewhere = job({"true"}, "below");
+  elsewhere.hosts = {{"gpu1", "", 2}};
+  elsewhere.hosts[0].remote = true;
+  CHECK(check(elsewhere) == refused);
 }
 
 TEST_CASE("job check: output that cannot be written is 2") {

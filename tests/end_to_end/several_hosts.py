@@ -179,6 +179,19 @@ def variables_come_over_but_those_of_a_session():
     expect((seen.returncode, seen.stdout), (0, b"3\n3\n"), seen.stderr)
 
 
+def a_relative_directory_is_the_same_on_all_hosts():
+    for host in ("h0", "h1"):
+        world.run(host, "mkdir", "-p", "/tmp/project/run 1")
+    seen = subprocess.run(world.command("h0", "sh", "-c", f"cd /tmp/project; exec {support.options.hvdrun} -H localhost:1,h1:1 --wdir 'run 1' --no-tag-output "
+                                        "-- python3 -c 'import os; print(os.getcwd() + \":\" + os.environ[\"PWD\"])'"),
+                          stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+    expect((seen.returncode, seen.stdout), (0, b"/tmp/project/run 1:/tmp/project/run 1\n" * 2), seen.stderr)
+    # Gone, it has no name that another host could be told.
+    seen = subprocess.run(world.command("h0", "sh", "-c", f"mkdir /tmp/gone; cd /tmp/gone; rmdir /tmp/gone; exec {support.options.hvdrun} -H h1 -- true"),
+                          stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+    assert seen.returncode == 2 and b"hvdrun: the working directory cannot be used: No such file" in seen.stderr, seen.stderr
+
+
 def variables_may_come_from_files_and_be_for_some_ranks_alone():
     world.path("h0", "/tmp/job.env").write_text("# of the job\nFROM_FILE='a b'  # two words\nCHOSEN=file\n")
     words = [*PAIR, "--env-file", "/tmp/job.env", "-x", "CHOSEN=line", "-x@1,3", "CHOSEN=odd", "-x", "XDG_SESSION_*", "-x", "OTHER_*", "--no-tag-output"]
@@ -453,7 +466,7 @@ def a_hvdrun_that_was_stopped_too_long_says_so():
 
 
 support.parse_options("torch_python")
-cases = [every_rank_knows_its_place, this_machine_may_be_among_them, names_of_one_machine_are_one_host,
+cases = [every_rank_knows_its_place, a_relative_directory_is_the_same_on_all_hosts, this_machine_may_be_among_them, names_of_one_machine_are_one_host,
          other_users_of_this_machine_are_reached_by_ssh, a_bare_host_and_a_single_one_will_do, torch_trains_over_ssh,
          libhvd_trains_over_ssh_as_it_does_over_pretended_hosts,
          output_and_input_go_both_ways, variables_come_over_but_those_of_a_session,

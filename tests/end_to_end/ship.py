@@ -147,19 +147,19 @@ def a_host_without_the_loader_gets_the_c_library_and_others_keep_theirs():
 
 
 def folders_and_words_of_the_command_are_found_there():
-    write("main.py", "import sys, os, pkg.name; print(os.environ['RANK'], pkg.name.NAME, open(sys.argv[1] + '/a.txt').read(), sys.argv[2:], os.getcwd())")
+    write("main.py", "import sys, os, pkg.name; print(os.environ['RANK'], pkg.name.NAME, open(sys.argv[1] + '/a.txt').read(), sys.argv[2:], os.getcwd(), os.environ['PWD'])")
     write("pkg/__init__.py", "")
     write("pkg/name.py", "NAME = 'packed'")
     write("data/a.txt", "text")
     seen = run("-H", "h1,h2", "--ship", "main.py", "--ship", "pkg", "--ship", "data", "--", "python3", "main.py", "./data/", "--x=data")
     home = hosts.home("root")
-    expect(sorted(seen.stdout.splitlines()), [f"{rank} packed text ['--x=data'] {home}" for rank in (0, 1)])
+    expect(sorted(seen.stdout.splitlines()), [f"{rank} packed text ['--x=data'] {home} {home}" for rank in (0, 1)])
     expect(sorted(line for line in seen.stderr.splitlines() if "waiting for" not in line),
            [f"hvdrun: {host}: there is no {PROJECT}; its ranks start in {home} (--wdir names another)" for host in ("h1", "h2")])
     seen = run("-H", "localhost:1,h1:1", "--ship", "main.py", "--ship", "pkg", "--ship", "data", "--wdir", PROJECT, "--", "python3", "main.py", "data", code=127)
     assert f"rank 1 on h1 could not be started (chdir to {PROJECT}: No such file or directory)" in seen.stderr, seen.stderr
     seen = run("-H", "localhost:1,h1:1", "--ship", "main.py", "--ship", "pkg", "--ship", "data", "--", "python3", "main.py", "data")
-    expect(sorted(seen.stdout.splitlines()), [f"0 packed text [] {PROJECT}", f"1 packed text [] {home}"], "what is here is used where it is")
+    expect(sorted(seen.stdout.splitlines()), [f"0 packed text [] {PROJECT} {PROJECT}", f"1 packed text [] {home} {home}"], "what is here is used where it is")
 
 
 def what_was_changed_there_is_sent_again():

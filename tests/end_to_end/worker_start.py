@@ -56,6 +56,57 @@ def a_working_directory_can_be_given():
         expect(run("--no-tag-output", "--", "pwd", "-P", np=1, cwd=folder).stdout.decode(), real + "\n")
 
 
+def pwd_names_the_directory_that_was_given():
+    with tempfile.TemporaryDirectory() as folder:
+        os.mkdir(os.path.join(folder, "deep"))
+        for given in folder, "deep":
+            seen = environment("--wdir", given, cwd=folder, env={"PATH": os.environ["PATH"], "PWD": folder, "OLDPWD": "/"})
+            expect((seen["PWD"], seen["OLDPWD"]), (os.path.join(os.path.realpath(folder), given), "/"))
+        expect(environment("--wdir", "deep", "-x", "PWD=mine", cwd=folder)["PWD"], "mine")
+        expect(environment(cwd=folder, env={"PATH": os.environ["PATH"], "PWD": "as it was"})["PWD"], "as it was")
+
+
+def other_user():
+    """One that nobody else is, for root; None: whoever runs this is not root, or nobody else may be had."""
+    uid = 1_000_000 + os.getpid()
+    return uid if os.geteuid() == 0 and is_a_user(uid) else None
+
+
+def the_way_to_a_directory_need_not_be_open():
+    """As after `cd /root/project; setpriv --reuid=...`: the directory is open, the one above it is closed."""
+    user = other_user()
+    if os.geteuid() == 0 and user is None:
+        return "left out: root without another user, whom a closed directory would keep out"
+    with tempfile.TemporaryDirectory() as folder:
+        closed = os.path.join(folder, "closed")
+        here = os.path.join(closed, "here")
+        os.makedirs(os.path.join(here, "deep"))
+        for path in folder, here, os.path.join(here, "deep"):
+            os.chmod(path, 0o755)
+        train = os.path.join(here, "train")
+        with open(train, "w") as file:
+            file.write("#!/bin/sh\nls -d deep train\n")
+        os.chmod(train, 0o755)
+        shutil.copy(train, os.path.join(here, "deep/train"))
+        os.mkdir(os.path.join(here, "deep/deep"))
+
+        def enter():
+            os.chdir(here)
+            os.chmod(closed, 0)
+            if user:
+                os.setuid(user)
+        try:
+            # By descriptor: another user may not be let into the folder.
+            with open(support.options.hvdrun, "rb") as program:
+                for where in ([], ["--wdir", "deep"]):
+                    seen = subprocess.run([f"/proc/self/fd/{program.fileno()}", "-np", "2", "--no-tag-output", *where, "./train"],
+                                          stdin=subprocess.DEVNULL, capture_output=True, preexec_fn=enter, pass_fds=[program.fileno()], timeout=30)
+                    os.chmod(closed, 0o755)
+                    expect((seen.returncode, sorted(seen.stdout.split())), (0, [b"deep"] * 2 + [b"train"] * 2), seen.stderr)
+        finally:
+            os.chmod(closed, 0o755)
+
+
 def workers_start_clean():
     def before():
         os.umask(0o027)
@@ -147,8 +198,8 @@ def a_limit_that_stops_threads_is_named_with_its_value():
         said = under(kind, value << 10)
         assert re.search(rb"hvdrun: cannot start .* thread: .*; a stack of \d+ KiB finds no room within ulimit %s %d;" % (option, value),
                          said), said
-    nobody_elses = 1_000_000 + os.getpid() if os.geteuid() == 0 else None  # no limit holds for root
-    if nobody_elses and not is_a_user(nobody_elses):
+    nobody_elses = other_user()  # no limit holds for root
+    if os.geteuid() == 0 and nobody_elses is None:
         return "left out: root without another user, for whom a limit on threads would hold"
     if not nobody_elses and can_start_one_too_many():
         return "left out: no limit on threads holds for who is root outside of this user namespace"
@@ -193,5 +244,6 @@ of_the_product = [] if support.options.sanitizers else [it_needs_no_library_and_
                                                         one_static_file_runs_in_an_empty_root,
                                                         core_dumps_are_off_above_the_workers]
 support.main(ranks_in_everybodys_words, the_users_environment_is_passed_on, master_port_is_held_and_can_be_taken,
-             a_working_directory_can_be_given, workers_start_clean,
+             a_working_directory_can_be_given, pwd_names_the_directory_that_was_given, the_way_to_a_directory_need_not_be_open,
+             workers_start_clean,
              each_worker_leads_a_session, *of_the_product)
