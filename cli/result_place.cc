@@ -3,8 +3,10 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/limits.h>
 #include <poll.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +15,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 
 #include "cli/quoted.h"
@@ -27,6 +30,7 @@ namespace fs = std::filesystem;
 
 constexpr int kLinksMax = 40;    // as the kernel's
 constexpr int kDraftsMax = 100;  // names that others of this pid left behind
+constexpr const char* kAccessList = "system.posix_acl_access";  // acl(5)
 
 struct Failure {
   const char* step = "";
@@ -70,14 +74,33 @@ Failure write_in_place(const ResultPlace& place, const std::string& text,
   return file ? write_all(file, text, patience) : Failure{"open", errno};
 }
 
-// Whoever may read and write the old file may so with the new one, and nobody else. That it cannot
-// be told so (a file system that knows no owners or modes) is no failure: it is its maker's alone.
-void take_after(const UniqueFd& file, const struct stat& old) {
+bool means_no_list(int error) { return error == ENODATA || error == ENOTSUP; }
+
+// Who beside owner and group may do what with it; empty: nobody, nullopt: it cannot be known.
+std::optional<std::string> access_list(const std::string& path) {
+  std::string list(XATTR_SIZE_MAX, '\0');
+  const ssize_t bytes = lgetxattr(path.c_str(), kAccessList, list.data(), list.size());
+  if (bytes < 0 && !means_no_list(errno)) return std::nullopt;
+  list.resize(bytes < 0 ? 0 : size_t(bytes));
+  return list;
+}
+
+// Whoever may read and write the old file, at `path`, may so with the new one, and nobody else.
+// That it cannot be told so (a file system that knows no owners or modes) is no failure: it is its
+// maker's alone.
+void take_after(const UniqueFd& file, const std::string& path, const struct stat& old) {
   mode_t mode = old.st_mode & 0777;
   const bool same_group = fchown(file.get(), old.st_uid, old.st_gid) == 0 ||
                           fchown(file.get(), uid_t(-1), old.st_gid) == 0;
   if (!same_group) mode &= ~mode_t{070} | (mode & 007) << 3;  // ours gets no more than all others
+  // Beside a list these bits say what anybody in it may do at most, not what the group may.
+  const std::optional<std::string> list = access_list(path);
+  if (!list || !list->empty()) mode &= ~mode_t{070};
+  // One that came with the folder is not the old file's.
+  if (fremovexattr(file.get(), kAccessList) != 0 && !means_no_list(errno)) mode &= ~mode_t{070};
   (void)!fchmod(file.get(), mode);
+  if (same_group && list && !list->empty())
+    (void)!fsetxattr(file.get(), kAccessList, list->data(), list->size(), 0);
 }
 
 // `old`: what is there by that name, if anything is.
@@ -94,7 +117,7 @@ Failure replace(const std::string& path, const struct stat* old, const std::stri
     if (!file && errno != EEXIST) break;
   }
   if (!file) return {"open", errno};
-  if (old != nullptr) take_after(file, *old);
+  if (old != nullptr) take_after(file, path, *old);
   Failure failure = write_all(file, text, patience);
   file.reset();
   if (failure.error == 0 && std::rename(draft.c_str(), path.c_str()) != 0)

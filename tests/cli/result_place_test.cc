@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -42,6 +43,33 @@ struct stat facts_of(const std::string& path) {
   struct stat facts{};
   REQUIRE(lstat(path.c_str(), &facts) == 0);
   return facts;
+}
+
+constexpr const char* kAccess = "system.posix_acl_access";
+constexpr const char* kDefault = "system.posix_acl_default";
+
+// acl(5): owner rw, user 12345 `of_user`, group none, all of the list r, others none.
+std::string access_list(uint16_t of_user) {
+  struct Entry {
+    uint16_t tag, may;
+    uint32_t id;
+  };
+  constexpr uint32_t kNoId = UINT32_MAX;
+  const Entry entries[] = {
+      {1, 6, kNoId}, {2, of_user, 12345}, {4, 0, kNoId}, {0x10, 4, kNoId}, {0x20, 0, kNoId}};
+  const uint32_t version = 2;
+  std::string bytes(reinterpret_cast<const char*>(&version), sizeof version);
+  return bytes.append(reinterpret_cast<const char*>(entries), sizeof entries);
+}
+
+bool set(const std::string& path, const char* name, const std::string& list) {
+  return setxattr(path.c_str(), name, list.data(), list.size(), 0) == 0;
+}
+
+std::string list_of(const std::string& path) {
+  char bytes[256];
+  const ssize_t n = getxattr(path.c_str(), kAccess, bytes, sizeof bytes);
+  return n < 0 ? "" : std::string(bytes, size_t(n));
 }
 
 std::string fd_path(int fd) { return "/dev/fd/" + std::to_string(fd); }
@@ -134,6 +162,40 @@ TEST_CASE("result place: the owner and the group stay, as far as the writer may 
   CHECK(facts_of(path).st_uid == Nobody::kId);
   CHECK(facts_of(path).st_gid != kGroup);
   CHECK(facts_of(path).st_mode == (S_IFREG | 0644));  // another group may do what all may
+}
+
+TEST_CASE("result place: who may read the old file by a list may read the new one, nobody else") {
+  const TemporaryDirectory folder;
+  const std::string path = folder.path() / "result.json", list = access_list(4);
+  std::ofstream(path) << "old\n";
+  if (!set(path, kAccess, list)) {
+    CHECK(errno == ENOTSUP);  // the file system knows no lists
+    return;
+  }
+  CHECK(write_result_file(path, "new\n").empty());
+  CHECK(content(path) == "new\n");
+  CHECK(list_of(path) == list);
+  CHECK(facts_of(path).st_mode == (S_IFREG | 0640));
+  if (geteuid() == 0) {  // who cannot give it to that group keeps it from ours
+    REQUIRE(chown(path.c_str(), 0, 4321) == 0);
+    REQUIRE(chmod(folder.path().c_str(), 0777) == 0);
+    {
+      const Nobody nobody;
+      CHECK(write_result_file(path, "newer\n").empty());
+    }
+    CHECK(content(path) == "newer\n");
+    CHECK(list_of(path) == "");
+    CHECK(facts_of(path).st_mode == (S_IFREG | 0600));
+  }
+  // What the folder gives to new files is not what the old one had.
+  REQUIRE(chmod(path.c_str(), 0640) == 0);
+  removexattr(path.c_str(), kAccess);
+  REQUIRE(set(folder.path(), kDefault, access_list(6)));
+  CHECK(write_result_file(path, "newest\n").empty());
+  CHECK(list_of(path) == "");
+  CHECK(facts_of(path).st_mode == (S_IFREG | 0640));
+  CHECK(write_result_file(folder.path() / "fresh.json", "new\n").empty());
+  CHECK(list_of(folder.path() / "fresh.json") != "");
 }
 
 TEST_CASE("result place: what links lead to is written, be it there or not, and the links stay") {
