@@ -4,6 +4,7 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 
@@ -25,7 +26,9 @@ void fill_standard_fds() {
   }
 }
 
-// Core dumps would hold the job's secrets. Returns what workers get back.
+// Core dumps would hold the job's secrets. A soft limit of 0 bytes stops those that go into a file
+// alone; one of 1 byte, which is no room either, those that go through a pipe to a program, too
+// (core(5)'s core_pattern; fs/coredump.c). Returns what workers get back.
 std::vector<RlimitValue> adjust_limits() {
   std::vector<RlimitValue> before;
   for (int resource : {int(RLIMIT_CORE), int(RLIMIT_NOFILE), int(RLIMIT_MEMLOCK)}) {
@@ -33,7 +36,8 @@ std::vector<RlimitValue> adjust_limits() {
     getrlimit(__rlimit_resource_t(resource), &limit);
     before.push_back({resource, limit});
     if (resource == int(RLIMIT_MEMLOCK)) continue;  // for other hosts alone
-    limit.rlim_cur = resource == int(RLIMIT_CORE) ? 0 : limit.rlim_max;
+    const rlim_t wanted = resource == int(RLIMIT_CORE) ? 1 : limit.rlim_max;
+    limit.rlim_cur = std::min(wanted, limit.rlim_max);
     setrlimit(__rlimit_resource_t(resource), &limit);
   }
   return before;

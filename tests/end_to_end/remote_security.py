@@ -96,7 +96,7 @@ def a_secret_variable_is_its_ranks_and_nobody_elses():
             has = one["name"] == "e2e_worker" or (host == "h0" and one["name"] in ("hvdrun", "ssh"))
             expect(one["in its environment"], has, one)
             if one["name"] in ("hvdrun", "hvd-keeper", "hvd-agent"):
-                expect(one["core"], "0", one)
+                expect(one["core"], "1", one)
     for host in NAMES:
         files = world.run(host, "grep", "-rlF", "-f", "-", *PLACES.split(), check=False, input=f"{job.secret}\n", stdin=None)
         expect((files.returncode, files.stdout), (1, ""), files.stderr)
