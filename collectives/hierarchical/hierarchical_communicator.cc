@@ -120,6 +120,12 @@ std::byte* HierarchicalCommunicator::tensor_of(int rank) const {
   return arena_.at(rank, {said.segment, said.offset});
 }
 
+void HierarchicalCommunicator::start_at(uint64_t sequence) {
+  HVD_CHECK(queue_.started() == 0, "nothing was started yet");
+  queue_.start_at(sequence);
+  entered_ = sequence;
+}
+
 void HierarchicalCommunicator::start(Operation& operation) { queue_.push(operation); }
 
 bool HierarchicalCommunicator::progress() {

@@ -59,6 +59,10 @@ class HierarchicalCommunicator final : public Communicator {
   std::vector<int> missing_ranks() const override;
   uint64_t entered() const override { return entered_; }
 
+  // For tests of old words: the next operation is `sequence` + 1. On every rank, before anybody
+  // starts anything.
+  void start_at(uint64_t sequence);
+
  private:
   using Step = Exchange::Step;
   enum class Stage : uint8_t {

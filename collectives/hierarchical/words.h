@@ -17,9 +17,11 @@ namespace hvd {
 
 // An operation, and how far a rank has come in it.
 constexpr uint64_t stamp(uint64_t sequence, uint64_t progress) { return sequence << 32 | progress; }
-// Also when the half sequence number wraps.
+// As far as that in this very operation: nobody is in a later one before this rank has entered it,
+// and what an earlier one left may be as old as the communicator.
 inline bool has_come(const std::atomic<uint64_t>& word, uint64_t wanted) {
-  return static_cast<int64_t>(word.load(std::memory_order_acquire) - wanted) >= 0;
+  const uint64_t said = word.load(std::memory_order_acquire);
+  return said >> 32 == wanted >> 32 && said >= wanted;
 }
 
 // What the leader says of an operation, as the progress of its stamp.

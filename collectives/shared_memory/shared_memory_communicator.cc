@@ -60,8 +60,6 @@ void SharedMemoryCommunicator::start_at(uint64_t sequence) {
   HVD_CHECK(queue_.started() == 0, "nothing was started yet");
   queue_.start_at(sequence);
   entered_ = worked_ = resolved_ = everyone_done_ = sequence;
-  for (auto& slot : mine().lines)
-    for (WordLine& line : slot) line.word.store(word_of(sequence - kOperationSlots, 0), kRelease);
   mine().done.store(sequence, kRelease);
 }
 

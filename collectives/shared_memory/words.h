@@ -37,11 +37,12 @@ struct alignas(64) WordLine {
 inline uint64_t word_of(uint64_t sequence, uint64_t hash) {
   return sequence << 32 | (hash & 0xffffffff);
 }
-// Peers are at most kOperationSlots operations apart, so the half number says it all, also when it
-// wraps.
+// A slot is not written again before all are done with it, so what was said of this operation or a
+// later one is at most kOperationSlots ahead, also when the half number wraps. What is behind may
+// be as old as the communicator: short tensors leave most lines alone.
 inline bool reached(uint64_t word, uint64_t sequence) {
-  return static_cast<int32_t>(static_cast<uint32_t>(word >> 32) -
-                              static_cast<uint32_t>(sequence)) >= 0;
+  return word != 0 &&
+         static_cast<uint32_t>(word >> 32) - static_cast<uint32_t>(sequence) <= kOperationSlots;
 }
 
 // Where a rank's part lies.

@@ -386,6 +386,35 @@ TEST_CASE("outcome: sequence numbers may pass 32 bits") {
   });
 }
 
+TEST_CASE("outcome: what was never said, or long ago, is not taken for said") {
+  const uint64_t half = uint64_t{1} << 31;
+  const uint64_t next = GENERATE_COPY(values({uint64_t{1}, half, half + 1, 2 * half - 8,
+                                              2 * half - 1, 2 * half, 2 * half + 8, 3 * half + 5}));
+  RankThreads ranks(2);
+  Communicator& zero = *ranks.rank(0).communicator;
+  Communicator& one = *ranks.rank(1).communicator;
+  for (Communicator* each : {&zero, &one})
+    dynamic_cast<SharedMemoryCommunicator&>(*each).start_at(next - 1);
+  std::array<std::vector<float>, 2> data = {std::vector<float>(100, 1), std::vector<float>(100, 2)};
+  Operation lines = allreduce(data[0].data(), 100), theirs = allreduce(data[1].data(), 100);
+  zero.start(lines);
+  zero.progress();
+  CHECK(zero.missing_ranks() == std::vector<int>{1});
+  one.start(theirs);
+  one.progress();
+  auto& words = *reinterpret_cast<CommunicatorWords*>(ranks.rank(1).arena.segment(0)->own());
+  WordLine& last = words.lines[next % kOperationSlots][7];
+  const uint64_t said = last.word.exchange(0);  // as if it was stopped before its last line
+  zero.progress();
+  CHECK(lines.outcome == Outcome::kPending);
+  last.word = said;
+  for (int round = 0; round < 2; ++round) zero.progress(), one.progress();
+  CHECK(lines.outcome == Outcome::kComplete);
+  CHECK(theirs.outcome == Outcome::kComplete);
+  CHECK(data[0] == std::vector<float>(100, 3));
+  CHECK(data[1] == std::vector<float>(100, 3));
+}
+
 TEST_CASE("outcome: no operation allocates") {
   RankThreads ranks(2);
   ranks.run([&](Rank& rank) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "collectives/hierarchical/hierarchical_communicator.h"
 #include "collectives/tcp/cube.h"
 #include "collectives/tcp/frame.h"
 #include "hvd/error.h"
@@ -406,6 +407,38 @@ TEST_CASE("between hosts: abort() on one rank ends what is under way on all") {
     const auto late = make_call(rank, kShapes[0]);
     expect(rank.run(late->operation) == Outcome::kFailedUntouched, "late");
   });
+}
+
+// One thread moves all in turn, so that each rank looks at words that the others have not written.
+TEST_CASE("hierarchical: what was never said, or long ago, is not taken for said") {
+  const uint64_t half = uint64_t{1} << 31;
+  const uint64_t next =
+      GENERATE_COPY(values({uint64_t{1}, half, half + 1, 2 * half - 2, 3 * half}));
+  const auto hosts = GENERATE(values<std::vector<int>>({{2, 2}, {3}, {1, 3}}));
+  RankThreads ranks(hosts, hierarchical_factory(hosts));
+  for (int k = 0; k < ranks.size(); ++k)
+    dynamic_cast<HierarchicalCommunicator&>(*ranks.rank(k).communicator).start_at(next - 1);
+  const auto n = static_cast<size_t>(ranks.size());
+  for (const Shape& shape : {kShapes[2], kShapes[0], kShapes[4], kShapes[2]}) {
+    std::vector<std::unique_ptr<Call>> calls;
+    for (int k = 0; k < ranks.size(); ++k) {
+      calls.push_back(make_call(ranks.rank(k), shape));
+      ranks.rank(k).communicator->start(calls.back()->operation);
+    }
+    ranks.rank(0).advance_until([&] {
+      for (int k = 1; k < ranks.size(); ++k) ranks.rank(k).communicator->progress();
+      return std::ranges::all_of(
+          calls, [](const auto& call) { return call->operation.outcome != Outcome::kPending; });
+    });
+    const bool sums = shape.kind == OperationKind::kAllreduce;
+    for (const auto& call : calls) {
+      CHECK(call->operation.outcome == Outcome::kComplete);
+      bool right = true;
+      for (size_t i = 0; i < shape.count; ++i)
+        right &= call->data[i] == static_cast<float>(sums ? i % 97 * n + n * (n - 1) / 2 : i % 97);
+      CHECK(right);
+    }
+  }
 }
 
 TEST_CASE("hierarchical: without staging, what lies in the arena is summed, sent and gathered") {
