@@ -88,7 +88,7 @@ int local_size() { return of_world(&World::local_size); }
 int cross_rank() { return of_world(&World::cross_rank); }
 int cross_size() { return of_world(&World::cross_size); }
 
-// Nothing of these is in this build: shared memory is the transport there is.
+// Nothing of these is in this build: ranks are linked by shared memory and tcp.
 bool mpi_built() noexcept { return false; }
 bool mpi_enabled() noexcept { return false; }
 bool mpi_threads_supported() noexcept { return false; }
@@ -100,8 +100,11 @@ bool rocm_built() noexcept { return false; }
 bool ccl_built() noexcept { return false; }
 bool ddl_built() noexcept { return false; }
 
+// Without a name in program order: a rank may wait there and, in another thread, in the log's.
 void barrier() {
-  run("barrier", "barrier", [](Operation& operation) { operation.kind = OperationKind::kBarrier; });
+  std::shared_ptr<Context> keep;
+  run("barrier", context_for_call(keep).engine().on_init_thread() ? "" : "barrier",
+      [](Operation& operation) { operation.kind = OperationKind::kBarrier; });
 }
 
 namespace detail {

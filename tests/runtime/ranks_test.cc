@@ -1,6 +1,7 @@
 // The public API with ranks as processes below the agent's part, without hvdrun: results, epochs,
 // deaths. Those at every step are in ranks_killed_test.cc.
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -113,6 +114,44 @@ const RankProgram threads("threads", [] {
       expect(x[0] == static_cast<float>(size()));
     }
     for (std::thread& one : others) one.join();
+    shutdown();
+  });
+});
+
+// From here on this rank's stderr is read by itself: true when it has said these words.
+bool says(const char* words) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0 || dup2(ends[1], STDERR_FILENO) < 0) return false;
+  std::string said;
+  pollfd polled{ends[0], POLLIN, 0};
+  while (said.find(words) == said.npos && poll(&polled, 1, 30'000) == 1) {
+    char part[256];
+    said.append(part, static_cast<size_t>(std::max<ssize_t>(read(ends[0], part, sizeof part), 0)));
+  }
+  return said.find(words) != said.npos;
+}
+
+// Two threads of each rank meet those of the other, one pair in program order and one in the log.
+// Each rank begins with another pair, so each waits for what the other one has not called yet.
+const RankProgram two_barriers("two barriers", [] {
+  return guarded([] {
+    init();
+    const auto other_thread = [] {
+      try {
+        barrier();
+      } catch (const Error& error) {
+        rank_board().write(error.what());
+        expect(false);
+      }
+    };
+    if (rank() == 0) {
+      std::jthread other(other_thread);
+      expect(says("barrier"));  // it has looked at who waits for whom, and found nothing wrong
+      barrier();
+    } else {
+      barrier();
+      std::jthread other(other_thread);
+    }
     shutdown();
   });
 });
@@ -278,6 +317,14 @@ TEST_CASE("ranks: a hundred epochs in one process") {
 TEST_CASE("ranks: threads that name their operations may order them as they like") {
   HostJob job({.ranks = 3, .program = "threads"});
   check_all_finish(job, 3);
+}
+
+TEST_CASE("ranks: two threads may be in barrier() at once, each rank's in another order") {
+  HostJob job({.ranks = 2,
+               .program = "two barriers",
+               .environment = {"HOROVOD_STALL_CHECK_TIME_SECONDS=0.2"},
+               .rank_environment = {{1, {"HOROVOD_LOG_LEVEL=error"}}}});
+  check_all_finish(job, 2);
 }
 
 TEST_CASE(
