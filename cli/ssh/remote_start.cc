@@ -6,6 +6,7 @@
 
 #include "cli/quoted.h"
 #include "cli/ssh/remote_script.h"
+#include "cli/ssh/ssh_words.h"
 #include "runtime/base/error.h"
 
 namespace hvd {
@@ -105,7 +106,13 @@ void RemoteStart::fail(std::string why, TimePoint now) {
   enter(StartPhase::kFailed, now);
 }
 
-void RemoteStart::take_words(std::string_view bytes) { keep_last(words_, bytes); }
+// They are looked at before any is dropped: who has a bad key may go on to say as much as it likes.
+void RemoteStart::take_words(std::string_view bytes, TimePoint now) {
+  std::string seen = words_.substr(words_.size() - std::min(words_.size(), kBadKeyBytesMax));
+  seen.append(bytes);
+  keep_last(words_, bytes);
+  if (const std::string_view why = bad_host_key(seen); !why.empty()) fail(std::string(why), now);
+}
 
 void RemoteStart::take_output(std::string_view bytes, TimePoint now) {
   if (phase_ == StartPhase::kFailed) return;

@@ -28,7 +28,9 @@ class RemoteStart {
               const ShipOffer* offer = nullptr);
 
   void take_output(std::string_view bytes, TimePoint now);
-  void take_words(std::string_view bytes);
+  // ssh's own words of a host come before any byte of that host's output, and have to be taken
+  // before it: one with a bad key has failed, and gets nothing any more.
+  void take_words(std::string_view bytes, TimePoint now);
   // A line feed for a start file of the login shell that reads its input, once a second until
   // something of ours is heard; all that reads it else passes over it.
   void nudge(TimePoint now);

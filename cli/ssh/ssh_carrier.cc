@@ -166,7 +166,10 @@ void SshCarrier::begin(Start& start, TimePoint now) {
     read_output(start);
     look(start, Clock::now());
   });
-  loop_.watch(start.ssh->words.get(), EPOLLIN, [this, &start](uint32_t) { read_words(start); });
+  loop_.watch(start.ssh->words.get(), EPOLLIN, [this, &start](uint32_t) {
+    read_words(start);
+    look(start, Clock::now());
+  });
 }
 
 void SshCarrier::close_watched(UniqueFd& fd) {
@@ -184,13 +187,23 @@ void SshCarrier::read_output(Start& start) {
 void SshCarrier::read_words(Start& start) {
   char bytes[kReadBytes];
   const ssize_t n = read(start.ssh->words.get(), bytes, sizeof bytes);
-  if (n > 0) start.ssh->remote.take_words({bytes, size_t(n)});
+  if (n > 0) start.ssh->remote.take_words({bytes, size_t(n)}, Clock::now());
   if (n == 0) close_watched(start.ssh->words);
+}
+
+// All that is in the pipe, or so much that whoever fills it again does not hold us up.
+void SshCarrier::read_rest(Start& start, const UniqueFd& fd, void (SshCarrier::*read)(Start&)) {
+  int bytes = 0;
+  for (int i = 0; i < kReadsMost && fd; ++i) {
+    if (ioctl(fd.get(), FIONREAD, &bytes) != 0 || bytes == 0) return;
+    (this->*read)(start);
+  }
 }
 
 // Does what follows from what was read. `start` may be gone afterwards.
 void SshCarrier::look(Start& start, TimePoint now) {
   Ssh& ssh = *start.ssh;
+  read_rest(start, ssh.words, &SshCarrier::read_words);  // what ssh thinks of the host's key, say
   if (ssh.remote.phase() == StartPhase::kReady) return hand_over(start);
   if (ssh.remote.phase() == StartPhase::kFailed) {
     if (!ssh.judged_at) ssh.judged_at = now + kLastWords;
@@ -274,9 +287,6 @@ std::optional<ssize_t> SshCarrier::feed_shipped(Start& start, const RemoteStart:
 
 void SshCarrier::hand_over(Start& start) {
   Ssh& ssh = *start.ssh;
-  if (ssh.words) read_words(start);
-  if (is_changed_host_key(ssh.remote.words()))
-    return fail(start.host, explain_ssh(ssh.remote.words(), "", 0, options_.ssh.program).reason);
   for (const UniqueFd* fd : {&ssh.out, &ssh.words})
     if (*fd) loop_.unwatch(fd->get());
   if (ssh.in_watched) loop_.unwatch(ssh.in.get());
@@ -328,12 +338,8 @@ bool SshCarrier::child_ended(pid_t pid, int wait_status) {
 // started for a jump host may still hold these open.
 void SshCarrier::judge(Start& start, int wait_status, TimePoint now) {
   Ssh& ssh = *start.ssh;
-  const auto readable = [](const UniqueFd& fd) {
-    int bytes = 0;
-    return fd && ioctl(fd.get(), FIONREAD, &bytes) == 0 && bytes > 0;
-  };
-  for (int i = 0; i < kReadsMost && readable(ssh.out); ++i) read_output(start);
-  for (int i = 0; i < kReadsMost && readable(ssh.words); ++i) read_words(start);
+  read_rest(start, ssh.out, &SshCarrier::read_output);
+  read_rest(start, ssh.words, &SshCarrier::read_words);
   const RemoteStart& remote = ssh.remote;
   if (!remote.failure().empty()) {
     const std::string reasons = reasons_in(remote.words());

@@ -81,6 +81,7 @@ class SshCarrier {
   std::optional<ssize_t> feed_shipped(Start& start, const RemoteStart::Piece& piece);
   void read_output(Start& start);
   void read_words(Start& start);
+  void read_rest(Start& start, const UniqueFd& fd, void (SshCarrier::*read)(Start&));
   void look(Start& start, TimePoint now);
   void hand_over(Start& start);
   void judge(Start& start, int wait_status, TimePoint now);

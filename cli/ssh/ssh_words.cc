@@ -13,6 +13,7 @@ struct Known {
   std::string_view words;
   std::string_view reason;
   Retry retry = Retry::kNever;
+  bool bad_key = false;
 };
 
 // The first that is found counts: what is nearer to the cause comes first. A refusal stays one.
@@ -23,11 +24,13 @@ constexpr Known kKnown[] = {
      Retry::kWhenThere},
     {"REMOTE HOST IDENTIFICATION HAS CHANGED",
      "its host key is not the one that it had before: if that is right, as after it was set up "
-     "anew, remove the old one by ssh-keygen -R HOST"},
+     "anew, remove the old one by ssh-keygen -R HOST",
+     Retry::kNever, true},
     {"DNS SPOOFING",
      "its host key is not the one that it had before: if that is right, remove the old one by "
-     "ssh-keygen -R HOST"},
-    {"REVOKED HOST KEY", "its host key is revoked"},
+     "ssh-keygen -R HOST",
+     Retry::kNever, true},
+    {"REVOKED HOST KEY", "its host key is revoked", Retry::kNever, true},
     {"you have requested strict checking",
      "its host key is not in known_hosts, and your ssh is told to take no new one "
      "(StrictHostKeyChecking): add it there once you trust it, by ssh-keyscan say"},
@@ -137,11 +140,13 @@ std::string reasons_in(std::string_view words) {
 bool is_new_host_key(std::string_view words) {
   const auto has = [&](std::string_view part) { return words.find(part) != words.npos; };
   return has("Host key verification failed") && !has("you have requested strict checking") &&
-         !has("HOST KEY DETECTED") && !is_changed_host_key(words);
+         bad_host_key(words).empty();
 }
 
-bool is_changed_host_key(std::string_view words) {
-  return words.find("REMOTE HOST IDENTIFICATION HAS CHANGED") != words.npos;
+std::string_view bad_host_key(std::string_view words) {
+  for (const Known& one : kKnown)
+    if (one.bad_key && words.find(one.words) != words.npos) return one.reason;
+  return {};
 }
 
 SshFailure explain_ssh(std::string_view words, std::string_view printed, int wait_status,

@@ -4,6 +4,7 @@
 // whatever the locale; what is not known is passed on as it came.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -30,8 +31,11 @@ SshFailure explain_ssh(std::string_view words, std::string_view printed, int wai
 // Whether ssh, which may not ask, ended for a key that it has never seen; not where it is told to
 // take no new one.
 bool is_new_host_key(std::string_view words);
-// Whether the key is another one than before; ssh goes on where it is told to check none.
-bool is_changed_host_key(std::string_view words);
+// Why the host's key must not be believed, being another than before or revoked; "" without a word
+// of that, whose longest is shorter than kBadKeyBytesMax. ssh goes on where it is told to check
+// none.
+inline constexpr size_t kBadKeyBytesMax = 64;
+std::string_view bad_host_key(std::string_view words);
 
 // Why files could not be written there, each once: "No space left on device, Permission denied".
 std::string reasons_in(std::string_view words);

@@ -450,6 +450,14 @@ def a_new_host_key_is_taken_unless_that_is_forbidden():
     expect(seen.returncode, 125, seen.stderr)
     assert b"no agent on h1: its host key is not the one that it had before" in seen.stderr, seen.stderr
     wait_until_empty("h1")
+    # Nor does --ship send it anything, however much it prints to hide what ssh says.
+    world.path("h0", "/tmp/secret").write_text("for the real h1\n")
+    world.path("h1", hosts.home("root", ".bashrc")).write_text("head -c 300000 /dev/zero | tr '\\0' x >&2\n")
+    seen = run("-H", "h1", "--ship", "/tmp/secret", "--", "true")
+    expect(seen.returncode, 125, seen.stderr)
+    assert b"no agent on h1: its host key is not the one that it had before" in seen.stderr, seen.stderr
+    wait_until_empty("h1")
+    expect(list(world.path("h1", hosts.home("root", ".cache/hvdrun")).glob("shipped/**/*")), [])
 
 
 def a_hvdrun_that_was_stopped_too_long_says_so():

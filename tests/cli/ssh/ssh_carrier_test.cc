@@ -239,18 +239,24 @@ TEST_CASE("ssh_carrier: a new host key is taken by a second attempt, unless that
   hosts.set("gate", "echo x >>gates; { " + failed);
   hosts.set("lax", "echo '@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @' >&2\n" +
                        std::string(kAgent));
+  hosts.set("talks",
+            "echo '@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @' >&2\n"
+            "head -c 300000 /dev/zero >&2\n" +
+                std::string(kAgent));
   Run run(hosts, 64, "picky");
   run.start(0, "new");
   run.start(1, "strict");
   run.start(2, "gate");
   run.start(3, "lax");
-  run.until(4);
+  run.start(4, "talks");
+  run.until(5);
   REQUIRE(run.started.contains(0));
   REQUIRE(std::filesystem::file_size(hosts / "news") == 4);
   REQUIRE_THAT(run.failed.at(1), Catch::Matchers::Contains("told to take no new one"));
   REQUIRE_THAT(run.failed.at(2), Catch::Matchers::Contains("or a jump host's is not"));
   REQUIRE(std::filesystem::file_size(hosts / "gates") == 4);
-  REQUIRE(run.failed.at(3).starts_with("its host key is not the one that it had before"));
+  for (const int host : {3, 4})
+    REQUIRE(run.failed.at(host).starts_with("its host key is not the one that it had before"));
 }
 
 TEST_CASE("ssh_carrier: a host's time is over where it stands, and says where that was") {

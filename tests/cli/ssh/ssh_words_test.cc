@@ -124,8 +124,9 @@ TEST_CASE("ssh_words: a key that was never seen is told from one that is refused
   for (const std::string& other : {strict, changed, revoked})
     REQUIRE_FALSE(is_new_host_key(other + kFailed));
   REQUIRE_FALSE(is_new_host_key("h1: Permission denied (publickey)."));
-  REQUIRE(is_changed_host_key(changed));
-  REQUIRE_FALSE(is_changed_host_key(strict + kFailed));
+  REQUIRE(bad_host_key(changed).starts_with("its host key is not the one that it had before"));
+  REQUIRE(bad_host_key(revoked) == "its host key is revoked");
+  REQUIRE(bad_host_key(strict + kFailed).empty());
 }
 
 }  // namespace hvd
