@@ -1,28 +1,22 @@
 #include "cli/clean.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
-#include <optional>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "cli/agent/clean_host.h"
 #include "cli/agent/descendants.h"
-#include "cli/agent/worker_environment.h"
 #include "cli/arguments.h"
 #include "cli/exit_code.h"
 #include "cli/help.h"
 #include "cli/host_choice.h"
 #include "cli/loop.h"
 #include "cli/quoted.h"
+#include "cli/remote_cleaning.h"
 #include "cli/signals.h"
-#include "cli/ssh/ssh_carrier.h"
-#include "runtime/base/env.h"
+#include "cli/ssh/agent_file.h"
 #include "runtime/base/error.h"
 
 namespace hvd {
@@ -38,77 +32,34 @@ void tell(const std::string& host, const std::vector<std::string>& lines) {
   std::fflush(stdout);
 }
 
-std::vector<std::string> role_words(const CleanOrder& order) {
-  std::vector<std::string> words{"--clean"};
-  if (order.dry_run) words.emplace_back("--dry-run");
-  if (order.all) words.emplace_back("--all");
-  return words;
+// Those hosts of the list that are reached by ssh. False when one could not be looked at.
+bool clean_remote_hosts(const JobSpec& spec, const CleanOrder& order) {
+  const auto name = [&](int host) { return spec.hosts[size_t(host)].name; };
+  bool done = true;
+  Loop loop;
+  SignalReader child_ends({SIGCHLD}, 0);
+  RemoteCleaning cleaning(
+      loop, spec, order,
+      {.told = [&](int host,
+                   const proto::CleanReport& report) { tell(name(host), describe(report, order)); },
+       .failed =
+           [&](int host, const std::string& reason) {
+             done = false;
+             std::fprintf(stderr, "hvdrun: %s: cannot be cleaned: %s\n", name(host).c_str(),
+                          reason.c_str());
+           }});
+  loop.watch(child_ends.fd(), EPOLLIN, [&](uint32_t) {
+    child_ends.take();
+    reap_all([&](pid_t pid, int status) { cleaning.child_ended(pid, status); });
+  });
+  for (size_t host = 0; host < spec.hosts.size(); ++host)
+    if (spec.hosts[host].remote)
+      cleaning.start(int(host), Deadline::in(spec.host_wait + spec.start_timeout),
+                     Deadline::in(spec.host_wait));
+  for (cleaning.turn(Clock::now()); cleaning.waiting(); cleaning.turn(Clock::now()))
+    loop.turn(cleaning.next_deadline());
+  return done;
 }
-
-// Hosts of the list that are reached by ssh: each runs the cleaning there and says what came of it.
-class RemoteCleaning {
- public:
-  RemoteCleaning(const JobSpec& spec, CleanOrder order)
-      : spec_(spec),
-        order_(order),
-        file_(kSelf),
-        child_ends_({SIGCHLD}, 0),
-        carrier_(
-            loop_, file_,
-            {.ssh = spec.ssh,
-             .environment = environ,
-             .path = env::get("PATH").value_or(std::string(kDefaultPath)),
-             .role = role_words(order)},
-            {.started = [this](int host, AgentChannels channels,
-                               const std::string& words) { on_told(host, words, channels.pid); },
-             .failed =
-                 [this](int host, const std::string& reason) {
-                   --waiting_;
-                   failed_ = true;
-                   std::fprintf(stderr, "hvdrun: %s: cannot be cleaned: %s\n", name(host).c_str(),
-                                reason.c_str());
-                 }}) {
-    loop_.watch(child_ends_.fd(), EPOLLIN, [this](uint32_t) {
-      child_ends_.take();
-      reap_all([this](pid_t pid, int status) { carrier_.child_ended(pid, status); });
-    });
-  }
-
-  // False when a host could not be looked at.
-  bool run() {
-    for (size_t host = 0; host < spec_.hosts.size(); ++host) {
-      if (!spec_.hosts[host].remote) continue;
-      ++waiting_;
-      carrier_.start(int(host), spec_.hosts[host],
-                     Deadline::in(spec_.host_wait + spec_.start_timeout),
-                     Deadline::in(spec_.host_wait));
-    }
-    for (carrier_.turn(Clock::now()); waiting_ > 0; carrier_.turn(Clock::now()))
-      loop_.turn(carrier_.next_deadline());
-    return !failed_;
-  }
-
- private:
-  std::string name(int host) const { return spec_.hosts[size_t(host)].name; }
-
-  // Its channels close with our return, and so its ssh ends.
-  void on_told(int host, const std::string& words, pid_t) {
-    --waiting_;
-    proto::CleanReport report;
-    if (report.ParseFromString(words)) return tell(name(host), describe(report, order_));
-    failed_ = true;
-    std::fprintf(stderr, "hvdrun: %s: what came from there is no report\n", name(host).c_str());
-  }
-
-  const JobSpec& spec_;
-  const CleanOrder order_;
-  Loop loop_;
-  AgentFile file_;
-  SignalReader child_ends_;
-  int waiting_ = 0;
-  bool failed_ = false;
-  SshCarrier carrier_;
-};
 
 }  // namespace
 
@@ -146,7 +97,7 @@ int run_clean(std::span<const std::string> words, const ReadEnvironment& read_en
     if (!host.remote) tell(host.name, describe(clean_host(order, AgentFile(kSelf).name()), order));
   std::signal(SIGPIPE, SIG_IGN);
   if (std::ranges::any_of(line.spec.hosts, [](const Host& host) { return host.remote; }))
-    done = RemoteCleaning(line.spec, order).run();
+    done = clean_remote_hosts(line.spec, order);
   return done ? 0 : kExitOwnFailure;
 }
 

@@ -158,6 +158,7 @@ void Supervisor::on_signals() {
       case SIGCHLD:
         reap_all([this](pid_t pid, int status) {
           if (remote_hosts_ && remote_hosts_->child_ended(pid, status)) return;
+          if (cleaning_ && cleaning_->child_ended(pid, status)) return;
           for (const auto& agent : agents_)
             if (pid == agent->pipes().pid() && !agent->keeper_gone())
               on_keeper_gone(*agent, status);

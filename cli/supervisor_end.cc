@@ -148,14 +148,44 @@ void Supervisor::on_keeper_gone(HostAgent& agent, int status) {
   give_credit();
   if (agent.cut_off()) {
     say("the connection to " + agent.host().name + " is lost" +
-        (agent.attached() ? "; waiting until its agent has ended what runs there, up to 11 s"
-                          : ""));
+        (agent.attached() ? "; waiting until what runs there has ended, up to 11 s" : ""));
     // Where its stream still lives it is told to end.
     lose(agent, lost_words(agent));
     agent.close_lease();
+    if (agent.attached()) clean_after(agent);
   } else if (WIFSIGNALED(status) && !agent.keeper_killed)
     say((agent.remote() ? "the ssh to " + agent.host().name : "the keeper") + " was killed by " +
         signal_name(WTERMSIG(status)) + "; the job is ended");
+}
+
+// Its agent and keeper end what runs there, or were killed together, with what ranks had started
+// left to nobody. That is looked for while who is cut off is waited for anyway: below an agent or a
+// keeper that still ends the job there is nothing of the kind.
+void Supervisor::clean_after(const HostAgent& agent) {
+  const auto unknown = [this](int host) {
+    const std::string& name = spec_.hosts.at(size_t(host)).name;
+    say("whether anything still runs on " + name + " is not known; once it is back, " +
+        "hvdrun clean -H " + name + " tells and ends it");
+  };
+  CleanOrder order;
+  order.job = record_.job();
+  try {
+    if (!cleaning_)
+      cleaning_.emplace(loop_, spec_, order,
+                        RemoteCleaning::Events{
+                            .told =
+                                [this, order](int host, const proto::CleanReport& report) {
+                                  if (report.jobs().empty()) return;
+                                  for (const std::string& line : describe(report, order))
+                                    say(spec_.hosts.at(size_t(host)).name + ": " + line);
+                                },
+                            .failed = [unknown](int host, const std::string&) { unknown(host); }});
+    cleaning_->start(agent.number(),
+                     Deadline::at(agent.over_at().value_or(Clock::now() + kSweepLimit)),
+                     Deadline::in({}));
+  } catch (const Error&) {  // hvdrun's own file cannot be read
+    unknown(agent.number());
+  }
 }
 
 // An agent that is over without a last word: its ranks were ended, whatever they had done.
@@ -175,6 +205,7 @@ void Supervisor::on_deadlines(TimePoint now) {
     return deadline && now >= *deadline;
   };
   if (remote_hosts_) remote_hosts_->turn(now);  // knows better than a time-out why a host is late
+  if (cleaning_) cleaning_->turn(now);
   if (due(suspend_deadline_)) suspend();
   if (due(answer_by_)) time_out(now);
   if (!answer_by_ && due(job_deadline())) begin_time_out(now);
@@ -239,6 +270,7 @@ void Supervisor::say_are_you_there(TimePoint now) {
 bool Supervisor::over() const {
   const TimePoint now = Clock::now();
   if (remote_hosts_ && remote_hosts_->waiting()) return false;
+  if (cleaning_ && cleaning_->waiting()) return false;
   return std::all_of(agents_.begin(), agents_.end(),
                      [&](const auto& one) { return one->over(now); });
 }
@@ -305,6 +337,7 @@ std::optional<TimePoint> Supervisor::next_deadline() const {
   consider(say_progress_at_);
   consider(are_you_there_at_);
   if (remote_hosts_) consider(remote_hosts_->next_deadline());
+  if (cleaning_) consider(cleaning_->next_deadline());
   for (const auto& agent : agents_) {
     consider(agent->watch().deadline());
     if (!agent->over(now)) consider(agent->over_at());

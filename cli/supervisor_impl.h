@@ -23,6 +23,7 @@
 #include "cli/loop.h"
 #include "cli/network_proof.h"
 #include "cli/output.h"
+#include "cli/remote_cleaning.h"
 #include "cli/remote_hosts.h"
 #include "cli/signals.h"
 #include "cli/stdin_reader.h"
@@ -106,6 +107,7 @@ class Supervisor {
   void on_remote_started(int host, AgentChannels channels, const proto::Bootstrap& way_in,
                          const Hello& hello);
   void on_remote_failed(int host, const std::string& reason);
+  void clean_after(const HostAgent& agent);
   void on_all_hosts_there();
   void retire_idle_agents();
   void say_progress(TimePoint now);
@@ -151,7 +153,8 @@ class Supervisor {
   EpochRelay relay_;
   NetworkProof network_;
   std::optional<RemoteHosts> remote_hosts_;
-  std::string address_here_;  // as the first host elsewhere sees hvdrun
+  std::optional<RemoteCleaning> cleaning_;  // of hosts that are cut off
+  std::string address_here_;                // as the first host elsewhere sees hvdrun
   std::optional<TimePoint> say_progress_at_, are_you_there_at_;
   std::optional<StdinReader> stdin_;
   size_t stdin_credited_ = 0;  // bytes that all who read have taken

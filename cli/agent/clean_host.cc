@@ -33,6 +33,10 @@ constexpr std::string_view kKeeper = "hvd-keeper", kAgent = "hvd-agent";
 constexpr std::chrono::milliseconds kEndLimit{5000};
 constexpr auto kOldCopy = std::chrono::hours(24 * 30), kOldScrap = std::chrono::hours(24);
 constexpr size_t kSmallBytes = 64u << 10;
+constexpr size_t kEnvironmentBytes = 8u << 20;  // the kernel takes 6 MiB
+constexpr size_t kSocketsBytes = 64u << 20;     // a line for each on the host
+constexpr size_t kAgentNameBytes = 32;          // make_agent_name()
+constexpr int kOrphanRounds = 10;               // who starts others for ever is not outrun
 
 std::string proc(pid_t pid, const char* name) {
   return "/proc/" + std::to_string(pid) + "/" + name;
@@ -48,10 +52,16 @@ std::string target_of(const std::string& link) {
   return fs::read_symlink(link, unreadable).string();
 }
 
+// Of this user and this pid namespace.
+bool is_own(pid_t pid) {
+  struct stat facts{};
+  if (stat(proc(pid, "").c_str(), &facts) != 0 || facts.st_uid != geteuid()) return false;
+  const uint64_t own = pid_namespace("/proc/self");
+  return own != 0 && pid_namespace(proc(pid, "")) == own;
+}
+
 // kKeeper, kAgent, or nothing.
 std::string_view role_of(pid_t pid) {
-  struct stat facts{};
-  if (stat(proc(pid, "").c_str(), &facts) != 0 || facts.st_uid != geteuid()) return {};
   const std::string comm = read_file(proc(pid, "comm"), kSmallBytes).bytes;
   const std::string_view role = comm == "hvd-keeper\n"  ? kKeeper
                                 : comm == "hvd-agent\n" ? kAgent
@@ -61,12 +71,10 @@ std::string_view role_of(pid_t pid) {
   std::string line = read_file(proc(pid, "cmdline"), kSmallBytes).bytes;
   line.erase(std::find_if(line.rbegin(), line.rend(), [](char c) { return c != '\0'; }).base(),
              line.end());
-  const uint64_t own = pid_namespace("/proc/self");
   std::string program = target_of(proc(pid, "exe"));
   constexpr std::string_view kDeleted = " (deleted)";
   if (program.ends_with(kDeleted)) program.resize(program.size() - kDeleted.size());
-  const bool ours = line == role && own != 0 && pid_namespace(proc(pid, "")) == own &&
-                    fs::path(program).filename() == "hvdrun";
+  const bool ours = line == role && is_own(pid) && fs::path(program).filename() == "hvdrun";
   return ours ? role : std::string_view();
 }
 
@@ -82,15 +90,24 @@ std::vector<pid_t> all_processes() {
   return all;
 }
 
+struct Known {
+  pid_t pid;
+  unsigned long long began;
+  auto operator<=>(const Known&) const = default;
+};
+
+Known know(pid_t pid) { return {pid, began(pid)}; }
+
 // The topmost of what is left of one job here, and its agent if that lives.
 struct Left {
-  pid_t root = 0, agent = 0;
+  Known root;
+  pid_t agent = 0;
   bool lives = false;
 };
 
 bool ends_orphans(pid_t pid) {
   const std::string name = read_file(proc(pid, "comm"), kSmallBytes).bytes;
-  return pid <= 1 || name == "systemd\n" || name == "init\n";
+  return pid == 1 || name == "systemd\n" || name == "init\n";
 }
 
 std::vector<Left> find_left() {
@@ -103,10 +120,10 @@ std::vector<Left> find_left() {
     if (!state || state->letter == 'Z') continue;
     if (role == kAgent) {
       const auto parent = roles.find(state->parent);
-      if (parent == roles.end() || parent->second != kKeeper) all.push_back({pid, pid, false});
+      if (parent == roles.end() || parent->second != kKeeper) all.push_back({know(pid), pid});
       continue;
     }
-    Left left{pid, 0, !ends_orphans(state->parent)};
+    Left left{know(pid), 0, state->parent > 0 && !ends_orphans(state->parent)};
     for (const Descendant& one : descendants(pid))
       if (one.parent == pid && role_of(one.pid) == kAgent) left.agent = one.pid;
     all.push_back(left);
@@ -114,11 +131,45 @@ std::vector<Left> find_left() {
   return all;
 }
 
-struct Known {
-  pid_t pid;
-  unsigned long long began;
-  bool operator<(const Known& other) const { return pid < other.pid; }
-};
+// Of the environment that a process began with, as /proc has it.
+std::string_view value_of(std::string_view environment, std::string_view name) {
+  while (!environment.empty()) {
+    const std::string_view entry = environment.substr(0, environment.find('\0'));
+    if (entry.size() > name.size() && entry.starts_with(name) && entry[name.size()] == '=')
+      return entry.substr(name.size() + 1);
+    environment.remove_prefix(std::min(entry.size() + 1, environment.size()));
+  }
+  return {};
+}
+
+// The agent below which this orphan would be, if that lived; "" for all others. Who asks is none.
+std::string lost_agent_of(pid_t pid, const std::string& job) {
+  const auto state = read_process_state(pid);
+  if (!state || state->letter == 'Z' || state->parent <= 0 || !ends_orphans(state->parent) ||
+      !is_own(pid) || !role_of(pid).empty() || !ancestry(getpid(), pid).empty())
+    return {};
+  const std::string environment = read_file(proc(pid, "environ"), kEnvironmentBytes).bytes;
+  if (!job.empty() && value_of(environment, "TORCHELASTIC_RUN_ID") != job) return {};
+  const std::string_view address = value_of(environment, "HVD_AGENT");
+  const std::string agent(address.substr(0, address.find(':')));
+  if (agent.size() != kAgentNameBytes ||
+      agent.find_first_not_of("0123456789abcdef") != std::string::npos)
+    return {};
+  const FileText sockets =
+      read_file(proc(pid, "net/unix"), kSocketsBytes);  // where it looked for it
+  const bool is_lost = sockets.error == 0 && sockets.bytes.find(agent) == std::string::npos;
+  return is_lost ? agent : std::string();
+}
+
+std::map<std::string, std::vector<Known>> find_orphans(const std::string& job) {
+  std::map<std::string, std::vector<Known>> by_agent;
+  for (const pid_t pid : all_processes()) {
+    const Known one = know(pid);
+    if (const std::string agent = lost_agent_of(pid, job); !agent.empty())
+      by_agent[agent].push_back(one);
+  }
+  return by_agent;
+}
 
 void send(const Known& one, int signal) {
   const UniqueFd pidfd(int(syscall(SYS_pidfd_open, one.pid, 0)));
@@ -133,8 +184,8 @@ bool is_over(const Known& one) {
 
 // All are stopped before one is killed, so that nobody starts another meanwhile. Returns how many
 // there were, and how many could not be ended.
-std::pair<int, int> end_below(pid_t root) {
-  std::set<Known> known{{root, began(root)}};
+std::pair<int, int> end_below(const std::vector<Known>& roots) {
+  std::set<Known> known(roots.begin(), roots.end());
   for (bool more = true; more;) {
     more = false;
     for (const Known& one : known) send(one, SIGSTOP);
@@ -227,23 +278,55 @@ std::string plural(int64_t count, const char* one, const char* many) {
   return std::to_string(count) + " " + (count == 1 ? one : many);
 }
 
-}  // namespace
+// Those that are found while others are ended are ended too: nobody adopts what they start.
+void end_orphans(const CleanOrder& order, proto::CleanReport& report) {
+  std::map<std::string, proto::CleanReport::Job> jobs;
+  std::set<Known> seen;
+  bool more = true;
+  for (int round = 0; more && round < kOrphanRounds; ++round) {
+    more = false;
+    for (auto& [agent, roots] : find_orphans(order.job)) {
+      std::erase_if(roots, [&](const Known& one) { return !seen.insert(one).second; });
+      if (roots.empty()) continue;
+      proto::CleanReport::Job& job = jobs[agent];
+      if (order.dry_run) {
+        size_t all = roots.size();
+        for (const Known& one : roots) all += descendants(one.pid).size();
+        job.set_below(int(all));
+        continue;
+      }
+      const auto [all, stuck] = end_below(roots);
+      job.set_below(job.below() + all);
+      job.set_stuck(job.stuck() + stuck);
+      job.set_ended(more = true);
+    }
+  }
+  for (const auto& [agent, job] : jobs) *report.add_jobs() = job;
+}
 
-proto::CleanReport clean_host(const CleanOrder& order, const std::string& build) {
-  proto::CleanReport report;
+void end_jobs(const CleanOrder& order, proto::CleanReport& report) {
   for (const Left& left : find_left()) {
     proto::CleanReport::Job& job = *report.add_jobs();
-    job.set_root(left.root);
+    job.set_root(left.root.pid);
     job.set_agent(left.agent);
     job.set_lives(left.lives);
-    const auto below = descendants(left.root);
+    const auto below = descendants(left.root.pid);
     job.set_below(int(std::count_if(below.begin(), below.end(), [&](const Descendant& one) {
       return one.alive && one.pid != left.agent;
     })));
     if (order.dry_run || (left.lives && !order.all)) continue;
     job.set_ended(true);
-    job.set_stuck(end_below(left.root).second);
+    job.set_stuck(end_below({left.root}).second);
   }
+}
+
+}  // namespace
+
+proto::CleanReport clean_host(const CleanOrder& order, const std::string& build) {
+  proto::CleanReport report;
+  if (order.job.empty()) end_jobs(order, report);
+  end_orphans(order, report);
+  if (!order.job.empty()) return report;
   remove_copies(order, build, report);
   remove_scraps(order, report);
   remove_shipments(order, report);
@@ -253,9 +336,11 @@ proto::CleanReport clean_host(const CleanOrder& order, const std::string& build)
 std::vector<std::string> describe(const proto::CleanReport& report, const CleanOrder& order) {
   std::vector<std::string> lines;
   for (const proto::CleanReport::Job& job : report.jobs()) {
-    const std::string what = "(" + std::string(job.agent() != 0 ? "agent " : "keeper ") +
-                             std::to_string(job.agent() != 0 ? job.agent() : job.root()) + " and " +
-                             plural(job.below(), "process", "processes") + " of its ranks)";
+    const std::string above = job.agent() != 0  ? "agent " + std::to_string(job.agent()) + " and "
+                              : job.root() != 0 ? "keeper " + std::to_string(job.root()) + " and "
+                                                : "";
+    const std::string what =
+        "(" + above + plural(job.below(), "process", "processes") + " of its ranks)";
     const std::string whose = job.lives() ? "a job that lives " : "what a job had left ";
     if (job.ended())
       lines.push_back("ended " + whose + what +

@@ -1,9 +1,11 @@
 // Finds what earlier jobs of this user left on this host, and ends it: `hvdrun clean`.
 //
-// Only a keeper or an agent is ever taken for one, and what is below it: a process of this user and
-// this pid namespace that has the name of one as its command's name and as its whole command line,
-// and runs a file called hvdrun. A job lives as long as the process that started its keeper does,
-// which is hvdrun here, and an sshd for hvdrun elsewhere.
+// Only processes of this user and this pid namespace are. A keeper or an agent has the name of one
+// as its command's name and as its whole command line, and runs a file called hvdrun; it is ended
+// with what is below it. A job lives as long as the process that started its keeper does, which is
+// hvdrun here, and an sshd for hvdrun elsewhere. Where keeper and agent were killed together, what
+// ranks had started hangs on the host's first process, or who else takes in orphans: it is known by
+// the HVD_AGENT in its environment, at whose address nobody listens any more.
 #pragma once
 
 #include <string>
@@ -16,6 +18,8 @@ namespace hvd {
 struct CleanOrder {
   bool dry_run = false;  // only tells
   bool all = false;      // living jobs, too
+  // Of this one alone (TORCHELASTIC_RUN_ID), and nothing but what has lost keeper and agent.
+  std::string job = {};
 };
 
 // `build`: AgentFile::name() of this program, whose copy stays.

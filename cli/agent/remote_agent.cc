@@ -101,6 +101,11 @@ bool has(int argc, char** argv, std::string_view word) {
   return std::any_of(argv + 3, argv + argc, [&](const char* one) { return one == word; });
 }
 
+std::string value_behind(int argc, char** argv, std::string_view word) {
+  const auto at = std::find_if(argv + 3, argv + argc, [&](const char* one) { return one == word; });
+  return argv + argc - at > 1 ? at[1] : "";
+}
+
 }  // namespace
 
 bool is_remote_agent(int argc, char** argv) {
@@ -124,7 +129,8 @@ void run_remote_agent(int argc, char** argv) {
     else
       note_use();
     if (std::string_view(argv[2]) == "--clean") {
-      const CleanOrder order{has(argc, argv, "--dry-run"), has(argc, argv, "--all")};
+      const CleanOrder order{has(argc, argv, "--dry-run"), has(argc, argv, "--all"),
+                             value_behind(argc, argv, "--job")};
       say_hello(clean_host(order, AgentFile(kSelf).name()).SerializeAsString());
       _exit(0);
     }

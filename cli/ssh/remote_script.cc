@@ -49,7 +49,7 @@ std::string remote_script(const RemoteAgent& agent, std::string_view unique) {
   std::string role;
   for (const std::string& word : agent.role) {
     const bool plain = !word.empty() && std::ranges::all_of(word, [](char letter) {
-      return letter == '-' || (letter >= 'a' && letter <= 'z');
+      return letter == '-' || (letter >= 'a' && letter <= 'z') || (letter >= '0' && letter <= '9');
     });
     HVD_CHECK(plain, "a word of the role is not plain");
     role.append(role.empty() ? "" : " ").append(word);

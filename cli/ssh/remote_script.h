@@ -28,7 +28,7 @@ inline constexpr std::string_view kOnceFolder = "hvdrun.";
 struct RemoteAgent {
   std::string name;                              // of this very file: letters and digits
   std::string machine;                           // as uname -m has it
-  std::vector<std::string> role = {"--remote"};  // words behind `agent`: lower case and dashes
+  std::vector<std::string> role = {"--remote"};  // words behind `agent`: lower case, digits, dashes
 };
 
 // One line for the login shell of any user: bash, dash, fish and csh read it alike, since it holds

@@ -126,6 +126,60 @@ def impostors_and_other_users_are_left_alone():
     expect(lines("-H", "bash@h2"), [f"h2: ended what a job had left {LEFT}"])
 
 
+def kill_agent_and_keeper(host, but=()):
+    """Together: neither sees the other's end."""
+    both = set(pids(host, "hvd-agent") + pids(host, "hvd-keeper")) - set(but)
+    expect(len(both), 2)
+    world.run(host, "kill", "-STOP", *both)
+    world.run(host, "kill", "-KILL", *both)
+
+
+def what_ranks_started_goes_though_agent_and_keeper_were_killed_together():
+    job = start("-H", "h1:2,h2:2", *SLEEP)
+    wait_for(lambda: len(pids("h1", "sleep")) == 4 and len(pids("h2", "sleep")) == 4)
+    world.run("h2", "sh", "-c", "setsid -f env HVD_AGENT=0123456789abcdef0123456789abcdef:0 TORCHELASTIC_RUN_ID=other sleep 301 >/dev/null 2>&1")
+    kill_agent_and_keeper("h2")
+    _, err = job.communicate(timeout=30)
+    expect(job.returncode, 125, err)
+    assert re.search(rb"^hvdrun: h2: ended what a job had left \(\d processes of its ranks\)$", err, re.MULTILINE), err
+    assert b"the agent on h2 was lost" in err.splitlines()[-1], err
+    expect(pids("h1", "sleep"), [])
+    expect(world.run("h2", "ps", "-C", "sleep", "-o", "args=").stdout, "sleep 301\n")  # another job's
+    expect(lines("-H", "h2"), ["h2: ended what a job had left (1 process of its ranks)"])
+    expect(pids("h2", "sleep"), [])
+
+
+def orphans_of_lost_agents_are_found_and_others_left_alone():
+    job = start("-H", "h1:2", *SLEEP)
+    wait_for(lambda: len(pids("h1", "sleep")) == 4)
+    alone = pids("h1", "hvd-agent") + pids("h1", "hvd-keeper")
+    alive = start("-H", "h1", *SLEEP)
+    wait_for(lambda: len(pids("h1", "sleep")) == 6)
+    nobody = "0" * 32
+    # Orphans without an agent's name, of another user and with an agent that lives; and no orphan.
+    world.run("h1", "sh", "-c", f"exec >/dev/null 2>&1; setsid -f sleep 301; setsid -f setpriv --reuid=47001 --clear-groups env HVD_AGENT={nobody}:0 sleep 302; "
+              f"setsid -f sh -c 'HVD_AGENT={nobody}:0 sleep 303; :'")
+    hvdrun = launcher(job)
+    os.kill(hvdrun, signal.SIGSTOP)
+    others = set(pids("h1", "hvd-agent") + pids("h1", "hvd-keeper")) - set(alone)
+    kill_agent_and_keeper("h1", others)
+    os.kill(hvdrun, signal.SIGKILL)
+    os.kill(job.pid, signal.SIGCONT)  # nsenter above it, which stops with it
+    job.communicate(timeout=30)
+    lives = world.run("h1", "cat", "/proc/net/unix").stdout.split("@hvd-")[1].split()[0]
+    world.run("h1", "sh", "-c", f"setsid -f env HVD_AGENT={lives}:0 sleep 304 >/dev/null 2>&1")
+    wait_for(lambda: len(pids("h1", "bash")) == 1)  # of the ranks, each ends with its agent
+    spared = "h1: left alone a job that lives (agent N and 3 processes of its ranks); --all ends it, too"
+    expect(set(lines("-H", "h1", "--dry-run")), {"h1: would end what a job had left (4 processes of its ranks)", spared})
+    expect(len(pids("h1", "sleep")), 10)
+    expect(set(lines("-H", "h1")), {"h1: ended what a job had left (4 processes of its ranks)", spared})
+    left = world.run("h1", "ps", "-C", "sleep", "-o", "args=").stdout.split("\n")
+    expect(sorted(line for line in left if line), ["sleep 300", "sleep 300", "sleep 301", "sleep 302", "sleep 303", "sleep 304"])
+    expect(set(lines("-H", "h1", "--all")), {"h1: ended a job that lives (agent N and 3 processes of its ranks)",
+                                             "h1: ended what a job had left (1 process of its ranks)"})  # that has lost its agent now
+    alive.communicate(timeout=30)
+
+
 def old_copies_go_that_nobody_uses():
     cache = world.path("h1", hosts.home("root", ".cache/hvdrun"))
     old = time.time() - 31 * DAY_S
@@ -167,5 +221,6 @@ def hosts_that_cannot_be_reached_and_wrong_words_are_named():
 
 support.parse_options()
 cases = [what_a_job_left_is_ended_and_a_living_one_is_not, this_machine_is_cleaned_without_ssh, impostors_and_other_users_are_left_alone,
+         what_ranks_started_goes_though_agent_and_keeper_were_killed_together, orphans_of_lost_agents_are_found_and_others_left_alone,
          old_copies_go_that_nobody_uses, hosts_that_cannot_be_reached_and_wrong_words_are_named]
 support.main(*map(on_hosts, cases), why_not=hosts.why_not())

@@ -1,0 +1,57 @@
+#include "cli/remote_cleaning.h"
+
+#include <unistd.h>
+
+#include <utility>
+#include <vector>
+
+#include "cli/agent/worker_environment.h"
+#include "runtime/base/env.h"
+
+namespace hvd {
+namespace {
+
+std::vector<std::string> role_words(const CleanOrder& order) {
+  std::vector<std::string> words{"--clean"};
+  if (order.dry_run) words.emplace_back("--dry-run");
+  if (order.all) words.emplace_back("--all");
+  if (!order.job.empty()) words.insert(words.end(), {"--job", order.job});
+  return words;
+}
+
+}  // namespace
+
+// The channels of an agent that has told close, and so its ssh ends.
+RemoteCleaning::RemoteCleaning(Loop& loop, const JobSpec& spec, const CleanOrder& order,
+                               Events events)
+    : spec_(spec),
+      events_(std::move(events)),
+      file_("/proc/self/exe"),
+      carrier_(
+          loop, file_,
+          {.ssh = spec.ssh,
+           .environment = environ,
+           .path = env::get("PATH").value_or(std::string(kDefaultPath)),
+           .role = role_words(order)},
+          {.started = [this](int host, const AgentChannels&,
+                             const std::string& words) { on_told(host, words); },
+           .failed = [this](int host, const std::string& reason) { on_failed(host, reason); }}) {}
+
+void RemoteCleaning::start(int host, Deadline deadline, Deadline there) {
+  ++waiting_;
+  carrier_.start(host, spec_.hosts.at(size_t(host)), deadline, there);
+}
+
+void RemoteCleaning::on_told(int host, const std::string& words) {
+  proto::CleanReport report;
+  if (!report.ParseFromString(words)) return on_failed(host, "what came from there is no report");
+  --waiting_;
+  events_.told(host, report);
+}
+
+void RemoteCleaning::on_failed(int host, const std::string& reason) {
+  --waiting_;
+  events_.failed(host, reason);
+}
+
+}  // namespace hvd
