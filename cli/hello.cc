@@ -74,8 +74,8 @@ Hello read_hello(std::string_view bytes, const Hello& ours) {
   const int count =
       std::min({message.interfaces_size(), message.addresses_size(), message.speeds_mbps_size()});
   for (int i = 0; i < std::min(count, kInterfacesMax); ++i)
-    hello.interfaces.push_back(
-        {message.interfaces(i), message.addresses(i), message.speeds_mbps(i)});
+    hello.interfaces.push_back({message.interfaces(i), message.addresses(i),
+                                std::max(message.speeds_mbps(i), kTunnelMbps)});
   if (hello.version != ours.version || hello.build != ours.build)
     throw Error(ErrorCode::kUnavailable, "its agent is of " + name_of(hello) + ", and this is " +
                                              name_of(ours) +

@@ -91,7 +91,8 @@ bool is_interface_name(std::string_view word) {
 // Asked of the kernel, since /sys shows the interfaces of whichever namespace it was mounted in. A
 // tunnel says nothing of what carries it.
 int speed_of(int any_socket, const ifaddrs& entry) {
-  if ((entry.ifa_flags & (IFF_POINTOPOINT | IFF_LOOPBACK)) != 0) return 0;
+  if ((entry.ifa_flags & IFF_LOOPBACK) != 0) return 0;
+  if ((entry.ifa_flags & IFF_POINTOPOINT) != 0) return kTunnelMbps;
   ethtool_cmd link{};
   link.cmd = ETHTOOL_GSET;
   ifreq request{};

@@ -9,9 +9,12 @@
 
 namespace hvd {
 
+// The speed of a tunnel, which is never faster than what carries it.
+inline constexpr int kTunnelMbps = -1;
+
 struct InterfaceAddress {
   std::string interface, address;
-  int speed_mbps = 0;  // of the link, in Mbit/s; 0: not known
+  int speed_mbps = 0;  // of the link, in Mbit/s; 0: not known, as of many virtual machines' cards
 
   friend bool operator==(const InterfaceAddress&, const InterfaceAddress&) = default;
 };

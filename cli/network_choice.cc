@@ -23,25 +23,36 @@ bool is_open(const Offer& offer) { return offer.awaited > 0 && offer.failed == 0
 // Smaller is better. Of what is awaited the best is assumed.
 using Rank = std::tuple<int, bool, bool, size_t>;
 
+// Where nothing is known of ssh's link, as on a virtual machine, another is not called faster for
+// having a speed, as every bridge of containers has: it counts as one of the fastest.
+int speed_of(std::span<const Offer> offers, const Offer& offer) {
+  int speed = offer.at.speed_mbps;
+  if (offer.by_ssh && speed == 0)
+    for (const Offer& other : offers) speed = std::max(speed, other.at.speed_mbps);
+  return speed;
+}
+
 Rank rank_of(std::span<const Offer> offers, size_t place, bool waits) {
   const Offer& offer = offers[place];
+  const int speed = speed_of(offers, offer);
   int64_t nearest = std::numeric_limits<int64_t>::max() / 4;
   for (const Offer& other : offers) {
-    if (other.at.speed_mbps != offer.at.speed_mbps) continue;
+    if (speed_of(offers, other) != speed) continue;
     if (is_good(other)) nearest = std::min(nearest, other.round_trip_us);
     if (waits && is_open(other)) nearest = 0;
   }
   const bool far = is_good(offer) && offer.round_trip_us > kFarUs + 2 * nearest;
-  return {-offer.at.speed_mbps, far, !offer.by_ssh, place};
+  return {-speed, far, !offer.by_ssh, place};
 }
 
 std::string text_of(const Offer& offer) {
   return offer.at.address + " (" + offer.at.interface + ")";
 }
 
-// "25 Gbit/s", "100 Mbit/s", "unknown".
+// "25 Gbit/s", "100 Mbit/s", "unknown", "a tunnel".
 std::string speed_text(int mbps) {
   if (mbps == 0) return "unknown";
+  if (mbps == kTunnelMbps) return "a tunnel";
   char text[32];
   if (mbps < 1000)
     std::snprintf(text, sizeof text, "%d Mbit/s", mbps);
@@ -69,9 +80,11 @@ std::vector<Offer> offers_of(std::span<const InterfaceAddress> interfaces,
                           (one.address == by_ssh || !one.address.starts_with("169.254."));
                  });
   std::vector<Offer> offers;
-  for (const bool first : {true, false})
-    for (const InterfaceAddress& one : fit)
-      if ((one.address == by_ssh) == first) offers.push_back({one, first});
+  for (const InterfaceAddress& one : fit) offers.push_back({one, one.address == by_ssh});
+  std::stable_sort(offers.begin(), offers.end(), [](const Offer& one, const Offer& other) {
+    return std::pair(!one.by_ssh, -one.at.speed_mbps) <
+           std::pair(!other.by_ssh, -other.at.speed_mbps);
+  });
   if (offers.size() > kOffersMax) offers.resize(kOffersMax);
   return offers;
 }
@@ -117,7 +130,7 @@ std::string why_chosen(std::span<const Offer> offers, int place, bool asked_for)
   const Offer& ssh = offers.front();
   if (!ssh.by_ssh) return "where all hosts reach it";  // a name for it that it does not know itself
   const std::string there = text_of(ssh) + ", where ssh reaches it";
-  if (chosen.at.speed_mbps > ssh.at.speed_mbps)
+  if (chosen.at.speed_mbps > speed_of(offers, ssh))
     return "on a faster link (" + speed_text(chosen.at.speed_mbps) + ") than at " + there + " (" +
            speed_text(ssh.at.speed_mbps) + ")";
   if (ssh.failed > 0) return "since not all hosts reach it at " + there + ": " + ssh.failure;

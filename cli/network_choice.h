@@ -26,8 +26,9 @@ struct Offer {
   std::string failure = {};   // the first: "not from h1: Connection refused"
 };
 
-// What a host with these interfaces offers: that of ssh first, then in their order; of `networks`
-// if there are any (JobSpec::networks), else whatever may lead there. At most kOffersMax.
+// What a host with these interfaces offers: that of ssh first, then the fastest, equal ones in
+// their order; of `networks` if there are any (JobSpec::networks), else whatever may lead there. At
+// most kOffersMax.
 inline constexpr size_t kOffersMax = 8;
 std::vector<Offer> offers_of(std::span<const InterfaceAddress> interfaces,
                              std::span<const std::string> networks, std::string_view by_ssh);
@@ -39,9 +40,9 @@ std::vector<Offer> offers_of(std::span<const InterfaceAddress> interfaces,
 inline constexpr int kAllPairsMax = 64;
 std::vector<std::vector<int>> who_tries_whom(int hosts, int first, uint64_t seed);
 
-// The best offer at which all who tried reached the host: on the fastest link, then where the round
-// trip is not far longer, then ssh's, then the first. What is awaited counts as lost if nobody
-// `waits` for it any longer.
+// The best offer at which all who tried reached the host: on the fastest link, as which ssh's
+// counts where its speed is not known, then where the round trip is not far longer, then ssh's,
+// then the first. What is awaited counts as lost if nobody `waits` for it any longer.
 struct Choice {
   int place = -1;      // -1: there is none yet
   bool final = false;  // nothing that is awaited can change it

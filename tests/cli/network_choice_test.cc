@@ -55,21 +55,27 @@ std::string chosen(const std::vector<Offer>& offers, bool waits = true) {
 }  // namespace
 
 TEST_CASE("network choice: a host offers what others can mean, where ssh reaches it first") {
-  CHECK(offered({}, "") == "docker0 172.17.0.1, eth0 10.77.0.1, eth0 fd77::1, ib0 10.78.0.1");
+  CHECK(offered({}, "") == "ib0 10.78.0.1, docker0 172.17.0.1, eth0 10.77.0.1, eth0 fd77::1");
   CHECK(offered({}, "fd77::1") ==
-        "eth0 fd77::1*, docker0 172.17.0.1, eth0 10.77.0.1, ib0 10.78.0.1");
-  CHECK(offered({}, "169.254.3.1").starts_with("usb0 169.254.3.1*, docker0"));
-  CHECK(offered({}, "127.0.0.1").starts_with("docker0 172.17.0.1, "));
-  CHECK(offered({}, "192.168.0.9").starts_with("docker0 172.17.0.1, "));  // translated on the way
+        "eth0 fd77::1*, ib0 10.78.0.1, docker0 172.17.0.1, eth0 10.77.0.1");
+  CHECK(offered({}, "169.254.3.1").starts_with("usb0 169.254.3.1*, ib0 10.78.0.1, docker0"));
+  CHECK(offered({}, "127.0.0.1").starts_with("ib0 10.78.0.1, "));
+  CHECK(offered({}, "192.168.0.9").starts_with("ib0 10.78.0.1, "));  // translated on the way
   CHECK(offered({"ib7", "eth0"}, "fd77::1") == "eth0 fd77::1*, eth0 10.77.0.1");
   CHECK(offered({"10.78.0.0/16"}, "fd77::1") == "ib0 10.78.0.1");
   CHECK(offered({"lo"}, "") == "lo 127.0.0.1");  // as it was asked for
   CHECK(offered({"ib7"}, "fd77::1").empty());
   std::vector<InterfaceAddress> many;
   for (int i = 0; i < 40; ++i) many.push_back({"eth0", "10.0.0." + std::to_string(i)});
+  many[20].speed_mbps = 1000;
+  many[30].speed_mbps = 100000;
+  many[0].speed_mbps = kTunnelMbps;
   const std::vector<Offer> offers = offers_of(many, {}, "10.0.0.39");
   CHECK(offers.size() == kOffersMax);
-  CHECK(offers.front().at.address == "10.0.0.39");
+  CHECK(offers[0].at.address == "10.0.0.39");
+  CHECK(offers[1].at.address == "10.0.0.30");
+  CHECK(offers[2].at.address == "10.0.0.20");
+  CHECK(offers[3].at.address == "10.0.0.1");
 }
 
 TEST_CASE("network choice: up to 64 hosts each tries all others") {
@@ -109,9 +115,22 @@ TEST_CASE("network choice: all have to reach it, then the fastest link counts") 
   CHECK(chosen({good("eth0", 1000, 50, true), good("ib0", 100000, 50)}) == "ib0");
   CHECK(chosen({good("eth0", 1000, 50, true), bad("ib0", 100000)}) == "eth0");
   CHECK(chosen({bad("eth0", 1000, true), bad("ib0", 100000)}) == "none");
-  CHECK(chosen({good("eth0", 1000, 50, true), good("tun0", 0, 50)}) == "eth0");
-  CHECK(chosen({good("tun0", 0, 50, true), good("eth0", 1000, 50)}) == "eth0");
+  CHECK(chosen({good("eth0", 1000, 50, true), good("eth1", 0, 50)}) == "eth0");
+  CHECK(chosen({good("eth0", 0, 50, true), good("tun0", kTunnelMbps, 50)}) == "eth0");
+  CHECK(chosen({good("tun0", kTunnelMbps, 50, true), good("eth0", 1000, 50)}) == "eth0");
+  CHECK(chosen({good("tun0", kTunnelMbps, 50, true), good("eth0", 0, 50)}) == "eth0");
   CHECK(chosen({}) == "none");
+}
+
+TEST_CASE("network choice: where ssh's speed is not known, others are not faster for having one") {
+  CHECK(chosen({good("eth0", 0, 50, true), good("br-1", 10000, 50)}) == "eth0");
+  CHECK(chosen({good("eth0", 0, 50, true), good("br-1", 10000, 50), good("br-2", 1000, 9)}) ==
+        "eth0");
+  CHECK(chosen({good("eth0", 0, 50, true), open("br-1", 10000)}) == "eth0");
+  CHECK(chosen({open("eth0", 0, true), good("br-1", 10000, 50)}) == "br-1?");
+  CHECK(chosen({good("eth0", 0, 9000, true), good("ib0", 100000, 50)}) == "ib0");  // far longer
+  CHECK(chosen({bad("eth0", 0, true), good("eth1", 0, 50), good("eth2", 1000, 50)}) == "eth2");
+  CHECK(chosen({good("eth0", 0, 50), good("eth1", 1000, 50)}) == "eth1");  // ssh is at neither
 }
 
 TEST_CASE("network choice: among equal links ssh's counts, but for one that is far longer") {
@@ -145,8 +164,16 @@ TEST_CASE("network choice: says why") {
   CHECK(why_chosen(std::vector{ib, eth1}, 1, false) == "where all hosts reach it");
   CHECK(why_chosen(std::vector{eth, ib}, 1, false) ==
         "on a faster link (100 Gbit/s) than at eth0's (eth0), where ssh reaches it (1 Gbit/s)");
-  CHECK(why_chosen(std::vector{good("tun0", 0, 40, true), good("eth0", 100, 40)}, 1, false) ==
-        "on a faster link (100 Mbit/s) than at tun0's (tun0), where ssh reaches it (unknown)");
+  CHECK(why_chosen(std::vector{good("tun0", kTunnelMbps, 40, true), good("eth0", 100, 40)}, 1,
+                   false) ==
+        "on a faster link (100 Mbit/s) than at tun0's (tun0), where ssh reaches it (a tunnel)");
+  CHECK(
+      why_chosen(std::vector{good("tun0", kTunnelMbps, 40, true), good("eth0", 0, 40)}, 1, false) ==
+      "on a faster link (unknown) than at tun0's (tun0), where ssh reaches it (a tunnel)");
+  CHECK(why_chosen(std::vector{good("eth0", 0, 9000, true), ib}, 1, false) ==
+        "nearer (0.0 ms) than at eth0's (eth0), where ssh reaches it (9.0 ms)");
+  CHECK(why_chosen(std::vector{bad("eth0", 0, true), ib}, 1, false)
+            .starts_with("since not all hosts reach it at eth0's (eth0)"));
   CHECK(why_chosen(std::vector{eth, eth1}, 1, false) ==
         "nearer (0.0 ms) than at eth0's (eth0), where ssh reaches it (2.2 ms)");
   CHECK(why_chosen(std::vector{bad("eth0", 1000, true), eth1}, 1, false) ==
