@@ -153,14 +153,18 @@ EngineBucketList::EngineBucketList(std::shared_ptr<Engine::Parts> parts, const B
   }
 }
 
-// In the middle of a step the others wait for buckets that will never come: the epoch ends. Between
-// steps it ends only for who needs another one, and learns that from the communicator's words;
-// nothing of this rank's is under way in it then.
+// In the middle of a step, whose first bucket is ready, the others wait for buckets that will never
+// come: the epoch ends, also where none was issued yet, as with a single one. Between steps it ends
+// only for who needs another one, and learns that from the communicator's words; nothing of this
+// rank's is under way in it then.
 EngineBucketList::~EngineBucketList() {
   if (parts_->state == Engine::Parts::State::kForked) return;
   Progress& progress = parts_->progress;
   progress.hold();
-  const bool in_step = issued_ > 0 && !progress.end().closed();
+  const bool in_step =
+      !progress.end().closed() &&
+      std::any_of(buckets_.get(), buckets_.get() + spec_.buckets.size(),
+                  [](const Bucket& one) { return one.ready.load(std::memory_order_acquire); });
   const bool breaking = progress.end().broken() && !progress.over();
   progress.leave();
   const int rank = parts_->peers->world().rank;

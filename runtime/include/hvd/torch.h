@@ -107,7 +107,9 @@ class HVD_API DistributedOptimizer {
   // Adasum, sparse, GPU).
   DistributedOptimizer(torch::optim::Optimizer& optimizer, const NamedParameters& named_parameters,
                        const DistributedOptimizerOptions& options = {});
-  ~DistributedOptimizer();  // gives back the parameters' hooks; gradients stay
+  // Gives back the parameters' hooks; gradients stay. Between backward() and step() it breaks the
+  // epoch on all ranks, which may be waiting for the rest of the step: call synchronize() first.
+  ~DistributedOptimizer();
   DistributedOptimizer(const DistributedOptimizer&) = delete;
   DistributedOptimizer& operator=(const DistributedOptimizer&) = delete;
 
