@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <span>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -13,6 +14,23 @@
 #include "tests/support/catch.h"
 
 namespace {
+
+// What ends with the call that it is given to is no place for an operation that goes on.
+template <class Range>
+concept GoesOn = requires(Range&& data) {
+  hvd::allreduce_async_(std::forward<Range>(data));
+  hvd::broadcast_async_(std::forward<Range>(data), 0);
+};
+template <class Range>
+concept ReturnsDone = requires(Range&& data) {
+  hvd::allreduce_(std::forward<Range>(data));
+  hvd::broadcast_(std::forward<Range>(data), 0);
+};
+static_assert(GoesOn<std::vector<float>&> && GoesOn<float (&)[3]> && GoesOn<std::span<float>>);
+static_assert(GoesOn<hvd::ArenaBuffer<float>> && GoesOn<hvd::ArenaBuffer<float>&>);
+static_assert(GoesOn<const hvd::ArenaBuffer<float>&>);
+static_assert(!GoesOn<std::vector<float>> && !GoesOn<std::array<float, 3>>);
+static_assert(ReturnsDone<std::vector<float>> && !ReturnsDone<const std::vector<float>&>);
 
 // Every test begins and ends without a Context.
 struct World {

@@ -106,6 +106,14 @@ template <class Range>
 concept MutableElements =
     Elements<Range> &&
     !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<Range>>>;
+template <class Range>
+inline constexpr bool kIsArenaBuffer = false;
+template <class T>
+inline constexpr bool kIsArenaBuffer<ArenaBuffer<T>> = true;
+// That do not end with the call that they are given to.
+template <class Range>
+concept LastingElements = MutableElements<Range> && (std::ranges::borrowed_range<Range> ||
+                                                     kIsArenaBuffer<std::remove_cvref_t<Range>>);
 // For results in a std::vector, of which that of bool holds no bools: reduce and broadcast bool in
 // place.
 template <class Range>
@@ -226,8 +234,9 @@ auto allreduce(const Range& data, const AllreduceOptions& options = {}) {
 }
 
 // The data stay where they are, and untouched by the caller, until the Work is done. An ArenaBuffer
-// is kept until then; of anything else, a span of one included, that is up to the caller.
-template <MutableElements Range>
+// is kept until then; of anything else, a span of one included, that is up to the caller, and a
+// container that ends with the call is refused by the compiler.
+template <LastingElements Range>
 std::shared_ptr<Work> allreduce_async_(Range&& data, const AllreduceOptions& options = {}) {
   return detail::allreduce_async(detail::part_of(data), options, detail::keeper_of(data));
 }
@@ -253,7 +262,7 @@ auto broadcast(const Range& data, int root, const BroadcastOptions& options = {}
   return result;
 }
 
-template <MutableElements Range>
+template <LastingElements Range>
 std::shared_ptr<Work> broadcast_async_(Range&& data, int root,
                                        const BroadcastOptions& options = {}) {
   return detail::broadcast_async(detail::part_of(data), root, options, detail::keeper_of(data));
@@ -321,9 +330,10 @@ class ArenaBuffer {
 };
 
 // A collective of the init thread: every rank asks for the same. Throws kUnavailable when memory
-// runs out, with bytes and limit. The memory goes back to the machine with this rank's last copy of
-// the buffer; one memory map per rank of the host, of the 65530 that Linux grants a process, stays
-// until shutdown(): use a buffer again rather than make many.
+// runs out, with bytes and limit, or descriptors do. The memory goes back to the machine with this
+// rank's last copy of the buffer; one memory map per rank of the host, of the 65530 that Linux
+// grants a process, stays until shutdown(): use a buffer again rather than make many. A forked
+// child has none of it: whoever touches it there dies of SIGSEGV.
 template <Element T>
 ArenaBuffer<T> arena_buffer(size_t n) {
   void* data = nullptr;
