@@ -275,7 +275,8 @@ void Progress::wait_until_over() {
 // --- Sleeping.
 
 void Progress::arm(uint32_t sleepers) {
-  words_.asleep.store(sleepers, std::memory_order_seq_cst);
+  words_.asleep.store(sleepers, std::memory_order_relaxed);
+  full_fence();  // what follows looks at other words once more
   armed_ = sleepers;
 }
 
