@@ -32,6 +32,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kReadBytes = 256u << 10;
+constexpr uint64_t kArrivedBytesMax = 8u << 20;  // a broken start has them sent again
+constexpr size_t kArrivedMax = 1000, kFewArrived = 16;
 constexpr int64_t kStampFirst = 946'684'800;  // 2000-01-01, and up to 8.5 years later
 constexpr uint64_t kSpareBytes = 1u << 20;    // for folders and names
 constexpr int64_t kScrapS = 24 * 3600;
@@ -110,14 +112,15 @@ void make_folders(const std::string& path) {
   if (failed) throw NoPlace(hvd::quoted(path, kShownBytesMax) + ": " + failed.message());
 }
 
-void write_all(int fd, const char* bytes, size_t count) {
+bool write_all(int fd, const char* bytes, size_t count) {
   while (count > 0) {
     const ssize_t n = write(fd, bytes, count);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) give_up("keep what was shipped");
+    if (n < 0) return false;
     bytes += n;
     count -= size_t(n);
   }
+  return true;
 }
 
 // So many bytes of the file system, given back piece by piece for the files that were awaited.
@@ -246,10 +249,26 @@ std::string ShipStore::path_of(const proto::ShippedFile& file) const {
 
 bool ShipStore::has(const proto::ShippedFile& file) const { return is_this(path_of(file), file); }
 
-void ShipStore::take(const std::vector<const proto::ShippedFile*>& files,
-                     const std::function<void()>& ask, const ReadSome& read) {
+void ShipStore::cannot_keep(const WantedFile& wanted) const {
+  give_up("keep " + hvd::quoted(wanted.name, kShownBytesMax) + " in " +
+          hvd::quoted(folder_, kShownBytesMax));
+}
+
+// With all their bytes, and not on disk yet.
+struct ShipStore::Arrivals {
+  struct One {
+    One(const WantedFile& wanted, std::string path) : file(wanted), scratch(std::move(path)) {}
+    const WantedFile& file;
+    Scratch scratch;
+  };
+  std::list<One> all;
+  uint64_t bytes = 0;
+};
+
+void ShipStore::take(const std::vector<WantedFile>& files, const std::function<void()>& ask,
+                     const ReadSome& read) {
   uint64_t left = 0;
-  for (const proto::ShippedFile* one : files) left += one->bytes();
+  for (const WantedFile& one : files) left += one.file->bytes();
   Room room(new_path(), left);
   if (left > 0) ask();
   const ReadSome counted = [&](char* bytes, size_t most) {
@@ -258,10 +277,15 @@ void ShipStore::take(const std::vector<const proto::ShippedFile*>& files,
     return n;
   };
   try {
-    for (const proto::ShippedFile* one : files) {
-      room.give_back(one->bytes());
-      take_one(*one, counted);
+    Arrivals arrivals;
+    for (const WantedFile& one : files) {
+      room.give_back(one.file->bytes());
+      if (arrivals.bytes + one.file->bytes() > kArrivedBytesMax ||
+          arrivals.all.size() == kArrivedMax)
+        settle(arrivals);
+      take_one(one, counted, arrivals);
     }
+    settle(arrivals);
   } catch (const NoPlace&) {
     // What was asked for comes all the same, and must not be taken for what is asked for next.
     for (std::vector<char> bytes(kReadBytes); left > 0;)
@@ -270,37 +294,70 @@ void ShipStore::take(const std::vector<const proto::ShippedFile*>& files,
   }
 }
 
-void ShipStore::take_one(const proto::ShippedFile& file, const ReadSome& read) {
-  Scratch scratch(new_path());
-  const UniqueFd fd(open(scratch.path().c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!fd) give_up("keep what was shipped");
+void ShipStore::take_one(const WantedFile& wanted, const ReadSome& read, Arrivals& arrivals) {
+  const std::string path = new_path();
+  arrivals.all.emplace_back(wanted, path);
+  const UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!fd) cannot_keep(wanted);
   Sha256 sum;
   std::vector<char> bytes(kReadBytes);
-  for (uint64_t left = file.bytes(); left > 0;) {
+  for (uint64_t left = wanted.file->bytes(); left > 0;) {
     const size_t n = read(bytes.data(), size_t(std::min<uint64_t>(left, bytes.size())));
-    write_all(fd.get(), bytes.data(), n);
+    if (!write_all(fd.get(), bytes.data(), n)) cannot_keep(wanted);
     sum.add(std::as_bytes(std::span(bytes.data(), n)));
     left -= n;
   }
-  if (sum.hex() != file.sum())
-    throw Error(ErrorCode::kUnavailable, "it has another SHA-256 sum than hvdrun had read");
-  if (!mark(fd.get(), file) || fsync(fd.get()) != 0 || !scratch.keep_as(path_of(file)))
-    give_up("keep what was shipped");
+  if (sum.hex() != wanted.file->sum())
+    throw Error(ErrorCode::kUnavailable, hvd::quoted(wanted.name, kShownBytesMax) +
+                                             " arrived with another SHA-256 sum than hvdrun had "
+                                             "read; start again");
+  if (!mark(fd.get(), *wanted.file)) cannot_keep(wanted);
+  arrivals.bytes += wanted.file->bytes();
 }
 
-bool ShipStore::link(const proto::ShippedFile& file, const std::string& path) const {
+// On disk before they have their names: what is found there later is whole, whatever happens to the
+// host. Many of them at once, since a disk takes as long for one; not so a few, since that waits
+// for what others have written there, too.
+void ShipStore::settle(Arrivals& arrivals) {
+  const bool few = arrivals.all.size() <= kFewArrived;
+  if (!few && syncfs(lock_.get()) != 0) cannot_keep(arrivals.all.front().file);
+  for (Arrivals::One& one : arrivals.all) {
+    const UniqueFd fd(few ? open(one.scratch.path().c_str(), O_RDONLY | O_CLOEXEC) : -1);
+    if ((few && (!fd || fsync(fd.get()) != 0)) || !one.scratch.keep_as(path_of(*one.file.file)))
+      cannot_keep(one.file);
+  }
+  arrivals.all.clear();
+  arrivals.bytes = 0;
+}
+
+bool ShipStore::link(const proto::ShippedFile& file, const std::string& path) {
   for (int i = 0; i < kLinkTriesMax; ++i) {
     if (::link(path_of(file).c_str(), path.c_str()) == 0) return true;
     if (errno == EEXIST) return false;
-    if (errno != ENOENT || !has(file)) break;
     // One that another job took replaced it between the kernel's look at the name and at the file.
-    errno = ENOENT;
+    if (errno == ENOENT && has(file)) continue;
+    if (errno != EMLINK) break;
+    copy(file);
   }
-  if (errno == EMLINK) throw NoPlace("its file system gives a file no more names");
-  give_up("use what was shipped");
+  give_up("use what was shipped to " + hvd::quoted(folder_, kShownBytesMax));
 }
 
-void ShipStore::fill(const std::string& tree, const Names& names) const {
+// In its own place: a file system gives a file so many names, 65,000 say, and the older trees keep
+// theirs.
+void ShipStore::copy(const proto::ShippedFile& file) {
+  const std::string path = path_of(file);
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) give_up("read " + hvd::quoted(path, kShownBytesMax));
+  take(
+      {{&file, path}}, [] {},
+      [&](char* bytes, size_t most) {
+        const ssize_t n = read(fd.get(), bytes, most);
+        if (n <= 0) throw cannot("read " + hvd::quoted(path, kShownBytesMax));
+        return size_t(n);
+      });
+}
+
+void ShipStore::fill(const std::string& tree, const Names& names) {
   for (const auto& [path, file] : names) {
     const std::string at = tree + "/" + path;
     if (file != nullptr && is_this(at, *file)) continue;

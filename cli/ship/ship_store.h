@@ -48,6 +48,12 @@ class Scratch {
   std::string path_;
 };
 
+// A file that is asked for, and what to call it to the user.
+struct WantedFile {
+  const proto::ShippedFile* file;
+  std::string name;
+};
+
 class ShipStore {
  public:
   // Makes the folder. Throws NoPlace.
@@ -56,11 +62,12 @@ class ShipStore {
   bool has(const proto::ShippedFile& file) const;
 
   // Takes files in this order; `read` gives the next bytes, at least one, and throws when there are
-  // none. Room for all is made before the first is asked for by `ask`. Throws NoPlace when there is
+  // none: some megabytes that came last are then lost. Room for all is made before the first is
+  // asked for by `ask`. Throws NoPlace when there is
   // none, or none any more, and then has read all that was asked for; kUnavailable when what came
   // has another sum, or cannot be written for another reason.
   using ReadSome = std::function<size_t(char* bytes, size_t most)>;
-  void take(const std::vector<const proto::ShippedFile*>& files, const std::function<void()>& ask,
+  void take(const std::vector<WantedFile>& files, const std::function<void()>& ask,
             const ReadSome& read);
 
   // A folder with these files, by path below it; an empty one with nullptr for a folder of its own.
@@ -71,12 +78,17 @@ class ShipStore {
 
   // A folder for a while, and a file of the store in it; false: there is one of that name.
   std::string new_path() const;
-  bool link(const proto::ShippedFile& file, const std::string& path) const;
+  bool link(const proto::ShippedFile& file, const std::string& path);
 
  private:
+  struct Arrivals;
+
   std::string path_of(const proto::ShippedFile& file) const;
-  void take_one(const proto::ShippedFile& file, const ReadSome& read);
-  void fill(const std::string& tree, const Names& names) const;
+  void take_one(const WantedFile& wanted, const ReadSome& read, Arrivals& arrivals);
+  void settle(Arrivals& arrivals);
+  void copy(const proto::ShippedFile& file);
+  void fill(const std::string& tree, const Names& names);
+  [[noreturn]] void cannot_keep(const WantedFile& wanted) const;
 
   const std::string folder_;
   UniqueFd lock_;

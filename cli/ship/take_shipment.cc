@@ -87,7 +87,11 @@ class Taking {
  public:
   Taking(Hvdrun& hvdrun, const proto::Shipment& list, const std::string& place)
       : hvdrun_(hvdrun), list_(list), store_(place) {
-    for (const proto::ShippedLibrary& one : list.libraries()) offered_[one.name()] = one.file();
+    for (const proto::ShippedPath& one : list.paths()) called_.emplace(one.file(), one.path());
+    for (const proto::ShippedLibrary& one : list.libraries()) {
+      offered_[one.name()] = one.file();
+      called_.emplace(one.file(), one.name());
+    }
   }
 
   Shipped run() {
@@ -108,12 +112,12 @@ class Taking {
 
  private:
   void want(const std::set<int>& files) {
-    std::vector<const proto::ShippedFile*> lacking;
+    std::vector<WantedFile> lacking;
     std::string numbers;
     for (const int one : files) {
       const proto::ShippedFile& file = list_.files(one);
       if (store_.has(file)) continue;
-      lacking.push_back(&file);
+      lacking.push_back({&file, called_.at(one)});
       numbers.append(numbers.empty() ? "" : " ").append(std::to_string(one));
     }
     if (lacking.empty()) return;
@@ -194,6 +198,7 @@ class Taking {
   const proto::Shipment& list_;
   ShipStore store_;
   std::map<std::string, int> offered_;
+  std::map<int, std::string> called_;
 };
 
 Shipped take_anywhere(Hvdrun& hvdrun, const proto::Shipment& list) {

@@ -43,7 +43,7 @@ inline ShipStore::ReadSome reader(std::string text, size_t at_once = 7) {
 
 inline void take(ShipStore& store, const std::string& text, bool executable = false) {
   const proto::ShippedFile file = file_of(text, executable);
-  store.take({&file}, [] {}, reader(text));
+  store.take({{&file, "file"}}, [] {}, reader(text));
 }
 
 inline int entries(const std::filesystem::path& folder) {

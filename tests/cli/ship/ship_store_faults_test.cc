@@ -9,7 +9,8 @@
 
 #include <cerrno>
 #include <csignal>
-#include <optional>
+#include <functional>
+#include <vector>
 
 #include "cli/ship/ship_store.h"
 #include "tests/cli/ship/ship_files.h"
@@ -18,9 +19,15 @@
 namespace {
 
 struct Lacks {
-  bool locks = false, odd_seconds = false, modes = false, room_ahead = false;
+  bool locks = false, odd_seconds = false, modes = false, room_ahead = false, syncs = false;
+  nlink_t names_max = 0;  // 0: any number
 };
 Lacks lacks;
+
+struct Synced {
+  int one = 0, all = 0;  // files, and whole file systems
+} synced;
+std::function<void()> on_sync;
 
 int fail(int error) {
   errno = error;
@@ -48,13 +55,39 @@ extern "C" int fallocate(int fd, int mode, off_t at, off_t bytes) {
   return lacks.room_ahead ? fail(EOPNOTSUPP) : int(syscall(SYS_fallocate, fd, mode, at, bytes));
 }
 
+extern "C" int link(const char* from, const char* to) noexcept {
+  struct stat facts{};
+  const bool full =
+      lacks.names_max > 0 && lstat(from, &facts) == 0 && facts.st_nlink >= lacks.names_max;
+  return full ? fail(EMLINK) : int(syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0));
+}
+
+// Not passed on: nothing here has to outlive the machine.
+extern "C" int fsync(int) {
+  ++synced.one;
+  if (on_sync) on_sync();
+  return lacks.syncs ? fail(EIO) : 0;
+}
+
+extern "C" int syncfs(int) noexcept {
+  ++synced.all;
+  if (on_sync) on_sync();
+  return lacks.syncs ? fail(EIO) : 0;
+}
+
 namespace hvd {
 namespace {
 
 class In {
  public:
-  explicit In(Lacks what) { lacks = what; }
-  ~In() { lacks = {}; }
+  explicit In(Lacks what) {
+    lacks = what;
+    synced = {};
+  }
+  ~In() {
+    lacks = {};
+    on_sync = nullptr;
+  }
 };
 
 // Writes beyond so many bytes of a file fail, as on a full disk.
@@ -100,7 +133,8 @@ TEST_CASE("ship_store: where marks do not stay on files, nothing is asked for") 
     const In without(what);
     const proto::ShippedFile file = file_of("abcdef", true);
     bool asked = false;
-    CHECK_THROWS_AS(store.take({&file}, [&] { asked = true; }, reader("abcdef")), NoPlace);
+    CHECK_THROWS_AS(
+        store.take({{&file, "file"}}, [&] { asked = true; }, reader("abcdef")), NoPlace);
     CHECK_FALSE(asked);
     CHECK(entries(place.path) == 2);
   }
@@ -117,13 +151,92 @@ TEST_CASE("ship_store: where room cannot be taken ahead and runs out, the next f
     const In without({.room_ahead = true});
     const FileLimit full(200'000);
     ShipStore store(place.path);
-    CHECK_THROWS_AS(store.take({&files[0], &files[1], &files[2]}, [] {}, read), NoPlace);
+    CHECK_THROWS_AS(
+        store.take({{&files[0], "0"}, {&files[1], "1"}, {&files[2], "2"}}, [] {}, read), NoPlace);
     CHECK(entries(place.path) == 2);
   }
   ShipStore store(next.path);
-  store.take({&files[1], &files[2]}, [] {}, read);
+  store.take({{&files[1], "1"}, {&files[2], "2"}}, [] {}, read);
   CHECK(store.has(files[1]));
   CHECK(store.has(files[2]));
+}
+
+TEST_CASE("ship_store: files get their names on disk, many of them at the price of one") {
+  const Place place;
+  const In here({});
+  std::vector<proto::ShippedFile> files;
+  std::vector<WantedFile> wanted;
+  std::string bytes;
+  for (int i = 0; i < 2500; ++i) {
+    const std::string text = "file " + std::to_string(i);
+    files.push_back(file_of(text));
+    bytes += text;
+  }
+  for (const proto::ShippedFile& one : files) wanted.push_back({&one, "one"});
+  ShipStore store(place.path);
+  std::vector<int> named;
+  on_sync = [&] { named.push_back(entries(place.path + "/files")); };
+  store.take(wanted, [] {}, reader(bytes, 1000));
+  CHECK(named == std::vector<int>{0, 1000, 2000});
+  CHECK(synced.all == 3);
+  CHECK(synced.one == 0);
+  for (const proto::ShippedFile& one : files) CHECK(store.has(one));
+
+  // A large one has its name before the next is awaited, and a few others' writes are not waited
+  // for.
+  const std::string large(9u << 20, 'x');
+  const proto::ShippedFile large_file = file_of(large), small = file_of("small");
+  int names = 0;
+  const ShipStore::ReadSome all = reader(large + "small", 1u << 20);
+  store.take(
+      {{&large_file, "large"}, {&small, "small"}}, [] {},
+      [&](char* to, size_t most) {
+        const size_t n = all(to, most);
+        names = entries(place.path + "/files");
+        return n;
+      });
+  CHECK(names == 2501);
+  CHECK(synced.all == 3);
+  CHECK(synced.one == 2);
+}
+
+TEST_CASE("ship_store: what the disk does not take is named, and has no name there") {
+  const Place place;
+  ShipStore store(place.path);
+  for (const size_t count : {1, 100}) {
+    const In without({.syncs = true});
+    std::vector<proto::ShippedFile> files;
+    std::vector<WantedFile> wanted;
+    for (size_t i = 0; i < count; ++i) files.push_back(file_of("abcdef"));
+    for (const proto::ShippedFile& one : files) wanted.push_back({&one, "/data/a"});
+    std::string bytes;
+    for (size_t i = 0; i < count; ++i) bytes += "abcdef";
+    try {
+      store.take(wanted, [] {}, reader(bytes));
+      FAIL("it was taken");
+    } catch (const Error& error) {
+      CHECK(error.what() ==
+            "cannot keep \"/data/a\" in \"" + place.path + "\": Input/output error");
+    }
+    CHECK(entries(place.path + "/files") == 0);
+  }
+}
+
+TEST_CASE("ship_store: a file that can have no more names gets a copy for the next ones") {
+  const Place place;
+  const In with({.names_max = 4});
+  ShipStore store(place.path);
+  take(store, "abcdef", true);
+  const proto::ShippedFile file = file_of("abcdef", true);
+  ShipStore::Names names;
+  for (int i = 0; i < 10; ++i) names[std::to_string(i)] = &file;
+  UniqueFd lock;
+  const std::string tree = store.tree(names, lock);
+  for (int i = 0; i < 10; ++i) CHECK(text_of(tree + "/" + std::to_string(i)) == "abcdef");
+  CHECK(store.has(file));
+  CHECK(entries(place.path + "/files") == 1);
+  CHECK(store.tree(names, lock) == tree);
+  CHECK(entries(place.path) == 2);
 }
 
 }  // namespace hvd

@@ -35,7 +35,7 @@ TEST_CASE("ship_store: what was taken is there, with its mode, and once") {
   CHECK_FALSE(store.has(plain));
   int asked = 0;
   store.take(
-      {&plain, &program}, [&] { ++asked; },
+      {{&plain, "plain"}, {&program, "program"}}, [&] { ++asked; },
       reader("hello world, this is a filehello world, this is a file"));
   CHECK(asked == 1);
   CHECK(store.has(plain));
@@ -43,7 +43,7 @@ TEST_CASE("ship_store: what was taken is there, with its mode, and once") {
   CHECK_FALSE(store.has(file_of("hello world, this is a bile")));
   CHECK(ShipStore(place.path).has(plain));
   const proto::ShippedFile nothing = file_of("");
-  store.take({&nothing}, [&] { ++asked; }, reader(""));
+  store.take({{&nothing, "nothing"}}, [&] { ++asked; }, reader(""));
   CHECK(store.has(nothing));
   CHECK(asked == 1);  // for no bytes nobody is asked
   CHECK(entries(place.path) == 2);
@@ -53,8 +53,14 @@ TEST_CASE("ship_store: other bytes than those of the sum, and fewer, leave nothi
   const Place place;
   ShipStore store(place.path);
   const proto::ShippedFile file = file_of("the right bytes");
-  CHECK_THROWS_AS(store.take({&file}, [] {}, reader("the wrong bytes")), Error);
-  CHECK_THROWS_AS(store.take({&file}, [] {}, reader("the right")), Error);
+  try {
+    store.take({{&file, "/data/a"}}, [] {}, reader("the wrong bytes"));
+    FAIL("it was taken");
+  } catch (const Error& error) {
+    CHECK(std::string(error.what()) ==
+          "\"/data/a\" arrived with another SHA-256 sum than hvdrun had read; start again");
+  }
+  CHECK_THROWS_AS(store.take({{&file, "file"}}, [] {}, reader("the right")), Error);
   CHECK_FALSE(store.has(file));
   CHECK(entries(place.path + "/files") == 0);
   CHECK(entries(place.path) == 2);
@@ -230,7 +236,7 @@ TEST_CASE("ship_store: more than there is room for is not asked for") {
   proto::ShippedFile file = file_of("abcdef");
   file.set_bytes(uint64_t(1) << 60);
   bool asked = false;
-  CHECK_THROWS_AS(store.take({&file}, [&] { asked = true; }, reader("abcdef")), NoPlace);
+  CHECK_THROWS_AS(store.take({{&file, "file"}}, [&] { asked = true; }, reader("abcdef")), NoPlace);
   CHECK_FALSE(asked);
   CHECK(entries(place.path) == 2);
 }
