@@ -187,18 +187,19 @@ constexpr std::string_view kEnvironmentFile =
     "ends "
     "with its line.";
 constexpr std::string_view kShipping =
-    "Hosts that are reached by ssh get each PATH once: a file is known by its content, and kept in "
-    "~/.cache/hvdrun/shipped, or, where that takes nothing, in hvdrun-UID in $TMPDIR, /var/tmp or "
-    "/tmp; hvdrun clean removes what nobody has used for 30 days. Links are followed. A word of "
-    "the "
+    "Hosts that are reached by ssh get each PATH once: a file is known by its content, and kept "
+    "in ~/.cache/hvdrun/shipped, or, where that takes nothing, in hvdrun-UID in $TMPDIR, "
+    "/var/tmp or /tmp; hvdrun clean removes what nobody has used for 30 days. Links are "
+    "followed; sockets, pipes and links to nothing are left out of folders. A word of the "
     "command that names a PATH, or something in one, names the copy there: ./train, data, not "
-    "--data=data. What lies side by side here does so there; what ranks write beside it stays for "
-    "the next start, and what they change of it is put back. Of a program that is a PATH or a word "
-    "of the command, hosts ask their own loader which libraries they lack or have too old, and get "
-    "those; what it opens while it runs (plug-ins, modules) is not seen: ship the folder. A host "
-    "without a C library for the command gets one with it. Where the working directory is not "
-    "there, ranks start in the home folder, unless --wdir names one. --start-timeout counts, and "
-    "what has arrived by then is not sent again. This machine needs nothing sent.";
+    "--data=data. What lies side by side here does so there; what ranks write beside it stays "
+    "for the next start, and what they change of it is put back. Of a program that is a PATH or "
+    "a word of the command, hosts ask their own loader which libraries they lack or have too "
+    "old, and get those; what it opens while it runs (plug-ins, modules) is not seen: ship the "
+    "folder. A host without a C library for the command gets one with it. Where the working "
+    "directory is not there, ranks start in the home folder, unless --wdir names one. "
+    "--start-timeout counts, and what has arrived by then is not sent again. This machine needs "
+    "nothing sent.";
 constexpr std::string_view kManOutput =
     "Each line that a rank prints comes out whole, behind its rank and stream: [0]<stdout>:text. "
     "Nothing is dropped while the job runs: all ranks of a host share one pipe to hvdrun, so a "

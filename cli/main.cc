@@ -86,9 +86,11 @@ int run(int argc, char** argv, const StartState& start) {
   if (ships(spec, slots)) {
     settle_signals();
     offer = read_shipment(spec, users_environment(spec, start));
+    if (!offer->left_out.empty() && wants_warnings(spec)) say(left_out_text(*offer));
   }
   if (line.request == Request::kDryRun) {
-    print(plan_text(spec, slots, variables_of_ranks(spec, start, slots[0].world)));
+    print(plan_text(spec, slots, variables_of_ranks(spec, start, slots[0].world)) +
+          (offer ? plan_text(*offer) : ""));
     return 0;
   }
   LocalCarrier carrier;

@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <map>
 #include <set>
+#include <sstream>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -28,7 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kPathsMax = 100'000, kPathBytesMax = 4096, kShownBytesMax = 300;
-constexpr size_t kReadBytes = 1u << 20;
+constexpr size_t kReadBytes = 1u << 20, kScriptLineMax = 256;
 
 Error refusal(const std::string& path, const std::string& why) {
   return Error(ErrorCode::kInvalidArgument,
@@ -39,11 +41,39 @@ Error unreadable(const std::string& path) {
   return refusal(path, "cannot be read: " + error_text(errno));
 }
 
-// Without "." and "..", as it is spelt: links keep their names.
+// Without "." and "..", as it is spelt: links keep their names, but where ".." leads from one is
+// for the file system to say. Empty where that is nowhere; errno says why.
 std::string plain(const fs::path& path) {
-  std::string text = path.lexically_normal().string();
-  while (text.size() > 1 && text.ends_with('/')) text.pop_back();
-  return text;
+  fs::path at = "/";
+  std::error_code failed;
+  for (const fs::path& name : path) {
+    if (name == "..") at = fs::canonical(at / name, failed);
+    if (failed) {
+      errno = failed.value();
+      return "";
+    }
+    if (name != ".." && name != "." && !name.empty() && name.native().front() != '/') at /= name;
+  }
+  return at.string();
+}
+
+// Where it lies, whatever links led there; its own name is kept. Empty: nowhere.
+std::string location(const std::string& path) {
+  std::error_code failed;
+  const fs::path folder = fs::canonical(fs::path(path).parent_path(), failed);
+  return failed ? "" : (folder / fs::path(path).filename()).string();
+}
+
+// The words behind the "#!" of a script; none: it is none.
+std::vector<std::string> interpreter_of(int fd) {
+  char bytes[kScriptLineMax];
+  const ssize_t n = pread(fd, bytes, sizeof bytes, 0);
+  const std::string_view line(bytes, n > 0 ? size_t(n) : 0);
+  if (!line.starts_with("#!")) return {};
+  std::istringstream text(std::string(line.substr(2, line.find('\n') - 2)));
+  std::vector<std::string> words;
+  for (std::string word; text >> word;) words.push_back(word);
+  return words;
 }
 
 using Identity = std::pair<dev_t, ino_t>;
@@ -58,19 +88,22 @@ class Reader {
   ShipOffer read() {
     for (const std::string& given : spec_.ship) {
       if (given.empty()) throw refusal(given, "is an empty path");
-      walk(plain(fs::path(here_) / given));
+      const std::string path = plain(fs::path(here_) / given);
+      if (path.empty()) throw unreadable(given);
+      walk(path, location(path));
+      given_.push_back(path);
     }
     check_limit();
     for (const auto& [path, is_folder] : paths_) {
       proto::ShippedPath& one = *list_.add_paths();
       one.set_path(path);
       one.set_file(is_folder ? -1 : file(path));
+      offer_.named += is_folder ? 0 : 1;
     }
+    offer_.libraries_from = offer_.files.size();
     find_words();
-    for (const std::string& given : spec_.ship)
-      if (const auto found = paths_.find(plain(fs::path(here_) / given));
-          found != paths_.end() && !found->second)
-        add_program(found->first);
+    for (const std::string& path : given_)
+      if (!paths_.at(path)) add_program(path);
     list_.set_home_will_do(spec_.directory.empty());
     offer_.list = list_.SerializeAsString();
     offer_.bytes_max = spec_.ship_limit;
@@ -81,8 +114,20 @@ class Reader {
   }
 
  private:
-  void walk(const std::string& path) {
+  // What lies in a folder and cannot be shipped, a socket say, was hardly meant.
+  bool is_left_out(const std::string& path) {
     struct stat facts{};
+    const bool leads_on = stat(path.c_str(), &facts) == 0;
+    if (above_.empty() || (!leads_on && errno != ENOENT && errno != ELOOP)) return false;
+    if (!leads_on && lstat(path.c_str(), &facts) != 0) return false;
+    if (S_ISREG(facts.st_mode) || S_ISDIR(facts.st_mode)) return false;
+    offer_.left_out.push_back(path);
+    return true;
+  }
+
+  void walk(const std::string& path, const std::string& place) {
+    struct stat facts{};
+    if (is_left_out(path)) return;
     if (stat(path.c_str(), &facts) != 0) throw unreadable(path);
     if (path.size() > kPathBytesMax) throw refusal(path, "is too long a path");
     const bool is_folder = S_ISDIR(facts.st_mode);
@@ -90,6 +135,7 @@ class Reader {
       throw refusal(path, "is neither a file nor a folder; leave it out");
     if (path == "/") throw refusal(path, "is everything; name what the command needs");
     if (!paths_.emplace(path, is_folder).second) return;
+    places_.emplace(place, path);
     if (paths_.size() > kPathsMax)
       throw refusal(path, "is one too many: " + std::to_string(kPathsMax) +
                               " files and folders at most; pack them into one");
@@ -101,7 +147,9 @@ class Reader {
       throw refusal(path, "is a link to a folder that it is in; leave it out");
     above_.push_back(identity(facts));
     try {
-      for (const auto& entry : fs::directory_iterator(path)) walk(entry.path().string());
+      const fs::path real = fs::canonical(path);
+      for (const auto& entry : fs::directory_iterator(path))
+        walk(entry.path().string(), (real / entry.path().filename()).string());
     } catch (const fs::filesystem_error& error) {
       errno = error.code().value();
       throw unreadable(path);
@@ -151,20 +199,42 @@ class Reader {
     }
   }
 
+  // What is shipped by this name, or lies where it leads; empty: nothing. What it is a link to does
+  // not count: a program may be another by another name.
+  std::string shipped_as(const std::string& word) const {
+    if (word.empty() || word.size() > kPathBytesMax) return "";
+    const std::string path = plain(fs::path(here_) / spec_.directory / word);
+    if (paths_.contains(path)) return path;
+    const auto found = places_.find(path.empty() ? "" : location(path));
+    return found == places_.end() ? "" : found->second;
+  }
+
   // Which words of the command name something that is shipped: those are said otherwise there.
   void find_words() {
-    const fs::path directory = fs::path(here_) / spec_.directory;
     for (size_t i = 0; i < spec_.command.size(); ++i) {
       const std::string& word = spec_.command[i];
-      if (word.empty() || word.size() > kPathBytesMax) continue;
       if (i == 0 && word.find('/') == word.npos) continue;  // is looked for in the PATH
-      const auto found = paths_.find(plain(directory / word));
-      if (found == paths_.end()) continue;
+      const std::string path = shipped_as(word);
+      if (path.empty()) continue;
       proto::ShippedWord& one = *list_.add_words();
       one.set_index(int(i));
-      one.set_path(found->first);
-      if (!found->second) add_program(found->first);
+      one.set_path(path);
+      if (paths_.at(path)) continue;
+      if (i == 0) check_script(word, path);
+      add_program(path);
     }
+  }
+
+  // The kernel starts a script by the path that it holds, which leads nowhere there.
+  void check_script(const std::string& word, const std::string& path) const {
+    const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+    std::vector<std::string> words = fd ? interpreter_of(fd.get()) : std::vector<std::string>();
+    if (words.empty() || shipped_as(words[0]).empty()) return;
+    const std::string interpreter = words[0];
+    words.push_back(word);
+    throw refusal(word, "is a script for " + hvd::quoted(interpreter, kShownBytesMax) +
+                            ", which is shipped too, and lies elsewhere there; write " +
+                            shell_words(words, kShownBytesMax));
   }
 
   void add_program(const std::string& path) {
@@ -194,8 +264,10 @@ class Reader {
 
   const JobSpec& spec_;
   const std::string library_path_, here_;
-  std::map<std::string, bool> paths_;  // and whether it is a folder
-  std::vector<Identity> above_;        // folders that the walk is in
+  std::vector<std::string> given_;
+  std::map<std::string, bool> paths_;          // and whether it is a folder
+  std::map<std::string, std::string> places_;  // where they lie, whatever links led there
+  std::vector<Identity> above_;                // folders that the walk is in
   std::set<Identity> seen_;
   std::vector<OfferedFile> sizes_;  // of the files among them
   std::map<Identity, std::string> sums_;

@@ -20,9 +20,12 @@ struct OfferedFile {
 };
 
 struct ShipOffer {
-  std::string list;                // a proto::Shipment, as it goes there
-  std::vector<OfferedFile> files;  // in its order
-  uint64_t bytes_max = 0;          // of all that may be sent to a host
+  std::string list;                        // a proto::Shipment, as it goes there
+  std::vector<OfferedFile> files;          // in its order
+  uint64_t bytes_max = 0;                  // of all that may be sent to a host
+  size_t named = 0;                        // files by their paths: `files` are contents
+  size_t libraries_from = 0;               // those before it are what was named
+  std::vector<std::string> left_out = {};  // paths of what cannot be shipped, below folders
 };
 
 // When it was written last.
@@ -32,6 +35,12 @@ inline int64_t changed_ns(const struct stat& facts) {
 
 // "812 MB", "2.1 GB".
 std::string size_text(uint64_t bytes);
+
+// For --dry-run, a line: how much would be shipped.
+std::string plan_text(const ShipOffer& offer);
+
+// Names some; empty where nothing was left out.
+std::string left_out_text(const ShipOffer& offer);
 
 // Names the largest of them; empty where they come to no more than `bytes_max`.
 std::string limit_objection(std::span<const OfferedFile> files, uint64_t bytes_max);

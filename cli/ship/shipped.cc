@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <set>
 #include <string_view>
 
 #include "cli/quoted.h"
@@ -60,9 +61,9 @@ void check_shipment(const proto::Shipment& list) {
   for (const proto::ShippedLibrary& one : list.libraries())
     if (!is_plain_name(one.name()) || !is_file(one.file()))
       refuse("the library " + quoted(one.name()));
-  const auto is_path = [&](const std::string& path) {
-    return std::ranges::any_of(list.paths(), [&](const auto& one) { return one.path() == path; });
-  };
+  std::set<std::string_view> paths;
+  for (const proto::ShippedPath& one : list.paths()) paths.insert(one.path());
+  const auto is_path = [&](const std::string& path) { return paths.contains(path); };
   for (const proto::ShippedProgram& one : list.programs())
     if (!is_path(one.path()) || !is_plain_path(one.loader()))
       refuse("the program " + quoted(one.path()));

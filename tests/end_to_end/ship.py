@@ -243,13 +243,39 @@ def what_cannot_be_shipped_is_named_before_anything_starts():
     write("data/a.txt", "text")
     world.run("h0", "mkfifo", f"{PROJECT}/data/pipe")
     for words, wanted in ((["--ship", "train"], f'--ship: "{PROJECT}/train" cannot be read: No such file or directory'),
-                          (["--ship", "data"], f'--ship: "{PROJECT}/data/pipe" is neither a file nor a folder; leave it out'),
-                          (["--ship", "/bin/bash", "--ship-limit", "1K"], "what is to be shipped comes to 1.3 MB, and --ship-limit allows 0.0 MB; the largest: \"/bin/bash\"")):
+                          (["--ship", "data/pipe"], f'--ship: "{PROJECT}/data/pipe" is neither a file nor a folder; leave it out'),
+                          (["--ship", "/bin/bash", "--ship-limit", "1K"], "what is to be shipped comes to 1.3 MB, and --ship-limit allows 1.0 kB; the largest: \"/bin/bash\"")):
         seen = run("-H", "h1", *words, "--", "true", code=2)
         assert seen.stderr.startswith("hvdrun: " + wanted) and seen.stderr.count("\n") == 1, seen.stderr
     expect(processes("h1"), [])
     seen = run("-H", "b1", "--ship", support.options.allreduce, "--ship-limit", "300K", "--", support.options.allreduce, code=2 if os.path.getsize(support.options.allreduce) > 300 << 10 else 125)
     assert "--ship-limit allows" in seen.stderr, seen.stderr
+
+
+def what_is_no_file_is_left_out_of_a_folder_and_a_dry_run_says_how_much_would_go():
+    write("data/a.txt", "text")
+    write("data/b.txt", "text")
+    world.run("h0", "mkfifo", f"{PROJECT}/data/pipe")
+    left_out = f'hvdrun: --ship leaves out what is neither a file nor a folder: "{PROJECT}/data/pipe"'
+    seen = run("-H", "h1", "--dry-run", "--ship", "data", "--", "ls", "data")
+    expect((seen.stdout.splitlines()[-1], seen.stderr), ("ships: 2 files, 4 bytes", left_out + "\n"))
+    expect(files("h1"), [])
+    seen = run("-H", "h1", "--ship", "data", "--", "ls", "data")
+    expect((seen.stdout, seen.stderr.splitlines()[0]), ("a.txt\nb.txt\n", left_out))
+
+
+def a_home_that_is_a_link_and_a_script_of_a_shipped_interpreter():
+    write("disk/run.py", "import sys; print(open(sys.argv[1]).read())")
+    write("disk/data/a.txt", "text")
+    world.run("h0", "ln", "-s", f"{PROJECT}/disk", "/tmp/home")
+    seen = run("-H", "h1", "--ship", "/tmp/home/run.py", "--ship", "/tmp/home/data", "--", "python3", "disk/run.py", "disk/data/a.txt")
+    expect(seen.stdout, "text\n", seen.stderr)
+    write("env/tool", f"#!{PROJECT}/env/sh\necho tool $1 $RANK\n", 0o755)
+    write("env/sh", pathlib.Path("/bin/sh").read_bytes(), 0o755)
+    seen = run("-H", "h1", "--ship", "env", "--", "env/tool", "x", code=2)
+    words = f"{PROJECT}/env/sh env/tool"
+    assert seen.stderr.endswith(f"lies elsewhere there; write {words}\n"), seen.stderr
+    expect(run("-H", "h1", "--ship", "env", "--", *words.split(), "x").stdout, "tool x 0\n")
 
 
 def a_slow_host_holds_nobody_up_and_a_broken_off_start_leaves_nothing():
@@ -323,6 +349,7 @@ cases = [a_bare_host_gets_a_program_and_the_libraries_it_lacks_once, a_new_progr
          folders_and_words_of_the_command_are_found_there, what_was_changed_there_is_sent_again,
          what_ranks_write_beside_it_stays_whoever_starts_again, jobs_that_race_for_one_folder_all_start,
          places_that_cannot_take_it_are_passed_over, what_cannot_be_shipped_is_named_before_anything_starts,
+         what_is_no_file_is_left_out_of_a_folder_and_a_dry_run_says_how_much_would_go, a_home_that_is_a_link_and_a_script_of_a_shipped_interpreter,
          a_slow_host_holds_nobody_up_and_a_broken_off_start_leaves_nothing, at_the_start_timeout_it_is_said_how_far_it_had_come,
          a_file_that_changes_meanwhile_is_named, hvdrun_clean_removes_what_nobody_has_used_for_long]
 support.main(*map(on_hosts, cases), why_not=hosts.why_not())

@@ -3,6 +3,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -112,14 +113,30 @@ TEST_CASE("read_shipment: what is no file is named") {
         "--ship: \"" + folder.at("nothing") + "\" cannot be read: No such file or directory");
   fs::create_directory("in");
   fs::create_symlink("nowhere", "in/dangling");
-  CHECK(refusal({"in"}) ==
+  CHECK(refusal({"in/dangling"}) ==
         "--ship: \"" + folder.at("in/dangling") + "\" cannot be read: No such file or directory");
-  fs::remove("in/dangling");
   REQUIRE(mkfifo("in/pipe", 0600) == 0);
-  CHECK(refusal({"in"}) ==
+  CHECK(refusal({"in/pipe"}) ==
         "--ship: \"" + folder.at("in/pipe") + "\" is neither a file nor a folder; leave it out");
+  CHECK(refusal({"gone/../in"}) ==
+        "--ship: \"gone/../in\" cannot be read: No such file or directory");
   CHECK(refusal({""}) == "--ship: \"\" is an empty path");
   CHECK(refusal({"/"}) == "--ship: \"/\" is everything; name what the command needs");
+}
+
+TEST_CASE("read_shipment: what is no file is left out of a folder, and told") {
+  const Folder folder;
+  folder.write("in/deep/file", "text");
+  fs::create_symlink("nowhere", "in/dangling");
+  fs::create_symlink("ring", "in/ring");
+  REQUIRE(mkfifo("in/deep/pipe", 0600) == 0);
+  const Read seen = read({"in"});
+  CHECK(seen.paths().size() == 3);
+  CHECK(seen.offer.named == 1);
+  std::vector<std::string> left_out = seen.offer.left_out;
+  std::ranges::sort(left_out);
+  CHECK(left_out == std::vector<std::string>{folder.at("in/dangling"), folder.at("in/deep/pipe"),
+                                             folder.at("in/ring")});
 }
 
 TEST_CASE("read_shipment: more than the limit is refused before it is read") {
@@ -136,9 +153,9 @@ TEST_CASE("read_shipment: words of the command that name something shipped are f
   const Folder folder;
   folder.write("data/a", "text");
   folder.write("train.py", "text");
-  const Read seen =
-      read({"data", "train.py"}, {"python3", "train.py", "--data", "./data/", "--data=data",
-                                  "data/a", "b", folder.at("x/../data"), "data/../../x"});
+  const Read seen = read({"data", "train.py"},
+                         {"python3", "train.py", "--data", "./data/", "--data=data", "data/a", "b",
+                          folder.at("data/../data"), "data/../../x", "gone/../data"});
   std::map<int, std::string> words;
   for (const auto& one : seen.list.words()) words[one.index()] = one.path();
   CHECK(words == std::map<int, std::string>{{1, folder.at("train.py")},
@@ -149,6 +166,73 @@ TEST_CASE("read_shipment: words of the command that name something shipped are f
   folder.write("python3", "text");
   CHECK(read({"python3"}, {"python3"}).list.words_size() == 0);
   CHECK(read({"python3"}, {"./python3"}).list.words_size() == 1);
+}
+
+TEST_CASE("read_shipment: a word may lead by other links to what is shipped") {
+  const Folder folder;
+  folder.write("disk/home/proj/data/a", "text");
+  folder.write("disk/home/proj/train.py", "text");
+  folder.write("disk/other/c", "text");
+  folder.write("disk/data/b", "text");
+  fs::create_directory_symlink("disk/home", "home");
+  fs::create_directory_symlink("../../other", "disk/home/proj/link");
+  std::map<int, std::string> words;
+  const auto look = [&](const std::vector<std::string>& ship,
+                        const std::vector<std::string>& command) {
+    words.clear();
+    const Read seen = read(ship, command);
+    for (const auto& one : seen.list.words()) words[one.index()] = one.path();
+    return seen;
+  };
+  const std::string proj = folder.at("home/proj"), real = folder.at("disk/home/proj");
+  look({proj + "/data", proj + "/train.py"},
+       {"python3", real + "/train.py", "disk/home/proj/data/a"});
+  CHECK(words == std::map<int, std::string>{{1, proj + "/train.py"}, {2, proj + "/data/a"}});
+  // Above a link there is what the file system says, not what is written.
+  const Read seen = look({real + "/link/../data"},
+                         {"cat", real + "/data", real + "/link/../data", "disk/data/b"});
+  CHECK(seen.paths() ==
+        std::map<std::string, int>{{folder.at("disk/data"), -1}, {folder.at("disk/data/b"), 0}});
+  CHECK(words ==
+        std::map<int, std::string>{{2, folder.at("disk/data")}, {3, folder.at("disk/data/b")}});
+}
+
+TEST_CASE("read_shipment: a word that names a link or another name of a shipped file stays") {
+  const Folder folder;
+  folder.write("bin/python3.11", "text");
+  fs::create_directories("venv/bin");
+  fs::create_symlink("../../bin/python3.11", "venv/bin/python3");
+  fs::create_hard_link("bin/python3.11", "bin/other");
+  fs::create_symlink("venv/bin/python3", "mine");
+  const std::vector<std::string> ship = {"venv"};
+  CHECK(read(ship, {"bin/python3.11", "bin/other", "./mine"}).list.words_size() == 0);
+  CHECK(read(ship, {"venv/bin/python3"}).list.words_size() == 1);
+}
+
+TEST_CASE(
+    "read_shipment: a script whose interpreter lies elsewhere there is refused with what to "
+    "write") {
+  const Folder folder;
+  folder.write("venv/bin/python3", "text");
+  folder.write("venv/bin/torchrun", "#!" + folder.at("venv/bin/python3") + " -E\nimport sys\n");
+  folder.write("venv/bin/plain", "#!/bin/sh\n");
+  JobSpec spec;
+  spec.ship = {"venv"};
+  spec.ship_limit = 1u << 30;
+  spec.command = {"venv/bin/torchrun", "t.py"};
+  try {
+    read_shipment(spec, {});
+    FAIL("it was taken");
+  } catch (const Error& error) {
+    CHECK(std::string(error.what()) ==
+          "--ship: \"venv/bin/torchrun\" is a script for \"" + folder.at("venv/bin/python3") +
+              "\", which is shipped too, and lies elsewhere there; write " +
+              folder.at("venv/bin/python3") + " -E venv/bin/torchrun");
+  }
+  CHECK(read({"venv"}, {"venv/bin/plain"}).list.words_size() == 1);
+  CHECK(read({"venv"}, {folder.at("venv/bin/python3"), "-E", "venv/bin/torchrun"})
+            .list.words_size() == 2);
+  CHECK(read({"venv/bin/torchrun"}, {"venv/bin/torchrun"}).list.words_size() == 1);
 }
 
 TEST_CASE("read_shipment: a program comes with what its loader lists") {
@@ -166,6 +250,8 @@ TEST_CASE("read_shipment: a program comes with what its loader lists") {
     CHECK(libraries.contains("libc.so.6"));
     CHECK(libraries.contains(fs::path(seen.list.programs(0).loader()).filename().string()));
     CHECK(seen.list.libraries_size() >= 3);
+    CHECK(seen.offer.named == 1);
+    CHECK(seen.offer.libraries_from == 1);
   }
   CHECK(read({"."}, {"true"}).list.programs_size() == 0);  // not looked at in a folder
 }
