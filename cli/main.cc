@@ -85,7 +85,8 @@ int run(int argc, char** argv, const StartState& start) {
   std::optional<ShipOffer> offer;
   if (ships(spec, slots)) {
     settle_signals();
-    offer = read_shipment(spec, users_environment(spec, start));
+    const ReadProgress progress{wants_warnings(spec) ? say : nullptr};
+    offer = read_shipment(spec, users_environment(spec, start), progress);
     if (!offer->left_out.empty() && wants_warnings(spec)) say(left_out_text(*offer));
   }
   if (line.request == Request::kDryRun) {

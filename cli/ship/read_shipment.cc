@@ -21,6 +21,7 @@
 #include "cli/ship/ask_loader.h"
 #include "proto/rendezvous.pb.h"
 #include "rendezvous/digest.h"
+#include "runtime/base/deadline.h"
 #include "runtime/base/error.h"
 #include "runtime/base/unique_fd.h"
 
@@ -82,8 +83,12 @@ Identity identity(const struct stat& facts) { return {facts.st_dev, facts.st_ino
 
 class Reader {
  public:
-  Reader(const JobSpec& spec, std::string libraries)
-      : spec_(spec), library_path_(std::move(libraries)), here_(fs::current_path().string()) {}
+  Reader(const JobSpec& spec, std::string libraries, const ReadProgress& progress)
+      : spec_(spec),
+        library_path_(std::move(libraries)),
+        here_(fs::current_path().string()),
+        progress_(progress),
+        say_at_(Deadline::in(progress.first)) {}
 
   ShipOffer read() {
     for (const std::string& given : spec_.ship) {
@@ -94,6 +99,7 @@ class Reader {
       given_.push_back(path);
     }
     check_limit();
+    for (const OfferedFile& one : sizes_) to_read_ += one.bytes;
     for (const auto& [path, is_folder] : paths_) {
       proto::ShippedPath& one = *list_.add_paths();
       one.set_path(path);
@@ -196,7 +202,18 @@ class Reader {
       if (n < 0) throw unreadable(path);
       if (n == 0) return sum.hex();
       sum.add(std::as_bytes(std::span(buffer_.data(), size_t(n))));
+      read_ += uint64_t(n);
+      if (progress_.say && say_at_.passed()) say_progress();
     }
+  }
+
+  // Libraries are not counted before they are known, and few.
+  void say_progress() {
+    if (read_ > to_read_) return;
+    const auto share = uint64_t(100 * double(read_) / double(std::max<uint64_t>(to_read_, 1)));
+    progress_.say("reading what --ship names: " + size_text(to_read_) + ", " +
+                  std::to_string(share) + " %");
+    say_at_ = Deadline::in(progress_.next);
   }
 
   // What is shipped by this name, or lies where it leads; empty: nothing. What it is a link to does
@@ -274,6 +291,9 @@ class Reader {
   std::map<std::pair<std::string, bool>, int> numbers_;  // by sum, and whether it is executable
   std::set<std::string> programs_;
   std::map<std::string, int> libraries_;
+  const ReadProgress& progress_;
+  Deadline say_at_;
+  uint64_t read_ = 0, to_read_ = 0;  // bytes
   std::vector<char> buffer_;
   proto::Shipment list_;
   ShipOffer offer_;
@@ -281,9 +301,10 @@ class Reader {
 
 }  // namespace
 
-ShipOffer read_shipment(const JobSpec& spec, std::span<const std::string> environment) {
+ShipOffer read_shipment(const JobSpec& spec, std::span<const std::string> environment,
+                        const ReadProgress& progress) {
   try {
-    return Reader(spec, value_in(environment, "LD_LIBRARY_PATH", "")).read();
+    return Reader(spec, value_in(environment, "LD_LIBRARY_PATH", ""), progress).read();
   } catch (const fs::filesystem_error& error) {  // the working directory is gone
     throw Error(
         ErrorCode::kInvalidArgument,

@@ -235,6 +235,26 @@ TEST_CASE(
   CHECK(read({"venv/bin/torchrun"}, {"venv/bin/torchrun"}).list.words_size() == 1);
 }
 
+TEST_CASE("read_shipment: who waits hears how far it is") {
+  const Folder folder;
+  folder.write("data/a", std::string(3u << 20, 'a'));
+  folder.write("data/b", std::string(1u << 20, 'b'));
+  JobSpec spec;
+  spec.ship = {"data"};
+  spec.ship_limit = 1u << 30;
+  std::vector<std::string> lines;
+  ReadProgress progress{[&](const std::string& line) { lines.push_back(line); }};
+  progress.first = progress.next = std::chrono::milliseconds(0);
+  read_shipment(spec, {}, progress);
+  const std::string words = "reading what --ship names: 4.2 MB, ";
+  CHECK(lines ==
+        std::vector<std::string>{words + "25 %", words + "50 %", words + "75 %", words + "100 %"});
+  lines.clear();
+  progress.first = std::chrono::hours(1);
+  read_shipment(spec, {}, progress);
+  CHECK(lines.empty());
+}
+
 TEST_CASE("read_shipment: a program comes with what its loader lists") {
   const Folder folder;
   fs::copy(fs::read_symlink("/proc/self/exe"), "train");
