@@ -10,6 +10,15 @@
 #include "cli/pipe.h"
 
 namespace hvd {
+namespace {
+
+int bytes_in(const UniqueFd& pipe) {
+  int bytes = 0;
+  ioctl(pipe.get(), FIONREAD, &bytes);
+  return bytes;
+}
+
+}  // namespace
 
 OutputForwarder::OutputForwarder(Loop& loop, int output, std::string_view first_words)
     : loop_(loop), output_(output), header_(first_words) {
@@ -28,11 +37,12 @@ OutputForwarder::OutputForwarder(Loop& loop, int output, std::string_view first_
 void OutputForwarder::add(int rank, Stream stream, UniqueFd pipe) {
   auto source = std::make_shared<Source>(Source{std::move(pipe), rank, stream});
   loop_.watch(source->pipe.get(), EPOLLIN | EPOLLONESHOT,
-              [this, source](uint32_t) { readable(source); });
+              [this, source](uint32_t events) { readable(source, events); });
   open_.push_back(std::move(source));
 }
 
-void OutputForwarder::readable(const Place& source) {
+void OutputForwarder::readable(const Place& source, uint32_t events) {
+  if (events & EPOLLHUP) source->hung_up = true;
   if (Clock::now() < source->rest_until && !draining_) {
     const auto later = [&](const Place& one) { return one->rest_until > source->rest_until; };
     resting_.insert(std::find_if(resting_.begin(), resting_.end(), later), source);
@@ -71,43 +81,50 @@ void OutputForwarder::pump() {
 }
 
 bool OutputForwarder::move_current() {
-  while (!header_.empty()) {
-    ssize_t n = write(output_, header_.data(), header_.size());
-    if (n > 0)
+  while (!header_.empty() || current_) {
+    const bool of_frame = !header_.empty();
+    const ssize_t n = of_frame ? write(output_, header_.data(), header_.size())
+                               : splice(current_->pipe.get(), nullptr, output_, nullptr,
+                                        current_left_, SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
+    const int error = n < 0 ? errno : 0;
+    if (n > 0 && of_frame) {
       header_.erase(0, size_t(n));
-    else if (errno == EAGAIN)
-      break;
-    else if (errno != EINTR)
-      return failed(), false;
-  }
-  while (header_.empty() && current_) {
-    ssize_t n = splice(current_->pipe.get(), nullptr, output_, nullptr, current_left_,
-                       SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
-    if (n > 0) {
+    } else if (n > 0) {
       current_left_ -= size_t(n);
-      if (current_left_ > 0) continue;
-      Place source = std::exchange(current_, nullptr);
-      if (draining_)
-        ready_.push_back(source);  // until it is empty
-      else
-        loop_.rearm(source->pipe.get(), EPOLLIN | EPOLLONESHOT);
-    } else if (errno == EAGAIN) {
-      break;  // FIONREAD promised the bytes, so it is stdout that is full
-    } else if (errno != EINTR) {
+      if (current_left_ == 0) finish_current();
+    } else if (!of_frame && (n == 0 || error == EAGAIN) && bytes_in(current_->pipe) == 0) {
+      // FIONREAD promised them, but the rank has read its own output since (/proc/self/fd/1). The
+      // frame's length is out; blanks stand for what is gone.
+      header_.assign(current_left_, ' ');
+      finish_current();
+    } else if (error == EAGAIN) {
+      return wait_for_room();
+    } else if (error != EINTR) {
       return failed(), false;
     }
   }
-  if (header_.empty() && !current_) return true;
+  return true;
+}
+
+bool OutputForwarder::wait_for_room() {
   blocked_ = true;
   loop_.rearm(output_, EPOLLOUT | EPOLLONESHOT);
   return false;
 }
 
+void OutputForwarder::finish_current() {
+  const Place source = std::exchange(current_, nullptr);
+  if (draining_)
+    ready_.push_back(source);  // until it is empty
+  else
+    loop_.rearm(source->pipe.get(), EPOLLIN | EPOLLONESHOT);
+}
+
 void OutputForwarder::look(const Place& source, TimePoint now) {
-  int available = 0;
-  ioctl(source->pipe.get(), FIONREAD, &available);
-  if (available <= 0) {  // woken without bytes: all writers are gone (or we drain)
-    close(source);
+  const int available = bytes_in(source->pipe);
+  if (available == 0 && (source->hung_up || draining_)) return close(source);
+  if (available == 0) {  // the rank has taken back what woke us
+    loop_.rearm(source->pipe.get(), EPOLLIN | EPOLLONESHOT);
     return;
   }
   if (!source->large && available >= kLargeBytes && large_pipes_ < kLargePipesMax) {
@@ -140,9 +157,8 @@ void OutputForwarder::drain() {
 bool OutputForwarder::blocks(int rank) const {
   return blocked_ && std::any_of(open_.begin(), open_.end(), [rank](const Place& source) {
            // Half is full: a write that does not fit into the page before it begins a new one.
-           int bytes = 0;
-           ioctl(source->pipe.get(), FIONREAD, &bytes);
-           return source->rank == rank && bytes >= fcntl(source->pipe.get(), F_GETPIPE_SZ) / 2;
+           return source->rank == rank &&
+                  bytes_in(source->pipe) >= fcntl(source->pipe.get(), F_GETPIPE_SZ) / 2;
          });
 }
 

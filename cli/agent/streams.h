@@ -47,13 +47,15 @@ class OutputForwarder {
     int rank;
     Stream stream;
     TimePoint rest_until{};
-    bool large = false;
+    bool large = false, hung_up = false;  // that nobody has it open for writing was seen
   };
   using Place = std::shared_ptr<Source>;
 
-  void readable(const Place& source);
+  void readable(const Place& source, uint32_t events);
   void pump();
   bool move_current();  // false: stdout would block
+  bool wait_for_room();
+  void finish_current();
   void look(const Place& source, TimePoint now);
   void close(const Place& source);
   void failed();

@@ -95,6 +95,39 @@ TEST_CASE("streams: a rank that cannot write, since nobody reads, is known until
   REQUIRE(one.until([&] { return !one.forwarder.blocks(0); }));
 }
 
+TEST_CASE("output forwarder: a rank may read its own output, and goes on to be heard") {
+  Forwarding job;
+  const int loud = job.add(0, Stream::kStdout), thief = job.add(1, Stream::kStdout),
+            after = job.add(2, Stream::kStdout);
+  const std::string block(4096, 'x');
+  while (!job.forwarder.blocks(0)) {
+    while (write(loud, block.data(), block.size()) > 0) {
+    }
+    job.turn();
+  }
+  const auto take_back = [](int fd) {  // all that is in the pipe, as through /proc/self/fd/1
+    const UniqueFd pipe(
+        open(("/proc/self/fd/" + std::to_string(fd)).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    char bytes[64 << 10];
+    size_t taken = 0;
+    for (ssize_t n; (n = read(pipe.get(), bytes, sizeof bytes)) > 0;) taken += size_t(n);
+    return taken;
+  };
+  // Bytes that woke the forwarder, and bytes that a frame has promised.
+  write_all(thief, "taken back");
+  job.turn();
+  CHECK(take_back(thief) == 10);
+  const bool promised_too = GENERATE(false, true), ends_then = GENERATE(false, true);
+  if (promised_too) REQUIRE(take_back(loud) > 0);
+  if (ends_then) job.workers.front().reset();
+  write_all(after, "is looked at later than the thief");
+  REQUIRE(job.until([&] { return job.seen.contains({2, Stream::kStdout}); }));
+  write_all(thief, "later");
+  REQUIRE(job.until([&] { return job.seen[{1, Stream::kStdout}] == "later"; }));
+  job.workers.clear();
+  REQUIRE(job.until([&] { return job.forwarder.empty(); }));
+}
+
 TEST_CASE("output forwarder: each stream's bytes come out under its rank, the magic first") {
   Forwarding job;
   write_all(job.add(3, Stream::kStdout), "hello");
