@@ -15,7 +15,7 @@ APT = """#!/bin/sh
 echo "apt-get $*" >>"$HOME/apt"
 case "$*" in
   *update*) ;;
-  -s*) echo "Inst ccache"; echo "Inst libhiredis" ;;
+  -s*) echo "Inst ccache"; echo "Inst libhiredis"; echo "Conf ccache"; echo "Conf libhiredis" ;;
   *) echo "Get:1 ccache"; echo "Unpacking ccache"; echo "Setting up ccache"; echo "Setting up libhiredis"; touch "$HOME/there" ;;
 esac
 """
@@ -137,6 +137,38 @@ class Setup(unittest.TestCase):
         self.assertEqual(len((self.folder / "apt").read_text().splitlines()), 3)
         self.assertEqual(self.run_setup()[0], 0)
         self.assertEqual(len((self.folder / "apt").read_text().splitlines()), 3)  # the second time it asks for nothing
+
+    def test_what_an_interrupted_run_left_is_gone_on_with(self):
+        self.program("dpkg-query", ALL_INSTALLED.replace("-*) ;;", '-*) ;; ccache) [ ! -e "$HOME/there" ] || echo "installed $name" ;;'))
+        self.program("id", "#!/bin/sh\necho 0\n")
+        self.program("apt-get", APT.replace('echo "Inst ccache"; echo "Inst libhiredis"; ', ""))  # unpacked, not set up
+        self.environment.mkdir(parents=True)
+        (self.environment / "complete").write_text("cpp\n")
+        status, said = self.run_setup()
+        self.assertEqual(status, 0, said)
+        self.assertIn("2 of 2 set up", said)
+        (self.folder / "there").unlink()
+        self.program("apt-get", APT.replace('*) echo "Get:1', '*) echo "E: dpkg was interrupted"; exit 100; echo "Get:1'))
+        status, said = self.run_setup()
+        self.assertEqual(status, 1, said)
+        self.assertIn("E: dpkg was interrupted", said)
+        self.assertIn("try: dpkg --configure -a", said)
+
+    def test_a_policy_of_a_setup_that_was_killed_is_removed(self):
+        self.environment.mkdir(parents=True)
+        (self.environment / "complete").write_text("cpp\n")
+        policy = self.folder / "system/usr/sbin/policy-rc.d"
+        policy.parent.mkdir(parents=True)
+        with subprocess.Popen(["sleep", "60"]) as other:
+            ours = f"#!/bin/sh\n# of hvdrun's setup, process {other.pid}\nexit 101\n"
+            policy.write_text(ours)
+            status, said = self.run_setup()
+            self.assertEqual((status, policy.exists()), (0, True), said)  # that one is still at work
+            other.kill()
+        for text, stays in ((ours, False), ("#!/bin/sh\nexit 101\n", True)):
+            policy.write_text(text)
+            status, said = self.run_setup()
+            self.assertEqual((status, policy.exists()), (0, stays), said)
 
     def test_sshd_comes_without_its_service(self):
         self.program("dpkg-query", ALL_INSTALLED.replace("-*) ;;", '-*) ;; openssh-server) [ ! -e "$HOME/there" ] || echo "installed $name" ;;'))
