@@ -159,6 +159,10 @@ std::optional<Refusal> check_path_command(const JobSpec& spec,
 std::optional<Refusal> check_command(const JobSpec& spec, const std::string& path) {
   const std::string& name = spec.command[0];
   const std::vector<std::string> entries = path_entries(spec, path);
+  const bool own_paths = std::ranges::any_of(spec.environment, [](const EnvironmentSetting& one) {
+    return one.name == "PATH" && !one.ranks.empty();
+  });
+  if (own_paths && name.find('/') == name.npos) return std::nullopt;  // as each rank finds it
   if (name.find('/') != name.npos) return check_path_command(spec, entries);
   std::string without_permission;
   const std::string program = find_program(entries, name, without_permission);

@@ -97,6 +97,11 @@ TEST_CASE("job check: a PATH given by -x is the one that counts") {
   CHECK(check(spec) == "ok");
   spec.command = {"true"};
   CHECK(check(spec).substr(0, 4) == "127 ");
+  spec.environment.push_back({"PATH", "/usr/bin:/bin"});
+  spec.environment.back().ranks = {0, 1};
+  CHECK(check(spec) == "ok");  // where ranks have their own, they look there
+  spec.command = {"./true"};
+  CHECK(check(spec).substr(0, 4) == "127 ");
 }
 
 TEST_CASE("job check: a command that is not there is 127") {
