@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "cli/messages.h"
+#include "cli/quoted.h"
 
 namespace hvd {
 namespace {
@@ -43,7 +44,7 @@ std::vector<Event> JobRecord::note(const proto::SpawnFailed& failure) {
   end.host = hosts_[size_t(end.rank)];
   end.spawn_error = failure.error();
   const bool of_command = !failure.step().starts_with("chdir");
-  end.spawn_step = failure.step() + (of_command ? " of " + command_.front() : "");
+  end.spawn_step = failure.step() + (of_command ? " of " + shell_word(command_.front()) : "");
   return {event::RankEnded{end.rank, true, describe(end)}};
 }
 

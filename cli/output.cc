@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "cli/pipe.h"
+#include "cli/quoted.h"
 #include "cli/rank_folder.h"
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
@@ -61,7 +62,7 @@ void make_folder(const std::string& path) {
   for (size_t slash = path.find('/', 1); slash != path.npos; slash = path.find('/', slash + 1))
     mkdir(path.substr(0, slash).c_str(), 0777);  // the last one tells whether this worked
   if (mkdir(path.c_str(), 0777) == 0 || errno == EEXIST) return;
-  refuse("make the output directory " + path, errno);
+  refuse("make the output directory " + shell_word(path), errno);
 }
 
 }  // namespace
@@ -112,10 +113,10 @@ void Output::open_files() {
       UniqueFd file(
           open(name.c_str(), O_WRONLY | O_CREAT | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666));
       if (!file || fcntl(file.get(), F_SETFL, O_WRONLY) != 0) {
-        refuse("write the output file " + name, errno);
+        refuse("write the output file " + shell_word(name), errno);
       }
       fds.push_back(file.get());
-      names.push_back(name);
+      names.push_back(shell_word(name));
       files_.push_back(std::move(file));
     }
   }

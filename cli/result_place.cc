@@ -207,11 +207,12 @@ std::string write_result_file(const std::string& path, const std::string& text,
                               std::chrono::milliseconds patience, const LinkRule& rule) {
   const auto said = [&](const Failure& failure) {
     return failure.error == 0 ? ""
-                              : "cannot write the result file " + path + " (" + failure.step +
-                                    "): " + reason(failure.error);
+                              : "cannot write the result file " + shell_word(path) + " (" +
+                                    failure.step + "): " + reason(failure.error);
   };
   const ResultPlace place = find_result_place(path, rule);
-  if (!place.refusal.empty()) return "cannot write the result file " + path + ": " + place.refusal;
+  if (!place.refusal.empty())
+    return "cannot write the result file " + shell_word(path) + ": " + place.refusal;
   if (place.descriptor >= 0) return said(write_in_place(place, text, patience));
   struct stat facts;
   const bool there = lstat(place.path.c_str(), &facts) == 0;

@@ -11,6 +11,7 @@
 #include "cli/agent/worker_environment.h"
 #include "cli/messages.h"
 #include "cli/pipe.h"
+#include "cli/quoted.h"
 #include "runtime/base/env.h"
 #include "runtime/base/fault_point.h"
 #include "runtime/base/usable_cpus.h"
@@ -91,7 +92,7 @@ std::vector<std::string> Workers::environment_of(int slot) const {
 }
 
 std::string Workers::describe_step(std::string step) const {
-  return step == "chdir" ? step + " to " + start_.directory() : step;
+  return step == "chdir" ? step + " to " + shell_word(start_.directory()) : step;
 }
 
 SpawnResult Workers::start_next() {

@@ -43,6 +43,9 @@ TEST_CASE("output: files that cannot be had are --output-filename's fault, but n
   CHECK(code == ErrorCode::kInvalidArgument);
   CHECK(message ==
         "cannot make the output directory " + path + "/rank.0/deeper: Not a directory" + advice);
+  std::tie(code, message) = refusal_of(1, path + "/rank.0/a\nb");
+  CHECK(message == "cannot make the output directory $'" + path +
+                       "/rank.0/a\\x0ab': Not a directory" + advice);
 
   // Last: a sanitizer needs a pipe to look at an object of a type that is new to it.
   const FewDescriptors few(12);

@@ -107,6 +107,8 @@ TEST_CASE("result place: a file is there as a whole, and no draft of it") {
   const std::string gone = folder.path() / "gone/result.json";
   CHECK(write_result_file(gone, "x") ==
         "cannot write the result file " + gone + " (open): No such file or directory");
+  CHECK(write_result_file("/gone\n/result.json", "x") ==
+        "cannot write the result file $'/gone\\x0a/result.json' (open): No such file or directory");
 }
 
 TEST_CASE("result place: a reader of the old file keeps all of it") {
