@@ -60,7 +60,7 @@ constexpr Status kStatuses[] = {
     {"125",
      "hvdrun itself failed, or could not write all output or read all input of a job that "
      "succeeded"},
-    {"126, 127", "the command cannot be run, or is not found; nothing started"},
+    {"126, 127", "the command cannot be run, or is not found"},
     {"129-131, 141, 143", "hvdrun was ended by HUP, INT, QUIT or TERM, or its reader left (PIPE)"},
 };
 
