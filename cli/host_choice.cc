@@ -9,7 +9,6 @@
 namespace hvd {
 namespace {
 
-constexpr int kSlotsMax = 65'535;
 constexpr size_t kExampleBytesMax = 60;  // of a command in a message
 
 // Another user of this machine is reached as on another one: by ssh.

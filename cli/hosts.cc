@@ -14,7 +14,6 @@ namespace {
 constexpr size_t kNameBytesMax = 253;  // of a DNS name
 constexpr size_t kUserBytesMax = 64;
 constexpr size_t kHostsMax = 65'536;
-constexpr int kSlotsMax = 65'535;
 constexpr size_t kRangeDigitsMax = 9;
 
 constexpr std::string_view kBlanks = " \t\r";

@@ -25,6 +25,7 @@ struct GivenHost {
 };
 
 inline constexpr size_t kHostTextBytesMax = 1 << 20;
+inline constexpr int kSlotsMax = 65'535;  // of one host
 
 // Throws kInvalidArgument, "-H, column 3: ...".
 std::vector<GivenHost> parse_host_list(std::string_view text);

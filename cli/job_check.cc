@@ -18,6 +18,7 @@
 #include "cli/quoted.h"
 #include "cli/rank_folder.h"
 #include "cli/result_place.h"
+#include "runtime/base/open_files.h"
 #include "runtime/base/unique_fd.h"
 
 namespace hvd {
@@ -25,7 +26,6 @@ namespace {
 
 constexpr size_t kExampleBytesMax = 200;  // of a command in a message
 constexpr int kOwnDescriptors = 18;       // what hvdrun opens beside those of ranks, at least
-constexpr const char* kRaiseLimit = "raise the limit on open files (ulimit -n)";
 
 // What stat() and access() say of a path, as exec would see it.
 struct Look {
@@ -307,7 +307,7 @@ std::optional<Refusal> check_descriptors(const JobSpec& spec) {
     const std::string reason = std::strerror(errno);
     return Refusal{kExitOwnFailure, "the " + std::to_string(files) +
                                         " files of --output-filename cannot all be open: " +
-                                        reason + "; " + kRaiseLimit};
+                                        reason + "; " + kRaiseOpenFiles};
   }
   return std::nullopt;
 }
@@ -350,7 +350,7 @@ std::optional<Refusal> check_container() {
   const auto refusal = [](const std::string& what, const std::string& where) {
     const int error = errno;
     const bool descriptors = error == EMFILE || error == ENFILE;
-    const std::string advice = descriptors ? kRaiseLimit : "the container needs " + where;
+    const std::string advice = descriptors ? kRaiseOpenFiles : "the container needs " + where;
     return Refusal{kExitOwnFailure, what + ": " + std::strerror(error) + "; " + advice};
   };
   if (!UniqueFd(open("/dev/null", O_RDWR | O_CLOEXEC)))

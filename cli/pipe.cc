@@ -7,6 +7,7 @@
 #include <string>
 
 #include "runtime/base/error.h"
+#include "runtime/base/open_files.h"
 #include "runtime/base/start_thread.h"
 
 namespace hvd {
@@ -28,7 +29,7 @@ UniqueFd open_null() {
 
 std::string error_text(int error) {
   const std::string text = std::strerror(error);
-  if (error == EMFILE) return text + "; raise the limit on open files (ulimit -n)";
+  if (error == EMFILE) return text + "; " + kRaiseOpenFiles;
   if (error == EAGAIN) return text + "; " + thread_shortage();
   return text;
 }

@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "runtime/base/error.h"
+#include "runtime/base/open_files.h"
 #include "runtime/base/utf8.h"
 
 namespace hvd {
@@ -224,7 +225,8 @@ void AgentSocket::duplicate_fds(Packet& packet) {
   for (int& fd : packet.fds) {
     owned->emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
     if (!owned->back())
-      throw Error(ErrorCode::kUnavailable, "no room for a descriptor; raise ulimit -n");
+      throw Error(ErrorCode::kUnavailable,
+                  std::string("no room for a descriptor; ") + kRaiseOpenFiles);
     fd = owned->back().get();
   }
   packet.owner = std::move(owned);
@@ -274,8 +276,9 @@ std::optional<AgentMessage> AgentSocket::receive() {
     }
   }
   if (header.msg_flags & MSG_CTRUNC) {
-    throw Error(ErrorCode::kUnavailable,
-                "no room for the descriptors that the agent passes; raise ulimit -n");
+    throw Error(
+        ErrorCode::kUnavailable,
+        std::string("no room for the descriptors that the agent passes; ") + kRaiseOpenFiles);
   }
   if (header.msg_flags & MSG_TRUNC)
     throw Error(ErrorCode::kInvalidArgument, "a message between worker and agent is too long");

@@ -20,6 +20,7 @@
 #include "proto/rendezvous.grpc.pb.h"
 #include "rendezvous/socket_address.h"
 #include "rendezvous/stream_pump.h"
+#include "runtime/base/open_files.h"
 #include "runtime/base/start_thread.h"
 #include "runtime/base/wake_fd.h"
 
@@ -43,8 +44,7 @@ void expect_descriptors(int any) {
     held.emplace_back(fcntl(any, F_DUPFD_CLOEXEC, 0));
     if (!held.back())
       throw Error(ErrorCode::kUnavailable, std::string("cannot start the rendezvous: ") +
-                                               std::strerror(errno) +
-                                               "; raise the limit on open files (ulimit -n)");
+                                               std::strerror(errno) + "; " + kRaiseOpenFiles);
   }
 }
 

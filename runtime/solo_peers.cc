@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "runtime/base/error.h"
+#include "runtime/base/open_files.h"
 
 namespace hvd {
 
@@ -33,7 +34,9 @@ SoloPeers::SoloPeers(uint32_t epoch) : memory_(std::make_unique<BlockMemory>()) 
   status_page_.version = StatusPage::kVersion;
   for (UniqueFd& doorbell : doorbells_) {
     doorbell.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!doorbell) throw Error(ErrorCode::kUnavailable, "no descriptor is left; raise ulimit -n");
+    if (!doorbell)
+      throw Error(ErrorCode::kUnavailable,
+                  std::string("no descriptor is left; ") + kRaiseOpenFiles);
   }
 }
 

@@ -13,6 +13,7 @@
 #include "cli/agent/process_state.h"
 #include "cli/agent/system_error_text.h"
 #include "runtime/base/error.h"
+#include "runtime/base/open_files.h"
 #include "runtime/base/utf8.h"
 
 namespace hvd {
@@ -126,9 +127,9 @@ void HostMemory::Impl::retry_later() {
   if (next_try) return;
   next_try = Clock::now() + kRetryPause;
   if (std::exchange(shortage_told, true)) return;
-  warn(
-      "workers wait for descriptors: as many are open or under way as this user may have; raise "
-      "ulimit -n");
+  warn(std::string("workers wait for descriptors: as many are open or under way as this user may "
+                   "have; ") +
+       kRaiseOpenFiles);
 }
 
 void HostMemory::Impl::retry() {
@@ -201,7 +202,7 @@ std::string HostMemory::Impl::objection(const Connection& connection, const Agen
   errno = 0;
   const std::vector<pid_t> chain = ancestry(peer.pid, getpid());
   if (chain.empty() && errno == EMFILE)
-    return what + "no descriptor is left to see who started it; raise ulimit -n";
+    return what + "no descriptor is left to see who started it; " + kRaiseOpenFiles;
   if (chain.empty()) return what + "this job did not start it";
   for (const Slot& other : slots) {
     if (&other == &slot || other.worker == 0 || other.worker_ended) continue;

@@ -12,6 +12,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/fault_point.h"
+#include "runtime/base/open_files.h"
 
 namespace hvd {
 namespace {
@@ -31,7 +32,8 @@ bool may_be_tried_again(int error) {
 
 LogLinks::LogLinks(Peers& peers, const WorldShape& shape, uint32_t links)
     : peers_(peers), number_(links), epoll_(UniqueFd(epoll_create1(EPOLL_CLOEXEC))) {
-  if (!epoll_) throw Error(ErrorCode::kUnavailable, "no descriptor is left; raise ulimit -n");
+  if (!epoll_)
+    throw Error(ErrorCode::kUnavailable, std::string("no descriptor is left; ") + kRaiseOpenFiles);
   const int me = peers.world().rank;
   std::vector<int> ranks;
   for (const HostRanks& host : shape.hosts) {

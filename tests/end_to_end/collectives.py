@@ -51,7 +51,7 @@ def a_rank_without_room_for_the_engines_thread_says_so_to_all():
 def an_agent_without_descriptors_for_an_epoch_names_the_limit():
     seen = run(*worker("epochs"), preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (35, 35)))
     expect(seen.returncode, 125, seen.stderr)
-    assert b"agent: eventfd: Too many open files; raise ulimit -n" in seen.stderr, seen.stderr
+    assert b"agent: eventfd: Too many open files; raise the limit on open files (ulimit -n)" in seen.stderr, seen.stderr
 
 
 def a_rank_that_crashes_is_named_and_survivors_are_told():

@@ -195,7 +195,8 @@ TEST_CASE("host faults: a segment that finds no descriptors is refused with the 
   std::vector<UniqueFd> taken;
   for (int fd; (fd = fcntl(0, F_DUPFD_CLOEXEC, 3)) >= 0;) taken.emplace_back(fd);
   CHECK_THROWS_WITH(memory.segment(0, 4096),
-                    Catch::Contains("cannot be made: ") && Catch::Contains("raise ulimit -n"));
+                    Catch::Contains("cannot be made: ") &&
+                        Catch::Contains("raise the limit on open files (ulimit -n)"));
 }
 #endif
 
