@@ -47,14 +47,16 @@ class Peers {
   // The non-blocking sockets in the order of `ranks` once all are there, given out once. Never
   // blocks; throws kUnavailable when one cannot be had, with the reason.
   virtual std::optional<std::vector<UniqueFd>> take_links(uint32_t id);
+  // Of those asked for by `id` and not taken yet: ranks to whom none is there. Empty also where
+  // that is not known.
+  virtual std::vector<int> missing_links(uint32_t) { return {}; }
 
   // Wakes one sleeper of a rank. Any thread; never blocks.
   virtual void ring(int local_rank, Sleeper sleeper) = 0;
   // Own doorbell (an eventfd, non-blocking): readable after ring().
   virtual int doorbell(Sleeper sleeper) const = 0;
-  // Readable when the agent said something (drained by take_segment(), take_links()
-  // and the Store), or is
-  // gone; -1: nothing to watch.
+  // Readable when the agent said something (drained by take_segment(), take_links() and the Store),
+  // or is gone; -1: nothing to watch.
   virtual int agent_fd() const = 0;
   // False: nobody would tell of deaths any more, so the process has to end.
   virtual bool agent_alive() = 0;

@@ -42,7 +42,7 @@ struct AgentMessage {
     kDoorbells,       // descriptors by local rank and sleeper; several messages when many
     kSegment,         // id, value: bytes per rank; descriptors by local rank, likewise
     kSegmentRefused,  // id, body: why
-    kLinks,           // id, value: how many; sockets in the order asked for, likewise
+    kLink,            // id, value: its place among those asked for; its socket
     kLinksRefused,    // id, body: why
     kStoreAnswer,     // id, value: the sum, body: the value
     kStoreRefused,    // id, value: ErrorCode, or kCommFailureCode; body: the text

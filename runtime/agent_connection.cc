@@ -133,25 +133,43 @@ AgentMessage AgentConnection::ask(AgentMessage question) {
 
 std::optional<std::vector<UniqueFd>> AgentConnection::take_segment(uint32_t id) {
   MutexLock lock(mutex_);
-  return take_parts(segments_, id);
+  take_in();
+  const auto found = segments_.find(id);
+  if (found == segments_.end()) return std::nullopt;
+  Parts& parts = found->second;
+  if (!parts.refusal.empty()) throw Error(ErrorCode::kUnavailable, parts.refusal);
+  if (parts.pieces.size() < static_cast<size_t>(local_size_)) return std::nullopt;
+  std::vector<UniqueFd> pieces = std::move(parts.pieces);
+  segments_.erase(found);
+  return pieces;
+}
+
+void AgentConnection::expect_links(uint32_t id, std::span<const int> ranks) {
+  MutexLock lock(mutex_);
+  links_[id] = {
+      {ranks.begin(), ranks.end()}, std::vector<UniqueFd>(ranks.size()), ranks.size(), {}};
 }
 
 std::optional<std::vector<UniqueFd>> AgentConnection::take_links(uint32_t id) {
   MutexLock lock(mutex_);
-  return take_parts(links_, id);
+  take_in();
+  const auto found = links_.find(id);
+  if (found == links_.end()) return std::nullopt;
+  if (!found->second.refusal.empty()) throw Error(ErrorCode::kUnavailable, found->second.refusal);
+  if (found->second.missing > 0) return std::nullopt;
+  std::vector<UniqueFd> sockets = std::move(found->second.sockets);
+  links_.erase(found);
+  return sockets;
 }
 
-std::optional<std::vector<UniqueFd>> AgentConnection::take_parts(std::map<uint32_t, Parts>& from,
-                                                                 uint32_t id) {
+std::vector<int> AgentConnection::missing_links(uint32_t id) {
+  MutexLock lock(mutex_);
   take_in();
-  const auto found = from.find(id);
-  if (found == from.end()) return std::nullopt;
-  Parts& parts = found->second;
-  if (!parts.refusal.empty()) throw Error(ErrorCode::kUnavailable, parts.refusal);
-  if (parts.pieces.size() < parts.all) return std::nullopt;
-  std::vector<UniqueFd> pieces = std::move(parts.pieces);
-  from.erase(found);
-  return pieces;
+  std::vector<int> missing;
+  if (const auto found = links_.find(id); found != links_.end())
+    for (size_t i = 0; i < found->second.ranks.size(); ++i)
+      if (!found->second.sockets[i]) missing.push_back(found->second.ranks[i]);
+  return missing;
 }
 
 void AgentConnection::on_segment(const void* owner, std::function<void()> arrived) {
@@ -240,18 +258,11 @@ void AgentConnection::take_in(AgentMessage message) {
       return;
     case AgentMessage::kSegment:
     case AgentMessage::kSegmentRefused:
-      if (message.epoch == epoch_) {
-        Parts& parts = segments_[message.id];
-        take_in_parts(std::move(message), parts, static_cast<size_t>(local_size_));
-      }
+      if (message.epoch == epoch_) take_in_segment(std::move(message));
       return;
-    case AgentMessage::kLinks:
+    case AgentMessage::kLink:
     case AgentMessage::kLinksRefused:
-      if (message.epoch == epoch_) {
-        Parts& parts = links_[message.id];
-        const auto all = static_cast<size_t>(message.value);
-        take_in_parts(std::move(message), parts, all);
-      }
+      if (message.epoch == epoch_) take_in_link(std::move(message));
       return;
     case AgentMessage::kStoreAnswer:
     case AgentMessage::kStoreRefused: {
@@ -266,13 +277,28 @@ void AgentConnection::take_in(AgentMessage message) {
   }
 }
 
-void AgentConnection::take_in_parts(AgentMessage message, Parts& parts, size_t all) {
-  parts.all = all;
-  const bool refused =
-      message.kind == AgentMessage::kSegmentRefused || message.kind == AgentMessage::kLinksRefused;
+void AgentConnection::take_in_segment(AgentMessage message) {
+  Parts& parts = segments_[message.id];
+  const bool refused = message.kind == AgentMessage::kSegmentRefused;
   if (refused) parts.refusal = message.text();
   for (UniqueFd& fd : message.fds) parts.pieces.push_back(std::move(fd));
-  if (arrived_ && (refused || parts.pieces.size() == all)) arrived_();
+  if (arrived_ && (refused || parts.pieces.size() == static_cast<size_t>(local_size_))) arrived_();
+}
+
+void AgentConnection::take_in_link(AgentMessage message) {
+  const auto found = links_.find(message.id);
+  if (found == links_.end()) return;
+  Links& links = found->second;
+  if (message.kind == AgentMessage::kLinksRefused) {
+    links.refusal = message.text();
+  } else {
+    const auto place = static_cast<size_t>(message.value);
+    if (place >= links.sockets.size() || links.sockets[place] || message.fds.size() != 1)
+      throw Error(ErrorCode::kInvalidArgument, "the agent gave a link that was not asked for");
+    links.sockets[place] = std::move(message.fds[0]);
+    --links.missing;
+  }
+  if (arrived_ && (links.missing == 0 || !links.refusal.empty())) arrived_();
 }
 
 }  // namespace hvd

@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -51,8 +52,11 @@ class AgentConnection {
   // The descriptors of a segment of the epoch once all have come, given out once. Never blocks;
   // throws kUnavailable with the agent's reason when it was refused.
   std::optional<std::vector<UniqueFd>> take_segment(uint32_t id);
-  // The sockets of links, in the order of the request; likewise.
+  // Before they are asked for: links to these ranks will come by this number.
+  void expect_links(uint32_t id, std::span<const int> ranks);
+  // Their sockets in this order; as take_segment().
   std::optional<std::vector<UniqueFd>> take_links(uint32_t id);
+  std::vector<int> missing_links(uint32_t id);  // ranks whose have not come
   // `arrived` is called when a segment or links are complete or refused, from whichever thread took
   // it in; it must not call back. forget() ends that, unless somebody else is called by now.
   void on_segment(const void* owner, std::function<void()> arrived);
@@ -67,7 +71,12 @@ class AgentConnection {
   // Descriptors that come together, in several messages.
   struct Parts {
     std::vector<UniqueFd> pieces;
-    size_t all = 0;
+    std::string refusal;
+  };
+  struct Links {
+    std::vector<int> ranks;
+    std::vector<UniqueFd> sockets;  // by place in `ranks`
+    size_t missing = 0;
     std::string refusal;
   };
   struct Pending {
@@ -78,9 +87,8 @@ class AgentConnection {
   static void wake(const Pending& question);
   void take_in() REQUIRES(mutex_);
   void take_in(AgentMessage message) REQUIRES(mutex_);
-  void take_in_parts(AgentMessage message, Parts& parts, size_t all) REQUIRES(mutex_);
-  std::optional<std::vector<UniqueFd>> take_parts(std::map<uint32_t, Parts>& from, uint32_t id)
-      REQUIRES(mutex_);
+  void take_in_segment(AgentMessage message) REQUIRES(mutex_);
+  void take_in_link(AgentMessage message) REQUIRES(mutex_);
   void check_alive() REQUIRES(mutex_);
   void wait_readable(int also) EXCLUDES(mutex_);
 
@@ -96,7 +104,7 @@ class AgentConnection {
   std::optional<AgentMessage> refusal_ GUARDED_BY(mutex_);
   std::optional<Epoch> next_ GUARDED_BY(mutex_);  // complete with its last doorbell
   std::map<uint32_t, Parts> segments_ GUARDED_BY(mutex_);
-  std::map<uint32_t, Parts> links_ GUARDED_BY(mutex_);
+  std::map<uint32_t, Links> links_ GUARDED_BY(mutex_);
   std::function<void()> arrived_ GUARDED_BY(mutex_);
   const void* arrived_owner_ GUARDED_BY(mutex_) = nullptr;
   std::map<uint32_t, Pending> pending_ GUARDED_BY(mutex_);

@@ -133,6 +133,7 @@ void AgentPeers::request_links(uint32_t id, std::span<const int> ranks) {
   request.epoch = world_.epoch;
   request.id = id;
   request.body = encode_ranks(ranks);
+  connection_->expect_links(id, ranks);
   connection_->post(request);
 }
 

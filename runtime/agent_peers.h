@@ -34,6 +34,7 @@ class AgentPeers : public Peers {
   std::optional<std::vector<UniqueFd>> take_links(uint32_t id) override {
     return connection_->take_links(id);
   }
+  std::vector<int> missing_links(uint32_t id) override { return connection_->missing_links(id); }
   void ring(int local_rank, Sleeper sleeper) override;
   int doorbell(Sleeper sleeper) const override { return doorbell(world_.local_rank, sleeper); }
   int agent_fd() const override { return connection_->fd(); }

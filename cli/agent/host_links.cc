@@ -78,22 +78,19 @@ void HostMemory::Impl::answer_links(const LinksWanted& wanted, AgentMessage answ
   if (!in_epoch(slot) || epoch->epoch() != wanted.epoch || slot.connection == nullptr) return;
   answer.epoch = wanted.epoch;
   answer.id = wanted.id;
-  answer.value = static_cast<int64_t>(wanted.remote_ranks.size());
   if (links.fds.empty())
     send(*slot.connection, answer);
   else
     send_descriptors(*slot.connection, answer, links);
 }
 
-void HostMemory::give_links(const LinksWanted& wanted, std::vector<UniqueFd> links) {
-  HVD_CHECK(links.size() == wanted.remote_ranks.size(), "one socket for each rank");
-  auto owner = std::make_shared<std::vector<UniqueFd>>(std::move(links));
-  Descriptors descriptors;
-  for (const UniqueFd& link : *owner) descriptors.fds.push_back(link.get());
-  descriptors.owner = owner;
+void HostMemory::give_link(const LinksWanted& wanted, size_t place, UniqueFd link) {
+  HVD_CHECK(place < wanted.remote_ranks.size(), "a link that was asked for");
+  const auto owner = std::make_shared<UniqueFd>(std::move(link));
   AgentMessage answer;
-  answer.kind = AgentMessage::kLinks;
-  impl_->answer_links(wanted, std::move(answer), descriptors);
+  answer.kind = AgentMessage::kLink;
+  answer.value = static_cast<int64_t>(place);
+  impl_->answer_links(wanted, std::move(answer), {{owner->get()}, owner});
 }
 
 void HostMemory::refuse_links(const LinksWanted& wanted, const std::string& why) {

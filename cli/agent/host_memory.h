@@ -82,7 +82,7 @@ struct HostMemoryEvents {
   std::function<void(const std::vector<Held>&)> held{};
   // The rank did not answer and is killed now; why: what broke the epoch, and that of this rank.
   std::function<void(int slot, const std::string& why)> given_up{};
-  // The answer is give_links() or refuse_links(), now or later. Empty: refused.
+  // The answer is give_link() for each or refuse_links(), now or later. Empty: refused.
   std::function<void(const LinksWanted&)> links_wanted{};
   // For the agents of the other hosts of the epoch, if it has any: a rank of this one died before
   // it had left; a rank of the broken epoch touches nothing of it any more; something else than a
@@ -122,8 +122,9 @@ class HostMemory {
   // init() of every waiting slot throws kTimeout with this text.
   void refuse_init(const std::string& text);
 
-  // The sockets in the order of `remote_ranks`. Dropped when the epoch or the rank is over.
-  void give_links(const LinksWanted& wanted, std::vector<UniqueFd> links);
+  // The socket to the rank at that place in `remote_ranks`. Dropped when the epoch or the rank is
+  // over.
+  void give_link(const LinksWanted& wanted, size_t place, UniqueFd link);
   void refuse_links(const LinksWanted& wanted, const std::string& why);
 
   // What agents of other hosts have told of ranks of theirs, as those were started; dropped when it

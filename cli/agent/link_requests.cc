@@ -17,7 +17,7 @@ void LinkRequests::wanted(const LinksWanted& wanted) {
       return memory_.refuse_links(wanted, why);
   const size_t number = ++last_;
   const size_t count = wanted.remote_ranks.size();
-  sets_[number] = {wanted, std::vector<UniqueFd>(count), count};
+  sets_[number] = {wanted, count};
   for (size_t place = 0; place < count; ++place) {
     const int rank = wanted.remote_ranks[place];
     const Place& there = others_.at(rank);
@@ -48,10 +48,8 @@ void LinkRequests::arrived(size_t number, size_t place, UniqueFd link, const std
     sets_.erase(at);
     return;
   }
-  set.links[place] = std::move(link);
-  if (--set.missing > 0) return;
-  memory_.give_links(set.wanted, std::move(set.links));
-  sets_.erase(at);
+  memory_.give_link(set.wanted, place, std::move(link));
+  if (--set.missing == 0) sets_.erase(at);
 }
 
 }  // namespace hvd

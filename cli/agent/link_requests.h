@@ -1,4 +1,5 @@
-// Between HostMemory and LinkService: what a rank asks for at once, it gets at once.
+// Between HostMemory and LinkService: a rank asks for several links at once, and gets each as soon
+// as it is there, or none more once one cannot be had.
 //
 // A passive object on the agent's loop.
 #pragma once
@@ -35,8 +36,7 @@ class LinkRequests {
  private:
   struct Set {
     LinksWanted wanted;
-    std::vector<UniqueFd> links;  // by place in wanted.remote_ranks
-    size_t missing = 0;
+    size_t missing = 0;  // of its links
   };
   std::string objection(int from, int to) const;
   void arrived(size_t set, size_t place, UniqueFd link, const std::string& why);

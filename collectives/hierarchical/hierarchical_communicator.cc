@@ -234,12 +234,19 @@ void HierarchicalCommunicator::abort() noexcept {
 
 // Of this host: who has not entered. Of other hosts, whose leaders speak for them: all ranks of a
 // host that was not heard of; who does not lead knows what its leader has heard once that has
-// begun.
+// begun. Before all that, who has no link to this rank yet.
 std::vector<int> HierarchicalCommunicator::missing_ranks() const {
   std::vector<int> missing;
   const bool agreeing =
       stage_ == Stage::kMeet || stage_ == Stage::kExchange || stage_ == Stage::kVerdict;
   if (idle() || (!agreeing && stage_ != Stage::kBegin)) return missing;
+  for (const Lane& lane : lanes_)
+    for (const int rank : lane.links.missing()) missing.push_back(rank);
+  if (!missing.empty()) {
+    std::ranges::sort(missing);
+    missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
+    return missing;
+  }
   const uint64_t sequence = under_way().sequence;
   for (int k = 0; k < local_size_; ++k)
     if (k != me_ && !has_come(entry(k, sequence).word, stamp(sequence, 0)))

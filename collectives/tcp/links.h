@@ -27,6 +27,9 @@ class Links {
   // True once they are there.
   bool take();
   bool taken() const { return taken_; }
+  std::vector<int> missing() const {  // ranks to whom none is there yet
+    return taken_ ? std::vector<int>{} : peers_.missing_links(id_);
+  }
   Link& to(int rank);
   const Link& to(int rank) const;
 

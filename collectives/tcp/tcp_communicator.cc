@@ -186,10 +186,12 @@ void TcpCommunicator::abort() noexcept {
   raise_trouble(peers_, TroubleReason::kAbort, "abort() was called");
 }
 
-// Of whom this rank has not heard, by what has come in and by what waits on its links.
+// Of whom this rank has not heard, by what has come in and by what waits on its links; who has no
+// link to it yet.
 std::vector<int> TcpCommunicator::missing_ranks() const {
   std::vector<int> missing;
-  if (idle() || !links_.taken() || stage_ == Stage::kFlow || stage_ == Stage::kTell) return missing;
+  if (idle() || stage_ == Stage::kFlow || stage_ == Stage::kTell) return missing;
+  if (!links_.taken()) return links_.missing();
   const std::vector<bool> heard =
       exchange_.heard(links_, queue_.oldest()->sequence, stage_ == Stage::kExchange);
   for (int k = 0; k < size_; ++k)

@@ -131,7 +131,8 @@ void Engine::Parts::meet() {
   if (!closed) run(everybody, options.start_timeout);
   expect_met(everybody.outcome);
   if (!shape.one_host()) {  // the links of the log, and of its communicator
-    wait_for_agent([this] { return negotiation->linked(); });
+    wait_for_agent([this] { return negotiation->linked(); },
+                   [this] { return negotiation->missing_links(); });
     expect_met(meet_in(*log, "init()", options.start_timeout));
   }
   met_ = true;
@@ -165,16 +166,20 @@ void Engine::Parts::expect_met(Outcome outcome) {
 std::shared_ptr<Segment> Engine::Parts::take_first_segment(uint64_t bytes) {
   std::optional<std::vector<UniqueFd>> pieces;
   peers->request_segment(segments_made++, bytes);
-  wait_for_agent([&] {
-    pieces = peers->take_segment(0);
-    return pieces.has_value();
-  });
+  wait_for_agent(
+      [&] {
+        pieces = peers->take_segment(0);
+        return pieces.has_value();
+      },
+      {});
   if (!pieces) return nullptr;  // the epoch is over already
   return std::make_shared<Segment>(0, std::move(*pieces), bytes, peers->world().local_rank, bytes);
 }
 
-// Until `take` returns true, or the epoch is over.
-void Engine::Parts::wait_for_agent(std::function<bool()> take) {
+// Until `take` returns true, or the epoch is over. `missing`: the ranks without whom the agent
+// cannot give it; none: it needs nobody for that.
+void Engine::Parts::wait_for_agent(std::function<bool()> take,
+                                   std::function<std::vector<int>()> missing) {
   Arrival arrival(std::move(take));
   progress.hold();
   progress.add(arrival);
@@ -182,6 +187,8 @@ void Engine::Parts::wait_for_agent(std::function<bool()> take) {
   Awaited awaited;
   awaited.flag = &arrival.done;
   awaited.what = [] { return std::string("init()"); };
+  if (!missing) awaited.otherwise = "its host's agent";
+  awaited.missing = std::move(missing);
   awaited.timeout = options.start_timeout;
   progress.wait_and_leave(awaited);
   progress.hold();

@@ -75,7 +75,7 @@ struct Engine::Parts {
   void meet();
   void expect_met(Outcome outcome);
   std::shared_ptr<Segment> take_first_segment(uint64_t bytes);
-  void wait_for_agent(std::function<bool()> take);
+  void wait_for_agent(std::function<bool()> take, std::function<std::vector<int>()> missing);
 };
 
 }  // namespace hvd

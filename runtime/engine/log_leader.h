@@ -35,6 +35,9 @@ class LogLeader {
 
   // The links to other hosts are there. Throws kUnavailable when one cannot be had.
   bool linked() { return links_ == nullptr || links_->take(); }
+  std::vector<int> missing_links() const {
+    return links_ == nullptr ? std::vector<int>{} : links_->missing();
+  }
   // Hears, passes on, decides, appends; true if anything moved.
   bool serve();
   // There is something to pass on, or to hear, whether or not anything of this rank's waits.

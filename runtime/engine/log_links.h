@@ -26,6 +26,9 @@ class LogLinks {
 
   // Are all there? Throws kUnavailable when one cannot be had.
   bool take();
+  std::vector<int> missing() const {  // ranks whose links are not there
+    return linked_ ? std::vector<int>{} : peers_.missing_links(number_);
+  }
 
   // To all others, or to all but one rank; sent by flush() and whenever a link takes more.
   void post(const LogMessage& message, int but = -1);

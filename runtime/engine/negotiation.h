@@ -56,6 +56,9 @@ class Negotiation final : public Feed {
   void forget_in_child() noexcept { forked_.store(true, std::memory_order_relaxed); }
   // With the token: the links to other hosts are there. Throws kUnavailable when one cannot be had.
   bool linked() { return leader_ == nullptr || leader_->linked(); }
+  std::vector<int> missing_links() const {
+    return leader_ == nullptr ? std::vector<int>{} : leader_->missing_links();
+  }
   // Fails whatever is not started with this text: this rank leaves. With the token.
   void refuse_waiting(const std::string& why);
   // Nothing of this rank's is under way in a whole epoch, and nothing will be. With the token.

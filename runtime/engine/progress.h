@@ -14,6 +14,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -33,6 +34,8 @@ struct ProgressOptions {
   std::function<void(const std::string&)> warn = {};  // any thread, with the token; must not block
 };
 
+inline constexpr std::string_view kOtherRanks = "the other ranks";
+
 // What a thread waits for: one of the first three. On the waiter's stack.
 struct Awaited {
   const Operation* operation = nullptr;  // has an outcome
@@ -40,6 +43,7 @@ struct Awaited {
   std::function<bool()> when;                 // with the token
   std::function<std::string()> what;          // for texts: "allreduce \"loss\""
   std::function<std::vector<int>()> missing;  // ranks of the job it waits for, with the token
+  std::string_view otherwise = kOtherRanks;   // for texts, where none of them is known
   std::chrono::milliseconds timeout{0};       // while all peers live; 0: none
   std::function<bool()> told_by_other;        // asks a rank that knows more to say who is missing;
                                               // false: there is none
@@ -88,7 +92,7 @@ class Progress {
 
   // Breaks the epoch off: that rank of the job has waited for so long.
   void time_out(int waiting, std::chrono::milliseconds timeout, const std::vector<int>& missing,
-                const std::string& what);
+                const std::string& what, std::string_view otherwise = kOtherRanks);
 
   // Any thread, without the token: something was left for a feed. Serves it, or has the holder.
   void kick();

@@ -59,17 +59,18 @@ void Progress::look_for_timeouts(TimePoint now) {
     if (one->told_by_other && one->waited < one->timeout + other_tells && one->told_by_other())
       continue;
     time_out(world.rank, one->timeout, one->missing ? one->missing() : std::vector<int>{},
-             one->what());
+             one->what(), one->otherwise);
     return;
   }
 }
 
 void Progress::time_out(int waiting, std::chrono::milliseconds timeout,
-                        const std::vector<int>& missing, const std::string& what) {
+                        const std::vector<int>& missing, const std::string& what,
+                        std::string_view otherwise) {
   raise_trouble(peers_, TroubleReason::kTimeout,
                 rank_text(peers_, waiting) + " waited " + seconds_text(timeout) + " for " +
-                    (missing.empty() ? "the other ranks" : ranks_text(peers_, missing)) + " in " +
-                    what,
+                    (missing.empty() ? std::string(otherwise) : ranks_text(peers_, missing)) +
+                    " in " + what,
                 missing);
 }
 

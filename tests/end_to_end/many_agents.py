@@ -187,10 +187,19 @@ def a_rank_that_leaves_a_call_alone_is_named_with_those_of_other_hosts():
     assert b"waited 1 s for rank 3 on pretended2 in" in seen.stderr, seen.stderr
 
 
+def who_keeps_others_waiting_for_links_is_named():
+    for where, np in (("2x1", 2), ("3x1", 3)):
+        script = f"[ $HVD_RANK != 0 ] || export HVD_FAULT_POINT=segment_ask:1:stop; exec '{support.options.worker}' epochs 0"
+        seen = sh(script, "--pretend-hosts", where, "--start-timeout", "4", np=np)
+        assert seen.returncode not in (0, 124), seen
+        assert re.search(rb"rank [12] waited 4 s for rank 0 in ", seen.stderr) and b"the other ranks" not in seen.stderr, (where, seen.stderr)
+        assert b"first failure: rank 0 (pid " in seen.stderr.splitlines()[-1], (where, seen.stderr)
+
+
 support.parse_options("worker")
 support.main(every_rank_knows_its_place, ranks_of_all_hosts_share_the_cpus_of_their_machine, without_np_all_slots_are_taken, a_failure_on_one_host_ends_all,
              the_first_of_two_hosts_is_named, all_output_and_all_files_come, input_goes_to_rank_0_or_to_all, signals_reach_every_host,
              a_time_limit_says_what_all_ranks_did, a_lost_agent_ends_all_and_is_named, a_lost_keeper_ends_all,
              a_stopped_agent_is_named_and_given_up, a_host_whose_ranks_end_early_is_not_lost, nobody_outlives_hvdrun,
              ctrl_z_stops_all_hosts, ranks_of_all_hosts_meet_again_and_again,
-             a_rank_that_leaves_a_call_alone_is_named_with_those_of_other_hosts)
+             a_rank_that_leaves_a_call_alone_is_named_with_those_of_other_hosts, who_keeps_others_waiting_for_links_is_named)
