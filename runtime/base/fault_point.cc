@@ -1,10 +1,12 @@
 #include "runtime/base/fault_point.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +18,7 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/base/deadline.h"
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
 #include "runtime/base/mutex.h"
@@ -66,6 +69,10 @@ constexpr const char* kFaultPoints[] = {
     "segment_ask",
 };
 // clang-format on
+
+std::atomic<bool> acts{false};        // some point is to do something, or all are counted
+std::atomic<uint64_t> delay_seed{0};  // 0: no delays
+std::atomic<uint64_t> delayed_threads{0};
 
 struct State {
   Mutex mutex;
@@ -157,16 +164,40 @@ Specification parse(const std::string& text) {
   return {.name = name, .action = action, .passings = passings};
 }
 
+// Of every 128 points one, for up to 60 µs. Only relaxed words: nobody is ordered by it.
+void delay(uint64_t seed) {
+  constexpr uint64_t kOneOf = 128, kLongest = 60;
+  thread_local uint64_t random =
+      seed * 0x9e3779b97f4a7c15 + delayed_threads.fetch_add(1, std::memory_order_relaxed) + 1;
+  random ^= random << 13;
+  random ^= random >> 7;
+  random ^= random << 17;
+  if (random % kOneOf != 0) return;
+  const Deadline until = Deadline::in(std::chrono::microseconds(random / kOneOf % kLongest));
+  while (!until.passed()) sched_yield();
+}
+
 // In one go: no other thread may pass before it is known who counts.
 void arm_for(std::optional<std::thread::id> only, const char* specification) {
   if (specification == nullptr) {  // what was counted so far is still written at exit
-    armed = false;
+    acts = false;
+    armed = delay_seed != 0;
+    return;
+  }
+  const std::string_view text = specification;
+  if (text.starts_with("delay:")) {
+    const long seed = number_in(text.substr(6), 0, LONG_MAX);
+    if (seed < 0)
+      throw Error(ErrorCode::kInvalidArgument,
+                  "\"" + std::string(text) + "\" has no seed; give a number, 0 for no delays");
+    delay_seed = static_cast<uint64_t>(seed);
+    armed = seed != 0 || acts;
     return;
   }
   Specification wanted = parse(specification);
   State& s = state();
   MutexLock lock(s.mutex);
-  armed = true;
+  acts = armed = true;
   s.only = only;
   s.name = std::move(wanted.name);
   s.remaining = wanted.passings;
@@ -182,6 +213,9 @@ void arm(const char* specification) { arm_for(std::nullopt, specification); }
 void arm_here(const char* specification) { arm_for(std::this_thread::get_id(), specification); }
 
 void pass(const char* name) {
+  const uint64_t seed = delay_seed.load(std::memory_order_relaxed);
+  if (seed != 0) delay(seed);
+  if (!acts.load(std::memory_order_relaxed)) return;
   State& s = state();
   std::string action;
   {

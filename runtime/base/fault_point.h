@@ -3,7 +3,10 @@
 // Off by default: then a point costs one load of a flag that never changes. Switched on by
 // HVD_FAULT_POINT in the environment, read once: NAME:K:ACTION, where NAME may be `*` (any point)
 // and ACTION is kill, stop, throw or exit=N. `HVD_FAULT_POINT=count:FILE` counts passings instead
-// and appends "NAME COUNT" lines to FILE at exit, so that a test knows all k there are. Every name
+// and appends "NAME COUNT" lines to FILE at exit, so that a test knows all k there are.
+// `HVD_FAULT_POINT=delay:SEED` holds each thread up at some of the points, for some microseconds,
+// and orders no thread before another by it: what a race detector needs to see more than the
+// scheduler's own orders. It stays on, whatever else is armed, until SEED is 0. Every name
 // in use is listed in kFaultPoints (fault_point.cc); a program that passes another one aborts, and
 // one that is started with any other value of the variable ends with exit code 2 and says why.
 #pragma once

@@ -78,6 +78,10 @@ function(hvd_test name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${HVD_TEST_PREFIX}${name} COMMAND ${name})
   hvd_set_test_properties(${HVD_TEST_PREFIX}${name} "${ARG_TIMEOUT}" "${ARG_LABELS}")
+  if(HVD_SANITIZE STREQUAL "thread")  # orders that the scheduler alone would not show
+    hvd_command_test(${name}.delays COMMAND ${CMAKE_COMMAND} -E env HVD_FAULT_POINT=delay:1 $<TARGET_FILE:${name}>
+      LABELS ${ARG_LABELS} long TIMEOUT 3600)
+  endif()
   if(ARG_LONG)
     hvd_command_test(${name}.long COMMAND ${CMAKE_COMMAND} -E env HVD_TEST_LONG=1 $<TARGET_FILE:${name}>
       LABELS ${ARG_LABELS} long TIMEOUT 3600)

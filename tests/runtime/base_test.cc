@@ -44,6 +44,28 @@ TEST_CASE("fault point: acts at the k-th passing and only there") {
   fault::arm(nullptr);
 }
 
+TEST_CASE(
+    "fault point: delays hold threads up, beside what is armed, until they are switched off") {
+  constexpr int kPoints = 100'000;
+  const auto pass_all = [] {
+    const TimePoint begin = Clock::now();
+    for (int i = 0; i < kPoints; ++i) fault_point("*");
+    return Clock::now() - begin;
+  };
+  fault::arm("delay:0");
+  const auto without = pass_all();
+  fault::arm("delay:7");
+  CHECK(pass_all() > without + std::chrono::milliseconds(5));  // 780 times 30 µs are expected
+  fault::arm("*:2:throw");
+  CHECK_NOTHROW(fault_point("*"));
+  CHECK_THROWS_AS(fault_point("*"), Error);
+  fault::arm(nullptr);
+  CHECK(fault::armed);
+  fault::arm("delay:0");
+  CHECK_FALSE(fault::armed);
+  CHECK_THROWS_AS(fault::arm("delay:x"), Error);
+}
+
 TEST_CASE("fault point: takes no name, count or action that could never be meant") {
   const auto refusal = [](const char* text) -> std::string {
     try {
