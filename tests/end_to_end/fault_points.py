@@ -39,10 +39,10 @@ def owner(point):
     return point.split("_")[0]
 
 
-def job(point, times, action, program):
+def job(point, times, action, program, *flags):
     environment = dict(os.environ, HVD_FAULT_POINT=f"{point}:{times}:{action}")
     # The path of hvdrun may hold any word; the processes below it must not have it from there.
-    words = ["hvdrun", *support.command("--stop-grace", "1", "--", *program)[1:]]
+    words = ["hvdrun", *support.command("--stop-grace", "1", *flags, "--", *program)[1:]]
     return subprocess.Popen(words, executable=support.options.hvdrun, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                             stderr=subprocess.DEVNULL, env=environment)
 
@@ -67,6 +67,15 @@ def killed_there():
                 expect(code, -signal.SIGKILL, point)
             elif point not in ("keeper_finish", "agent_finish"):  # there all was said
                 expect(code, 125, point)
+
+
+def killed_there_on_two_hosts():
+    """The same with an agent and a keeper on each of two hosts, all of which stand at the point sooner or later."""
+    for point in points():
+        if point in LEASE_LOST:
+            continue
+        code = end(job(point, 1, "kill", LEAVES_SOME, "--pretend-hosts", "2x1"), point)
+        expect(code, -signal.SIGKILL if owner(point) == "hvdrun" else 125, point)
 
 
 def run_to(point, process, wanted):
@@ -137,4 +146,4 @@ def thrown_there():
         expect(end(job(point, 1, "throw", LEAVES_SOME), point), 125, point)
 
 
-support.main(killed_there, killed_while_one_stands_there, thrown_there)
+support.main(killed_there, killed_there_on_two_hosts, killed_while_one_stands_there, thrown_there)

@@ -1,6 +1,6 @@
-"""SIGKILL of hvdrun, agent, keeper and pairs, at random moments: nobody survives. Judged by a subreaper above everything.
+"""SIGKILL of hvdrun, agent, keeper and pairs, at random moments, on one host and on one of several: nobody survives.
 
---long does 1,000 kills and prints a table; the seed replays the choices, not the moments.
+Judged by a subreaper above everything. --long does 1,000 kills and prints a table; the seed replays the choices, not the moments.
 """
 import collections
 import os
@@ -21,15 +21,19 @@ class Trial:
         self.rng, self.target = rng, target
         self.shape = rng.choice(list(SHAPES))
         self.size = rng.choice([1, 2, 4, 6])
+        hosts = rng.choice([1, 2, 3] if self.size == 6 else [1, min(self.size, 2)])
+        self.host = rng.randrange(hosts)  # where agent and keeper are hit
+        self.ranks_there = self.size // hosts
+        flags = ["--pretend-hosts", f"{hosts}x{self.ranks_there}"] if hosts > 1 else []
         self.typical_start_s = typical_start_s
         self.begin = time.monotonic()
         self.launcher = subprocess.Popen(
-            [support.options.hvdrun, "-np", str(self.size), "--stop-grace", "1", "--"] + SHAPES[self.shape],
+            [support.options.hvdrun, "-np", str(self.size), "--stop-grace", "1", *flags, "--", *SHAPES[self.shape]],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.ending = False
 
     def pids(self):
-        return processes(self.launcher.pid)
+        return processes(self.launcher.pid, self.host)
 
     def phase(self, pids):
         if self.ending:
@@ -39,7 +43,7 @@ class Trial:
         if not pids["agent"]:
             return "before agent"
         started = [p for p in children(pids["agent"]) if read(p, "comm") != "hvd-agent"]
-        return "spawning" if len(started) < self.size else "running"
+        return "spawning" if len(started) < self.ranks_there else "running"
 
     def wait_until(self, wanted, limit_s=10):
         while time.monotonic() - self.begin < limit_s and self.launcher.poll() is None:

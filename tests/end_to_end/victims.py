@@ -20,10 +20,10 @@ SHAPES = {
 TARGETS = ["hvdrun", "agent", "keeper", "hvdrun+agent", "hvdrun+keeper", "agent+keeper"]
 
 
-def processes(launcher):
-    """The three processes of a job by their part, None for one that is not there (yet)."""
+def processes(launcher, host=0):
+    """The three processes of a job by their part, those of one of its hosts, None for one that is not there (yet)."""
     below = children(launcher)
-    keeper = below[0] if below else None
+    keeper = below[host] if len(below) > host else None
     below = children(keeper) if keeper else []
     agent = below[0] if below and read(below[0], "comm") in ("hvd-agent", "hvd-keeper", "exe") else None
     return {"hvdrun": launcher, "keeper": keeper, "agent": agent}
