@@ -12,7 +12,7 @@ void EpochRelay::start(const action::StartEpoch& start) {
   numbers_.clear();
   hosts_.clear();
   gone_.clear();
-  died_ = quiet_ = {};
+  died_ = {};
   broken_ = false;
   std::map<int, proto::StartEpoch> orders;  // by host
   std::map<int, proto::OtherHost> others;
@@ -61,15 +61,6 @@ void EpochRelay::note(int host, const proto::Died& died) {
   }
 }
 
-void EpochRelay::note(int host, const proto::Quiet& quiet) {
-  if (quiet.epoch() != epoch_) return;
-  for (const int rank : quiet.ranks()) {
-    if (!is_member(host, rank)) continue;
-    quiet_.ranks.push_back(rank);
-    quiet_.from.insert(host);
-  }
-}
-
 // The first reason is that of all hosts that have none of their own.
 void EpochRelay::note(int host, const proto::Broken& broken) {
   if (broken.epoch() != epoch_ || !hosts_.contains(host) || std::exchange(broken_, true)) return;
@@ -109,17 +100,12 @@ void EpochRelay::lose(int host, const std::string& why) {
 
 // A host drops what it hears of its own ranks.
 void EpochRelay::flush() {
-  const auto tell = [&](News& news, const auto& message) {
-    if (news.ranks.empty()) return;
-    proto::ToAgent order;
-    auto& words = message(order);
-    words.set_epoch(epoch_);
-    words.mutable_ranks()->Add(news.ranks.begin(), news.ranks.end());
-    tell_all_but(news.from.size() == 1 ? news.from : std::set<int>{}, order);
-    news = {};
-  };
-  tell(died_, [](proto::ToAgent& order) -> proto::Died& { return *order.mutable_died(); });
-  tell(quiet_, [](proto::ToAgent& order) -> proto::Quiet& { return *order.mutable_quiet(); });
+  const News news = std::exchange(died_, {});
+  if (news.ranks.empty()) return;
+  proto::ToAgent order;
+  order.mutable_died()->set_epoch(epoch_);
+  order.mutable_died()->mutable_ranks()->Add(news.ranks.begin(), news.ranks.end());
+  tell_all_but(news.from.size() == 1 ? news.from : std::set<int>{}, order);
 }
 
 void EpochRelay::tell_all_but(const std::set<int>& hosts, const proto::ToAgent& order) const {

@@ -3,8 +3,8 @@
 // the Store of them all.
 //
 // Lives on the supervisor's loop. Ranks are as they were started. What is said of another epoch
-// than the one that was started last is dropped. Deaths and quiet ranks go out by flush(), in the
-// owner's next turn: ranks, and hosts, mostly end together.
+// than the one that was started last is dropped. Deaths go out by flush(), in the owner's next
+// turn: ranks, and hosts, mostly end together.
 #pragma once
 
 #include <functional>
@@ -32,7 +32,6 @@ class EpochRelay {
   void note(int host, const proto::Listening& listening) { listening_[host] = listening; }
   void start(const action::StartEpoch& start);
   void note(int host, const proto::Died& died);
-  void note(int host, const proto::Quiet& quiet);
   void note(int host, const proto::Broken& broken);
   void note(int host, const proto::StoreQuestion& question, TimePoint now);
   void note_end(int rank);
@@ -67,7 +66,7 @@ class EpochRelay {
   std::set<int> hosts_;                  // that have members
   std::set<int> gone_;                   // ranks that ended, or died
   bool broken_ = false;                  // all have been told, or are with `died_`
-  News died_, quiet_;                    // since the last flush()
+  News died_;                            // since the last flush()
   std::unique_ptr<StoreService> store_;  // of a world on several hosts
 };
 

@@ -126,11 +126,6 @@ void JobLog::note(const proto::FromAgent& message) {
       return say(LogLevel::kDebug, names({ranks.begin(), ranks.end()}) + " died in epoch " +
                                        std::to_string(message.died().epoch()));
     }
-    case proto::FromAgent::kQuiet: {
-      const auto& ranks = message.quiet().ranks();
-      return say(LogLevel::kTrace,
-                 names({ranks.begin(), ranks.end()}) + " touches nothing of the broken epoch");
-    }
     case proto::FromAgent::kBroken:
       return say(LogLevel::kInfo, "epoch " + std::to_string(message.broken().epoch()) +
                                       " is broken: " + message.broken().reason());

@@ -288,9 +288,6 @@ void Supervisor::on_message(HostAgent& agent, const proto::FromAgent& message) {
     case proto::FromAgent::kDied:
       relay_.note(agent.number(), message.died());
       break;
-    case proto::FromAgent::kQuiet:
-      relay_.note(agent.number(), message.quiet());
-      break;
     case proto::FromAgent::kBroken:
       relay_.note(agent.number(), message.broken());
       break;

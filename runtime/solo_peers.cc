@@ -24,7 +24,7 @@ SoloPeers::SoloPeers(uint32_t epoch) : memory_(std::make_unique<BlockMemory>()) 
   block_->epoch = epoch;
   block_->local_size = block_->world_size = block_->machine_ranks = 1;
   new (&block_->rank(0)) RankWords{};
-  new (&block_->fate(0)) FateWords{.dead = 0, .quiet = 0, .host_first = 0, .host_ranks = 1};
+  new (&block_->fate(0)) FateWords{.dead = 0, .host_first = 0, .host_ranks = 1};
   pthread_mutexattr_t attributes;
   pthread_mutexattr_init(&attributes);
   pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);

@@ -261,8 +261,6 @@ void Agent::on_order(const proto::ToAgent& order) {
     memory_->hold_elsewhere(order.held_elsewhere().any());
   } else if (order.has_died() && memory_ && other_hosts_) {
     other_hosts_->on(order.died());
-  } else if (order.has_quiet() && memory_ && other_hosts_) {
-    other_hosts_->on(order.quiet());
   } else if (order.has_broken() && memory_ && other_hosts_) {
     other_hosts_->on(order.broken());
   } else if (order.has_store_answer() && memory_ && other_hosts_) {

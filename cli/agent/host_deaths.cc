@@ -145,7 +145,6 @@ void HostMemory::Impl::ask() {
   epoch->ring_all();
   questions->ask(Clock::now(), epoch->block().trouble.load(std::memory_order_acquire), answers());
   tell_broken();
-  tell_quiet();
 }
 
 std::vector<Questions::Answer> HostMemory::Impl::answers() {
@@ -174,7 +173,6 @@ void HostMemory::Impl::look(TimePoint now) {
   if (!questions || !questions->next_look() || now < *questions->next_look()) return;
   const std::vector<Questions::Answer> all = answers();
   const Questions::Verdict verdict = questions->look(now, all);
-  tell_quiet();
   for (int i : verdict.give_up)
     if (Slot* slot = member(i)) give_up(*slot, all[static_cast<size_t>(i)].stopped);
   if (verdict.ask_again) {

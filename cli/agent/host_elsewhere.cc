@@ -13,7 +13,6 @@ void HostMemory::Impl::start_elsewhere(std::span<const int> started_as) {
   elsewhere.started_as.assign(started_as.begin(), started_as.end());
   elsewhere.here.resize(static_cast<size_t>(epoch->world_size()));
   for (const int rank : ranks) elsewhere.here[static_cast<size_t>(rank)] = true;
-  elsewhere.quiet_told.resize(ranks.size());
 }
 
 bool HostMemory::Impl::anyone_elsewhere_lives() const {
@@ -60,12 +59,6 @@ void HostMemory::Impl::hear_of_deaths(std::span<const int> started) {
                   (host != host_names.end() ? " on " + host->second : "") + " died");
 }
 
-void HostMemory::Impl::hear_of_quiet(std::span<const int> started) {
-  for (const int rank : numbers_elsewhere(started))
-    epoch->block().fate(rank).quiet.store(1, std::memory_order_release);
-  epoch->ring_all();
-}
-
 void HostMemory::Impl::hear_of_trouble(const Breakage& breakage) {
   if (epoch->block().reason.load(std::memory_order_acquire) == 0) elsewhere.heard = breakage;
   break_elsewhere(breakage.reason);
@@ -104,21 +97,8 @@ void HostMemory::Impl::tell_broken() {
   if (events.broken) events.broken(breakage);
 }
 
-void HostMemory::Impl::tell_quiet() {
-  for (size_t i = 0; i < ranks.size(); ++i)
-    if (!elsewhere.quiet_told[i] &&
-        epoch->block().rank(static_cast<int>(i)).quiet.load(std::memory_order_acquire) != 0) {
-      elsewhere.quiet_told[i] = true;
-      if (events.quiet) events.quiet(epoch->epoch(), members[i]);
-    }
-}
-
 void HostMemory::hear_of_deaths(uint32_t epoch, std::span<const int> ranks) {
   if (impl_->is_current(epoch)) impl_->hear_of_deaths(ranks);
-}
-
-void HostMemory::hear_of_quiet(uint32_t epoch, std::span<const int> ranks) {
-  if (impl_->is_current(epoch)) impl_->hear_of_quiet(ranks);
 }
 
 void HostMemory::hear_of_trouble(const Breakage& breakage) {

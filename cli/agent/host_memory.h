@@ -85,10 +85,8 @@ struct HostMemoryEvents {
   // The answer is give_link() for each or refuse_links(), now or later. Empty: refused.
   std::function<void(const LinksWanted&)> links_wanted{};
   // For the agents of the other hosts of the epoch, if it has any: a rank of this one died before
-  // it had left; a rank of the broken epoch touches nothing of it any more; something else than a
-  // death broke it here.
+  // it had left; something else than a death broke it here.
   std::function<void(uint32_t epoch, int slot)> died{};
-  std::function<void(uint32_t epoch, int slot)> quiet{};
   std::function<void(const Breakage&)> broken{};
   // A question of such an epoch's Store; the answer is answer_store(). Empty: this host has its
   // own.
@@ -131,7 +129,6 @@ class HostMemory {
   // is of another epoch than the current one. Each death, and whatever broke the epoch there,
   // breaks it here.
   void hear_of_deaths(uint32_t epoch, std::span<const int> ranks);
-  void hear_of_quiet(uint32_t epoch, std::span<const int> ranks);
   void hear_of_trouble(const Breakage& breakage);
   // Dropped when the epoch or the rank is over.
   void answer_store(int slot, const AgentMessage& answer);

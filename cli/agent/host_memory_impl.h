@@ -61,8 +61,7 @@ struct HostMemory::Impl {
     std::vector<int> started_as;  // by rank of its world; empty: the same
     std::vector<bool> here;       // by rank of its world: on this host
     bool broken_told = false;
-    std::vector<bool> quiet_told;  // by local rank
-    Breakage heard;                // why it is broken, if that was heard first
+    Breakage heard;  // why it is broken, if that was heard first
   };
 
   Impl(Loop& loop, HostMemoryOptions options, HostMemoryEvents events);
@@ -117,13 +116,11 @@ struct HostMemory::Impl {
   std::vector<int> numbers_elsewhere(std::span<const int> started) const;
   std::vector<int> missed_by(int local_rank) const;
   void hear_of_deaths(std::span<const int> started);
-  void hear_of_quiet(std::span<const int> started);
   void hear_of_trouble(const Breakage& breakage);
   void break_elsewhere(const std::string& text);
   void ask_store(Slot& slot, const AgentMessage& question);
   void answer_store(const Slot& slot, const AgentMessage& answer);
   void tell_broken();
-  void tell_quiet();
 
   // host_deaths.cc
   void ended(int slot);

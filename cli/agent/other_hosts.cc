@@ -97,12 +97,6 @@ void OtherHosts::add_to(HostMemoryEvents& events, std::vector<int> ranks) {
     message.mutable_died()->add_ranks(ranks_.at(size_t(slot)));
     callbacks_.send(message);
   };
-  events.quiet = [this](uint32_t epoch, int slot) {
-    proto::FromAgent message;
-    message.mutable_quiet()->set_epoch(epoch);
-    message.mutable_quiet()->add_ranks(ranks_.at(size_t(slot)));
-    callbacks_.send(message);
-  };
   events.broken = [this](const Breakage& breakage) {
     proto::FromAgent message;
     proto::Broken& broken = *message.mutable_broken();
@@ -148,10 +142,6 @@ void OtherHosts::start_epoch(const proto::StartEpoch& start) {
 
 void OtherHosts::on(const proto::Died& died) {
   memory_->hear_of_deaths(died.epoch(), std::vector(died.ranks().begin(), died.ranks().end()));
-}
-
-void OtherHosts::on(const proto::Quiet& quiet) {
-  memory_->hear_of_quiet(quiet.epoch(), std::vector(quiet.ranks().begin(), quiet.ranks().end()));
 }
 
 void OtherHosts::on(const proto::Broken& broken) {

@@ -41,7 +41,6 @@ class OtherHosts {
   void start_epoch(const proto::StartEpoch& start);  // before `memory` does
   // Passed on by hvdrun.
   void on(const proto::Died& died);
-  void on(const proto::Quiet& quiet);
   void on(const proto::Broken& broken);
   void on(const proto::StoreAnswer& answer);
 

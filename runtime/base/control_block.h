@@ -55,16 +55,15 @@ struct alignas(64) RankWords {
 
 // What agents have told each other of a rank on another host; by the agent of this host. Those of
 // local ranks stay 0: their own words say it.
-struct FateWords {
+struct alignas(8) FateWords {
   std::atomic<uint32_t> dead;
-  std::atomic<uint32_t> quiet;
   uint32_t host_first, host_ranks;  // of local ranks too: the first rank of its host, and how many
                                     // there are. Constant
 };
 
 struct ControlBlock {
   static constexpr uint32_t kMagic = 0x68766442;  // "hvdB"
-  static constexpr uint32_t kVersion = 7;
+  static constexpr uint32_t kVersion = 8;
 
   uint32_t magic;
   uint32_t version;

@@ -89,40 +89,29 @@ proto::Died died(uint32_t epoch, const std::vector<int>& ranks) {
 
 TEST_CASE("epoch relay: what a host says of its ranks goes to the others, if it is of this epoch") {
   Begun begun;
-  proto::Quiet quiet;
-  quiet.set_epoch(7);
-  quiet.add_ranks(1);
   proto::Broken broken;
   broken.set_epoch(7);
   broken.set_reason("rank 1 waited 10 s");
   broken.add_waited_for(3);
   for (const uint32_t epoch : {6u, 8u}) {
-    quiet.set_epoch(epoch);
     broken.set_epoch(epoch);
     begun.relay.note(0, died(epoch, {1}));
-    begun.relay.note(0, quiet);
     begun.relay.note(0, broken);
   }
   CHECK(begun.sent.empty());
-  quiet.set_epoch(7);
   broken.set_epoch(7);
   begun.relay.note(0, broken);
   begun.relay.note(0, died(7, {1}));
   begun.relay.note(2, died(7, {1, 9}));  // not its own, nobody's
   REQUIRE(begun.sent.size() == 1);
   begun.relay.flush();
-  quiet.add_ranks(0);
-  begun.relay.note(0, quiet);
   begun.relay.flush();
-  begun.relay.flush();
-  REQUIRE(begun.sent.size() == 3);
+  REQUIRE(begun.sent.size() == 2);
   CHECK(begun.sent[0].first == 2);
   CHECK(begun.sent[0].second.broken().reason() == "rank 1 waited 10 s");
   CHECK(list(begun.sent[0].second.broken().waited_for()) == std::vector{3});
   CHECK(begun.sent[1].first == 2);
   CHECK(list(begun.sent[1].second.died().ranks()) == std::vector{1});
-  CHECK(begun.sent[2].first == 2);
-  CHECK(list(begun.sent[2].second.quiet().ranks()) == std::vector{1, 0});
   // Of several hosts in one turn it goes to all of them.
   begun.sent.clear();
   begun.relay.note(0, died(7, {0}));

@@ -154,15 +154,11 @@ TEST_CASE("peers: who is to blame is noted by its rank in the job, on whichever 
     for (int k = 0; k < world.host(host).ranks(); ++k) world.host(host).block().rank(k).quiet = 1;
 }
 
-TEST_CASE("peers: who breaks the epoch off is heard on all hosts, and so is who is quiet") {
+TEST_CASE("peers: who breaks the epoch off is heard on all hosts") {
   InProcessWorld world({1, 1});
   auto zero = world.peers(0), one = world.peers(1);
   raise_trouble(*one, TroubleReason::kAbort, "rank 1 called abort()");
   CHECK(std::string(world.host(0).block().elsewhere) == "rank 1 called abort()");
   CHECK(world.host(0).block().trouble >= 1);
-  world.host(1).block().rank(0).quiet = 1;
-  const Deadline deadline = Deadline::in(std::chrono::seconds(60));
-  while (world.host(0).block().fate(1).quiet == 0 && !deadline.passed()) std::this_thread::yield();
-  CHECK(world.host(0).block().fate(1).quiet == 1);
-  world.host(0).block().rank(0).quiet = 1;
+  for (int host : {0, 1}) world.host(host).block().rank(0).quiet = 1;
 }

@@ -237,8 +237,6 @@ TEST_CASE("permission: every field that names a host or a rank is looked at") {
   CHECK(objection(message, 1, own).empty());
   message.mutable_died()->add_ranks(1);
   CHECK(objection(message, 1, own) == "it speaks for rank 1");
-  message.mutable_quiet()->add_ranks(0);
-  CHECK(objection(message, 1, own) == "it speaks for rank 0");
   message.mutable_store_question()->set_rank(2);
   CHECK(objection(message, 1, own).empty());
   message.mutable_store_question()->set_rank(1);

@@ -104,7 +104,6 @@ void HostsJob::hear() {
     const auto& [host, message] = said_.front();
     if (message.has_listening()) relay_.note(host, message.listening());
     if (message.has_died()) relay_.note(host, message.died());
-    if (message.has_quiet()) relay_.note(host, message.quiet());
     if (message.has_broken()) relay_.note(host, message.broken());
     if (message.has_store_question()) relay_.note(host, message.store_question(), now);
   }
@@ -147,7 +146,6 @@ void HostsJob::deliver(int number, const proto::ToAgent& order) {
     host.job->memory().start_epoch(members, started_as(start));
   }
   if (order.has_died()) host.others->on(order.died());
-  if (order.has_quiet()) host.others->on(order.quiet());
   if (order.has_broken()) host.others->on(order.broken());
   if (order.has_store_answer()) host.others->on(order.store_answer());
 }

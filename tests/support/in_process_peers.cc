@@ -113,8 +113,7 @@ InProcessHost::InProcessHost(int ranks, uint32_t epoch, const HostPlace& place)
       place_(place),
       status_pages_(std::make_unique<StatusPage[]>(static_cast<size_t>(ranks))),
       store_(std::make_unique<MemoryStore>()),
-      stopped_(static_cast<size_t>(ranks)),
-      quiet_relayed_(static_cast<size_t>(ranks)) {
+      stopped_(static_cast<size_t>(ranks)) {
   const std::vector<int> hosts =
       place.others != nullptr ? place.ranks_per_host : std::vector{ranks};
   const int world_size = std::accumulate(hosts.begin(), hosts.end(), 0);
@@ -133,7 +132,6 @@ InProcessHost::InProcessHost(int ranks, uint32_t epoch, const HostPlace& place)
   for (const int count : hosts) {
     for (int k = first; k < first + count; ++k)
       new (&block_->fate(k)) FateWords{.dead = 0,
-                                       .quiet = 0,
                                        .host_first = static_cast<uint32_t>(first),
                                        .host_ranks = static_cast<uint32_t>(count)};
     first += count;
@@ -216,10 +214,6 @@ void InProcessHost::hear_of_death(int world_rank) {
   hear_of_trouble("rank " + std::to_string(world_rank) + " died");
 }
 
-void InProcessHost::hear_of_quiet(int world_rank) {
-  block_->fate(world_rank).quiet.store(1, std::memory_order_release);
-}
-
 // The text before the word that points to it, and both before any question: from then on this agent
 // asks, too.
 void InProcessHost::hear_of_trouble(const std::string& text) {
@@ -231,17 +225,6 @@ void InProcessHost::hear_of_trouble(const std::string& text) {
   block_->trouble.fetch_add(1, std::memory_order_seq_cst);
   ring_all();
   reported_.notify_all();
-}
-
-void InProcessHost::relay_quiet_ranks() {
-  if (place_.others == nullptr) return;
-  for (int k = 0; k < ranks_; ++k) {
-    if (quiet_relayed_[static_cast<size_t>(k)] ||
-        block_->rank(k).quiet.load(std::memory_order_acquire) == 0)
-      continue;
-    quiet_relayed_[static_cast<size_t>(k)] = true;
-    place_.others->relay_quiet(place_.first_rank + k);
-  }
 }
 
 std::string InProcessHost::reason_text() const {
@@ -275,7 +258,6 @@ void InProcessHost::answer_questions(std::stop_token stop) {
   while (!stop.stop_requested()) {
     lock.unlock();
     const bool all_gone = ask();
-    relay_quiet_ranks();
     lock.lock();
     if (all_gone) return;
     reported_.wait_for(lock, stop, kGrace, [] { return false; });

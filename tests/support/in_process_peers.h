@@ -28,7 +28,6 @@ class InProcessRelay {
  public:
   virtual ~InProcessRelay() = default;
   virtual void relay_death(int world_rank) = 0;
-  virtual void relay_quiet(int world_rank) = 0;
   // A rank of that host broke the epoch off.
   virtual void relay_trouble(int host, const std::string& text) = 0;
   virtual void request_links(uint32_t id, int world_rank, std::span<const int> ranks) = 0;
@@ -68,7 +67,6 @@ class InProcessHost {
   // As the agent that was told by another one: of a rank of another host, or that the epoch broke
   // there.
   void hear_of_death(int world_rank);
-  void hear_of_quiet(int world_rank);
   void hear_of_trouble(const std::string& text);
 
   // The agent is gone: agent_alive() is false.
@@ -94,7 +92,6 @@ class InProcessHost {
   void answer_questions(std::stop_token stop);
   bool ask();
   void ring_all();
-  void relay_quiet_ranks();
   std::string reason_text() const;
 
   const int ranks_;
@@ -116,8 +113,6 @@ class InProcessHost {
   bool broken_ = false;
   std::vector<bool> stopped_;
   bool told_elsewhere_ = false;
-
-  std::vector<bool> quiet_relayed_;  // the agent thread's
 
   std::jthread agent_;
 };

@@ -65,11 +65,6 @@ void InProcessWorld::relay_death(int world_rank) {
     if (host.get() != &host_of(world_rank)) host->hear_of_death(world_rank);
 }
 
-void InProcessWorld::relay_quiet(int world_rank) {
-  for (const auto& host : hosts_)
-    if (host.get() != &host_of(world_rank)) host->hear_of_quiet(world_rank);
-}
-
 void InProcessWorld::relay_trouble(int host, const std::string& text) {
   for (int k = 0; k < hosts(); ++k)
     if (k != host) this->host(k).hear_of_trouble(text);

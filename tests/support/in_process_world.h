@@ -1,7 +1,7 @@
 // Several hosts in one process, each with its own control block, memory and agent; links between
 // their ranks are TCP connections on loopback.
 //
-// What agents tell each other through hvdrun is told here at once: deaths, quiet ranks, trouble.
+// What agents tell each other through hvdrun is told here at once: deaths and trouble.
 // Ranks are numbered host by host.
 #pragma once
 
@@ -50,7 +50,6 @@ class InProcessWorld final : private InProcessRelay {
   using LinkKey = std::tuple<uint32_t, int, int>;
 
   void relay_death(int world_rank) override;
-  void relay_quiet(int world_rank) override;
   void relay_trouble(int host, const std::string& text) override;
   void request_links(uint32_t id, int world_rank, std::span<const int> ranks) override;
   std::optional<std::vector<UniqueFd>> take_links(uint32_t id, int world_rank) override;

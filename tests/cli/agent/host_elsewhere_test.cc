@@ -21,9 +21,9 @@ using namespace std::chrono_literals;
 
 namespace {
 
-enum Number { kReached, kReason, kDead, kQuiet, kStood, kStands, kMayEnd, kMachineRanks };
+enum Number { kReached, kQuiet, kReason, kDead, kStood, kStands, kMayEnd, kMachineRanks };
 
-// Until the epoch breaks; then notes why, and which ranks of the world are called dead or quiet.
+// Until the epoch breaks; then notes why, and which ranks of the world are called dead.
 void survive(Peers& peers) {
   ControlBlock& block = peers.block();
   RankWords& mine = block.rank(peers.world().local_rank);
@@ -33,17 +33,13 @@ void survive(Peers& peers) {
   mine.seen = block.trouble.load();
   rank_board().numbers[kStood] = block.clock < 0;
   mine.quiet = 1;
-  wait_for(peers, [&] {
-    mine.seen = block.trouble.load();
-    return rank_board().numbers[kMayEnd] != 0;
-  });
+  rank_board().numbers[kQuiet] = 1;
+  while (rank_board().numbers[kMayEnd] == 0) poll(nullptr, 0, 1);
   rank_board().numbers[kStands] = block.clock < 0;
   rank_board().numbers[kReason] = block.reason & 0xff;
   rank_board().numbers[kMachineRanks] = block.machine_ranks;
-  for (int rank = 0; rank < peers.world().size; ++rank) {
+  for (int rank = 0; rank < peers.world().size; ++rank)
     rank_board().numbers[kDead] |= int64_t{block.fate(rank).dead} << rank;
-    rank_board().numbers[kQuiet] |= int64_t{block.fate(rank).quiet} << rank;
-  }
   rank_board().write(block.elsewhere);
 }
 
@@ -116,10 +112,6 @@ class Here {
         CHECK(epoch == 3);
         died.push_back(slot);
       };
-      events.quiet = [this](uint32_t epoch, int slot) {
-        CHECK(epoch == 3);
-        quiet.push_back(slot);
-      };
       events.store_asked = [this](int slot, const AgentMessage& question) {
         CHECK(question.epoch == 3);
         CHECK(question.kind == AgentMessage::kStoreGet);
@@ -138,13 +130,14 @@ class Here {
     REQUIRE(job_->run_until(
         [&] { return job_->board(0).numbers[kReached] && job_->board(1).numbers[kReached]; }));
   }
+  bool quiet(int i) { return job_->board(i).numbers[kQuiet] != 0; }
+  bool all_quiet() { return quiet(0) && quiet(1); }
   void end() {
     for (int i = 0; i < 2; ++i) job_->board(i).numbers[kMayEnd] = 1;
-    job_->memory().hear_of_quiet(3, std::vector<int>{});  // rings everybody
     REQUIRE(job_->run());
   }
 
-  std::vector<int> died, quiet;
+  std::vector<int> died;
   std::vector<std::pair<int, uint32_t>> asked;
   std::vector<Breakage> broken;
 
@@ -161,18 +154,16 @@ TEST_CASE("host elsewhere: a death on another host is a word and trouble here") 
   here.memory().hear_of_deaths(2, std::vector{20});      // of another epoch
   here.memory().hear_of_deaths(4, std::vector{20});      // likewise
   here.memory().hear_of_deaths(3, std::vector{22, 77});  // one is here, one nobody's
-  CHECK_FALSE(here.job().run_until([&] { return !here.quiet.empty(); }, 100ms));
+  CHECK_FALSE(here.job().run_until([&] { return here.quiet(0) || here.quiet(1); }, 100ms));
   here.memory().hear_of_deaths(3, std::vector{24, 21});
   here.memory().hear_of_deaths(3, std::vector{20});
-  here.memory().hear_of_quiet(3, std::vector{20});
-  REQUIRE(here.job().run_until([&] { return here.quiet.size() == 2; }));
+  REQUIRE(here.job().run_until([&] { return here.all_quiet(); }));
   here.end();
   INFO(here.job().describe());
   for (int i = 0; i < 2; ++i) {
     CHECK(here.job().rank(i).status == 0);
     CHECK(here.job().board(i).numbers[kReason] == int(TroubleReason::kElsewhere));
     CHECK(here.job().board(i).numbers[kDead] == 0b10011);
-    CHECK(here.job().board(i).numbers[kQuiet] == 0b00001);
     CHECK(here.job().board(i).numbers[kMachineRanks] == 4);
     CHECK(std::string(here.job().board(i).text) == "rank 4 died");
     CHECK(here.job().rank(i).given_up.empty());
@@ -187,7 +178,7 @@ TEST_CASE("host elsewhere: why it broke elsewhere is said here, and the first re
   here.memory().hear_of_trouble({3, "rank 0 waited 1 s for rank 2", {22}});
   here.memory().hear_of_trouble({3, "rank 1 waited 1 s for rank 4", {24}});
   here.memory().hear_of_deaths(3, std::vector{24});
-  REQUIRE(here.job().run_until([&] { return here.quiet.size() == 2; }));
+  REQUIRE(here.job().run_until([&] { return here.all_quiet(); }));
   const RankFacts facts = here.memory().facts(1);
   CHECK(facts.waited_in_vain == "rank 0 waited 1 s for rank 2");
   CHECK(facts.waited_for == std::vector{22});
@@ -198,7 +189,7 @@ TEST_CASE("host elsewhere: why it broke elsewhere is said here, and the first re
 
 TEST_CASE("host elsewhere: whoever breaks the epoch off here is told with its words") {
   Here here("wait for others");
-  REQUIRE(here.job().run_until([&] { return here.quiet.size() == 2; }));
+  REQUIRE(here.job().run_until([&] { return here.all_quiet(); }));
   REQUIRE(here.broken.size() == 1);
   CHECK(here.broken[0].epoch == 3);
   CHECK(here.broken[0].reason == "rank 2 waited 1 s");
@@ -213,10 +204,9 @@ TEST_CASE("host elsewhere: a death here is told, an end after shutdown() is not"
     Here here("survive elsewhere");
     here.wait_until_there();
     here.job().signal(1, SIGKILL);
-    REQUIRE(here.job().run_until([&] { return !here.died.empty() && !here.quiet.empty(); }));
+    REQUIRE(here.job().run_until([&] { return !here.died.empty() && here.quiet(0); }));
     here.end();
     CHECK(here.died == std::vector{1, 0});  // the other one ended without shutdown()
-    CHECK(here.quiet == std::vector{0});
     CHECK(here.broken.empty());
   }
   Here here("leave elsewhere");
@@ -263,7 +253,7 @@ TEST_CASE("host elsewhere: the clock of time-outs stands while a rank elsewhere 
   here.wait_until_there();
   here.memory().hold_elsewhere(true);
   here.memory().hear_of_deaths(3, std::vector{20});
-  REQUIRE(here.job().run_until([&] { return here.quiet.size() == 2; }));
+  REQUIRE(here.job().run_until([&] { return here.all_quiet(); }));
   here.memory().hold_elsewhere(false);
   here.end();
   for (int i = 0; i < 2; ++i) {
