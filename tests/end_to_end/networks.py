@@ -19,10 +19,12 @@ LONELY = ["-x", "OMP_NUM_THREADS=1"]  # else hvdrun says which it chose
 WHERE = ["--no-tag-output", "--", "sh", "-c", "echo $RANK $MASTER_ADDR $GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME"]
 
 # A bridge says of its speed that of its fastest port: a port to this process, until its input ends.
-BRIDGE_PORT = """import array, fcntl, os, struct, subprocess, socket, sys
+BRIDGE_PORT = """import array, fcntl, os, stat, struct, subprocess, socket, sys, tempfile
 bridge, speed = sys.argv[1], int(sys.argv[2])
 name = f"{bridge}p".encode()
-tap = os.open("/dev/net/tun", os.O_RDWR)
+with tempfile.TemporaryDirectory() as folder:  # not every /dev has it
+    os.mknod(f"{folder}/tun", stat.S_IFCHR | 0o600, os.makedev(10, 200))
+    tap = os.open(f"{folder}/tun", os.O_RDWR)
 fcntl.ioctl(tap, 0x400454CA, struct.pack("16sH22x", name, 0x1002))  # TUNSETIFF: IFF_TAP | IFF_NO_PI
 words = array.array("B", bytes(44))
 request = struct.pack("16sQ16x", name, words.buffer_info()[0])
