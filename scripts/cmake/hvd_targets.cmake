@@ -76,6 +76,7 @@ function(hvd_test name)
   cmake_parse_arguments(ARG "LONG" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   hvd_program(${name} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS} hvd_test_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  target_precompile_headers(${name} REUSE_FROM hvd_test_headers)
   add_test(NAME ${HVD_TEST_PREFIX}${name} COMMAND ${name})
   hvd_set_test_properties(${HVD_TEST_PREFIX}${name} "${ARG_TIMEOUT}" "${ARG_LABELS}")
   if(HVD_SANITIZE STREQUAL "thread")  # orders that the scheduler alone would not show
