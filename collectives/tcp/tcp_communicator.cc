@@ -171,8 +171,10 @@ std::chrono::milliseconds TcpCommunicator::watch(std::vector<pollfd>& descriptor
 // In a whole epoch, with nothing under way, whoever waits for this rank is told.
 void TcpCommunicator::close() {
   if (closed_) return;
-  closed_ = true;
   fault_point("collective_closed");
+  // What has come counts: who hears of a death may not have read all that the dead had sent.
+  while (stage_ != Stage::kBegin && progress()) continue;
+  closed_ = true;
   if (!idle() || block_.trouble.load(kAcquire) != 0) return;
   links_.say_goodbye(queue_.started() + 1);
 }

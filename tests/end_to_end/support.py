@@ -1,6 +1,7 @@
 """What the end-to-end tests share: a judge that is a subreaper above hvdrun, processes as /proc shows them, and cases.
 
-A script calls main() with its cases; its arguments are HVDRUN [--long] [--sanitizers] [WORD]: only cases whose name holds WORD are run.
+A script calls main() with its cases; its arguments are HVDRUN [--long] [--sanitizers] [--apart] [WORD]: only cases whose name
+holds WORD are run.
 After each case no process may be left below this one.
 """
 import argparse
@@ -107,7 +108,8 @@ def kill_everything():
 
 
 def command(*words, np=2):
-    return [options.hvdrun, "-np", str(np), *words]
+    apart = ["--pretend-hosts", f"{np}x1"] if options.apart else []
+    return [options.hvdrun, "-np", str(np), *apart, *words]
 
 
 def run(*words, np=2, limit=60, **more):
@@ -133,18 +135,25 @@ def expect(seen, wanted, note=""):
     assert seen == wanted, f"saw {seen!r}, wanted {wanted!r} {note}"
 
 
+def keepers_of(launcher):
+    """One for each host."""
+    return [p for p in children(launcher) if read(p, "comm") == "hvd-keeper"]
+
+
+def agents_of(launcher):
+    return [p for keeper in keepers_of(launcher) for p in children(keeper) if read(p, "comm") == "hvd-agent"]
+
+
 def keeper_of(launcher):
-    return next((p for p in children(launcher) if read(p, "comm") == "hvd-keeper"), None)
+    return next(iter(keepers_of(launcher)), None)
 
 
 def agent_of(launcher):
-    keeper = keeper_of(launcher)
-    return next((p for p in children(keeper) if read(p, "comm") == "hvd-agent"), None) if keeper else None
+    return next(iter(agents_of(launcher)), None)
 
 
 def ranks_of(launcher):
-    agent = agent_of(launcher)
-    return [p for p in children(agent) if read(p, "comm") != "hvd-agent"] if agent else []
+    return [p for agent in agents_of(launcher) for p in children(agent) if read(p, "comm") != "hvd-agent"]
 
 
 def wait_for_ranks(job, count):
@@ -270,6 +279,7 @@ def parse_options(*programs):
     parser.add_argument("word", nargs="?", default="")
     parser.add_argument("--long", action="store_true")
     parser.add_argument("--sanitizers", action="store_true")  # hvdrun is built with some
+    parser.add_argument("--apart", action="store_true")  # each rank on a pretended host of its own
     parser.add_argument("--seed", type=int, default=int(time.time()))
     options = parser.parse_args()
 
