@@ -155,7 +155,7 @@ TEST_CASE("between hosts: different calls are refused on every rank, both named,
   RankThreads ranks(setting.hosts, setting.factory);
   for (const Shape& one : kShapes)
     for (const Shape& other : kShapes) {
-      if (&one == &other) continue;
+      if (&one == &other || (&one - kShapes + 5 * (&other - kShapes)) % every(3) != 0) continue;
       const int odd = static_cast<int>((&one - kShapes + 3 * (&other - kShapes)) % size);
       INFO(size << " ranks, rank " << odd << " calls " << other.text << ", not " << one.text);
       REQUIRE_NOTHROW(ranks.run([&](Rank& rank) {

@@ -15,6 +15,9 @@ inline constexpr bool kSanitized = true;
 inline constexpr bool kSanitized = false;
 #endif
 
+// Of what is alike to a sanitizer every k-th is enough, where nothing is to be left out every one.
+inline int every(int k) { return kSanitized && !thorough() ? k : 1; }
+
 // Ranks as threads that spin on few CPUs: worlds of more than four cost a sanitizer more than all
 // others together, and what they add is in the plain build.
 inline int ranks_max() { return kSanitized && !thorough() ? 4 : 8; }
