@@ -59,12 +59,19 @@ if(HVD_SANITIZE)
   string(REGEX REPLACE "^(.).*" "\\1san." HVD_TEST_PREFIX "${HVD_SANITIZE}")
 endif()
 
-# Tests labelled `long` are left out of the short run of scripts/test, `serial` ones run alone.
+# Tests labelled `long` are left out of the short run of scripts/test, `serial` ones run alone. Those with longer limits
+# begin first, and otherwise the order is that of a hash, so that tests that wait and tests that compute run beside each other.
 function(hvd_set_test_properties name timeout labels)
   if(NOT timeout)
     set(timeout 120)
   endif()
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout} LABELS "${labels}")
+  string(MD5 place ${name})
+  string(SUBSTRING ${place} 0 3 place)
+  math(EXPR place "0x${place}")
+  if(timeout GREATER 120)
+    math(EXPR place "${place} + 4096")
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout} LABELS "${labels}" COST ${place})
   if("serial" IN_LIST labels)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
   endif()
