@@ -66,7 +66,8 @@ class Negotiation::Pending final : public Work {
       owner.status_.begin(Order::kLog, operation().sequence, operation(), hash_);
     owner.progress_.wait_and_leave(awaited);
     if (tells) owner.status_.end();
-    if (overdue) owner.mine().overdue.store(0, std::memory_order_release);
+    uint64_t own = text_hash(name_);
+    if (overdue) owner.mine().overdue.compare_exchange_strong(own, 0, std::memory_order_release);
   }
 
   const std::weak_ptr<Negotiation> owner_;
@@ -323,14 +324,16 @@ void Negotiation::add_waiting(std::vector<WaitingName>& waiting) {
   for (WaitingName& name : leader_->look_at_waiting()) waiting.push_back(std::move(name));
 }
 
-// Past the timeout of a wait here. True: rank 0 will say who is missing.
+// Past the timeout of a wait here. True: rank 0 will say who is missing. Several waits take turns:
+// were they to replace each other at every look, each would be a new question there.
 bool Negotiation::ask_who_is_missing(const std::string& name) {
   if ((leader_ && leader_->knows_all()) || asked_.count(name) == 0) return false;
-  const uint64_t hash = text_hash(name);
-  if (mine().overdue.load(std::memory_order_relaxed) == hash) return true;
+  const uint64_t asking = mine().overdue.load(std::memory_order_relaxed);
+  const auto is_asking = [&](const auto& one) { return text_hash(one.first) == asking; };
+  if (asking != 0 && std::ranges::any_of(asked_, is_asking)) return true;
   mine().overdue_ms.store(static_cast<uint64_t>(collective_timeout_.count()),
                           std::memory_order_relaxed);
-  mine().overdue.store(hash, std::memory_order_release);
+  mine().overdue.store(text_hash(name), std::memory_order_release);
   ring_leader();
   return true;
 }

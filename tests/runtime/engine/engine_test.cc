@@ -2,6 +2,7 @@
 #include "runtime/engine/engine.h"
 
 #include <sched.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,9 +14,12 @@
 #include <numeric>
 #include <thread>
 
+#include "collectives/arena.h"
 #include "runtime/base/env.h"
 #include "runtime/base/fault_point.h"
 #include "runtime/base/usable_cpus.h"
+#include "runtime/engine/log_words.h"
+#include "runtime/engine/text_hash.h"
 #include "tests/runtime/engine/engine_ranks.h"
 #include "tests/support/catch.h"
 
@@ -260,6 +264,49 @@ TEST_CASE("engine: a timeout in the log names whom it waited for, on all ranks")
       CHECK_THAT(text, Catch::StartsWith("CommFailure: ") &&
                            Catch::Contains(std::string("waited 0.500 s for ") + scene.text));
   }
+}
+
+TEST_CASE("engine: of two waits that are overdue the first is asked for until it is over") {
+  InProcessWorld world({3});
+  const ControlBlock& block = world.host(0).block();
+  std::array<std::string, 3> said;
+  bool replaced = false;
+  run_engines(
+      world,
+      [&](int rank, Engine& engine) {
+        std::array<float, 2> data{}, first{}, second{};
+        auto held = std::make_unique<Submission>();
+        held->name = "held";
+        // Rank 0 answers no question: its engine is in here.
+        held->on_complete = [&] {
+          while (rank == 0 && block.trouble == 0) std::this_thread::yield();
+        };
+        const auto work = engine.submit(std::move(held));
+        auto& text = said[static_cast<size_t>(rank)];
+        text = error_of([&] { work->wait(); });
+        if (rank != 1) {
+          while (block.trouble == 0) std::this_thread::yield();  // computes
+          text = error_of([&] { sum(engine, data); });
+          return;
+        }
+        auto pieces = *world.peers(1)->take_segment(0);
+        struct stat status{};
+        fstat(pieces[1].get(), &status);
+        const auto bytes = static_cast<size_t>(status.st_size);
+        const Segment segment(0, std::move(pieces), bytes, 1, 0);
+        const auto& words = *reinterpret_cast<LogWords*>(segment.own() + bytes -
+                                                         (sizeof(LogWords) + 4095) / 4096 * 4096);
+        const auto one = sum_async(engine, first, "first");
+        const auto other = sum_async(engine, second, "second");
+        std::jthread waiting([&] { text = error_of([&] { one->wait(); }); });
+        while (words.overdue != text_hash("first") && block.trouble == 0) std::this_thread::yield();
+        std::jthread beside([&] { error_of([&] { other->wait(); }); });
+        for (; block.trouble == 0; std::this_thread::yield())
+          replaced |= words.overdue == text_hash("second");
+      },
+      {.collective_timeout = 500ms}, false);
+  CHECK_FALSE(replaced);
+  CHECK_THAT(said[1], Catch::Contains("rank 1 waited 0.500 s for rank 0 in \"first\""));
 }
 
 TEST_CASE("engine: the stall check names missing ranks, in the log and in program order") {
