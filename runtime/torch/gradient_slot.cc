@@ -101,7 +101,8 @@ void GradientSlot::put(Home home) {
   }
   if (lies_at(home) && !is_cast()) return;
   const at::Tensor source = gradient.detach();
-  if (!is_cast() && !source.is_neg() && source.is_non_overlapping_and_dense() &&
+  const bool has_address = v.numel() != 0;
+  if (!is_cast() && has_address && !source.is_neg() && source.is_non_overlapping_and_dense() &&
       same_strides(source, strides_)) {
     auto* to = static_cast<std::byte*>(v.data_ptr());
     const auto* from = static_cast<const std::byte*>(source.data_ptr());

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <thread>
@@ -265,6 +266,22 @@ const RankProgram unaware("unaware", [] {
   });
 });
 
+// It says goodbye when its main() is over.
+const RankProgram ending("ending", [] {
+  return guarded([] {
+    struct AtEnd {
+      ~AtEnd() { shutdown(); }
+    };
+    init();
+    use_everything(0);
+    if (rank() == 0) {
+      std::atexit(shutdown);
+    } else {
+      static const AtEnd at_end;
+    }
+  });
+});
+
 // Blocks for ever inside a named collective, so that its status page can be read.
 const RankProgram blocked("blocked", [] {
   return guarded([] {
@@ -365,6 +382,12 @@ TEST_CASE("ranks: what a call of the program has thrown is known, and what none 
     CHECK(job.board(i).numbers[kWrong] == 0);
     CHECK(job.memory().facts(i).status.told == (i == 1));
   }
+}
+
+TEST_CASE("ranks: shutdown() may be called by exit handlers and by destructors of statics") {
+  HostJob job({.ranks = 3, .program = "ending"});
+  check_all_finish(job, 3);
+  for (int i = 0; i < 3; ++i) CHECK(job.memory().facts(i).left);
 }
 
 TEST_CASE("ranks: who needs a rank that has left fails and names it") {

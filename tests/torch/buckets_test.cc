@@ -29,6 +29,16 @@ struct Large : nets::Net {
   }
 };
 
+// Parameters without dimensions, and without elements: of a bucket's type, and of one of its own.
+struct Tiny : nets::Net {
+  at::Tensor scale = register_parameter("scale", at::full({}, 0.5));
+  at::Tensor none = register_parameter("none", at::zeros({0}));
+  at::Tensor wide = register_parameter("wide", at::zeros({3, 0}, at::kDouble));
+  at::Tensor loss(int part, int step) override {
+    return (nets::random(part, step, {7}) * scale).pow(2).sum() + none.sum() + wide.sum();
+  }
+};
+
 // Gradients that a user holds on to, and what they were then.
 class Kept {
  public:
@@ -312,6 +322,41 @@ TEST_CASE("buckets: a hook that was there is called, and is there again afterwar
     net->loss(0, 0).backward();
     EXPECT(calls == 2);
   });
+}
+
+TEST_CASE("buckets: parameters without dimensions or elements are trained like others") {
+  const nets::MakeNet make = [] { return std::make_shared<Tiny>(); };
+  check_as_ranks([&](const ThreadRank& rank) {
+    Training t(rank, make, nets::sgd());
+    Alone alone(make);
+    t.train(0, 4);
+    for (int step = 0; step < 4; ++step) alone.step(rank.size, step);
+    EXPECT(t.net->parameters()[1].grad().sizes() == at::IntArrayRef({0}));
+    expect_same(*t.net, *alone.net);
+  });
+}
+
+TEST_CASE("buckets: a tensor's hook that throws in mid-backward holds nobody up") {
+  constexpr int kRanks = 3;
+  std::vector<std::shared_ptr<nets::Net>> trained(kRanks);
+  run_as_threads(kRanks, [&](const ThreadRank& rank) {
+    Training t(rank, nets::mlp(), nets::sgd(), kSmallBuckets);
+    t.train(0, 2);
+    t.optimizer->zero_grad();
+    const at::Tensor weight = t.net->named_parameters()["b.weight"];
+    const unsigned hook = weight.register_hook([&](const at::Tensor& gradient) -> at::Tensor {
+      if (rank.rank == 1) throw std::runtime_error("the user's own");
+      return gradient;
+    });
+    const std::string error = error_of([&] { t.backward(2); });
+    EXPECT(contains(error, "the user's own") == (rank.rank == 1));
+    weight.remove_hook(hook);
+    t.optimizer->step();  // what did not come counts as zeros
+    t.train(3, 5);
+    trained[static_cast<size_t>(rank.rank)] = t.net;
+  });
+  for (const auto& net : trained)
+    CHECK_THAT(first_difference(*trained[0], *net), Catch::Equals(""));
 }
 
 TEST_CASE("buckets: a hook of the user's in place of ours costs overlap, not correctness") {
