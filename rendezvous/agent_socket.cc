@@ -275,15 +275,11 @@ std::optional<AgentMessage> AgentSocket::receive() {
       fds.emplace_back(fd);
     }
   }
-  if (header.msg_flags & MSG_CTRUNC) {
-    throw Error(
-        ErrorCode::kUnavailable,
-        std::string("no room for the descriptors that the agent passes; ") + kRaiseOpenFiles);
-  }
   if (header.msg_flags & MSG_TRUNC)
     throw Error(ErrorCode::kInvalidArgument, "a message between worker and agent is too long");
   AgentMessage message = unpack(std::span(bytes.data(), static_cast<size_t>(length)));
-  message.fds = std::move(fds);
+  message.fds_lost = (header.msg_flags & MSG_CTRUNC) != 0;  // some of them may have come
+  if (!message.fds_lost) message.fds = std::move(fds);
   return message;
 }
 

@@ -56,6 +56,7 @@ struct AgentMessage {
   std::string key;
   Bytes body;
   std::vector<UniqueFd> fds;
+  bool fds_lost = false;  // received: there was no room for them in this process; `fds` is empty
 
   std::string text() const;  // the body as words
 };
@@ -96,7 +97,7 @@ class AgentSocket {
   bool waiting_for_kernel() const { return waiting() && kernel_refused_; }
 
   // The next message, or nothing: none yet, or ended(). Throws kInvalidArgument when what came is
-  // not a message of this version, kUnavailable when descriptors were lost for want of room.
+  // not a message of this version.
   std::optional<AgentMessage> receive();
   bool ended() const { return ended_; }  // the other end closed its socket
 

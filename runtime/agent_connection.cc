@@ -7,15 +7,21 @@
 
 #include <array>
 #include <cerrno>
+#include <system_error>
 
 #include "runtime/base/control_block.h"
 #include "runtime/base/error.h"
 #include "runtime/base/fault_point.h"
+#include "runtime/base/open_files.h"
 
 namespace hvd {
 namespace {
 
 constexpr const char* kAgentEnded = "the agent of this host has ended; the job is over";
+
+std::string no_room() {
+  return std::string("no room for the descriptors that the agent passes; ") + kRaiseOpenFiles;
+}
 
 [[noreturn]] void throw_refusal(const AgentMessage& refusal) {
   if (refusal.value == kCommFailureCode) throw CommFailure(refusal.text(), true);
@@ -104,6 +110,10 @@ void AgentConnection::post(const AgentMessage& message) {
 
 AgentMessage AgentConnection::ask(AgentMessage question) {
   UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake)
+    throw Error(ErrorCode::kUnavailable, "no descriptor to wait with for the agent's answer (" +
+                                             std::generic_category().message(errno) + "); " +
+                                             kRaiseOpenFiles);
   const int wake_fd = wake.get();
   {
     MutexLock lock(mutex_);
@@ -232,6 +242,9 @@ void AgentConnection::take_in() {
 }
 
 void AgentConnection::take_in(AgentMessage message) {
+  const bool may_lack_fds =
+      message.kind == AgentMessage::kSegment || message.kind == AgentMessage::kLink;
+  if (message.fds_lost && !may_lack_fds) throw Error(ErrorCode::kUnavailable, no_room());
   switch (message.kind) {
     case AgentMessage::kClaimed:
       page_ = map_status_page(message);
@@ -279,9 +292,11 @@ void AgentConnection::take_in(AgentMessage message) {
 
 void AgentConnection::take_in_segment(AgentMessage message) {
   Parts& parts = segments_[message.id];
-  const bool refused = message.kind == AgentMessage::kSegmentRefused;
-  if (refused) parts.refusal = message.text();
+  if (message.kind == AgentMessage::kSegmentRefused) parts.refusal = message.text();
+  if (message.fds_lost) parts.refusal = no_room();
+  const bool refused = !parts.refusal.empty();
   for (UniqueFd& fd : message.fds) parts.pieces.push_back(std::move(fd));
+  if (refused) parts.pieces.clear();
   if (arrived_ && (refused || parts.pieces.size() == static_cast<size_t>(local_size_))) arrived_();
 }
 
@@ -291,6 +306,8 @@ void AgentConnection::take_in_link(AgentMessage message) {
   Links& links = found->second;
   if (message.kind == AgentMessage::kLinksRefused) {
     links.refusal = message.text();
+  } else if (message.fds_lost) {
+    links.refusal = no_room();
   } else {
     const auto place = static_cast<size_t>(message.value);
     if (place >= links.sockets.size() || links.sockets[place] || message.fds.size() != 1)

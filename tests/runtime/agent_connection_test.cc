@@ -14,6 +14,7 @@
 #include "runtime/base/control_block.h"
 #include "runtime/base/error.h"
 #include "tests/support/catch.h"
+#include "tests/support/few_descriptors.h"
 
 using namespace hvd;
 using namespace std::chrono_literals;
@@ -212,6 +213,51 @@ TEST_CASE("agent connection: a segment is there when all its parts are, and once
     }
   };
   CHECK_THROWS_WITH(refused(), Catch::Equals("segment 1 is too large"));
+}
+
+TEST_CASE("agent connection: without room for descriptors what needs them is refused, no more") {
+  ScriptedAgent agent([](ScriptedAgent& self) {
+    const UniqueFd memory(memfd_create("piece", MFD_CLOEXEC));
+    const int pieces[] = {memory.get(), memory.get()};
+    self.welcome();
+    self.start_epoch();
+    for (uint32_t id : {0u, 1u, 2u}) {
+      self.expect(AgentMessage::kRequestSegment);
+      self.send(AgentMessage::kSegment, id, "", 4096, pieces);
+    }
+    self.expect(AgentMessage::kRequestLinks);
+    self.send(AgentMessage::kLink, 7, "", 0, std::span(pieces, 1));
+    self.expect(AgentMessage::kClaim);
+  });
+  AgentConnection connection(agent.address());
+  connection.join();
+  AgentMessage request;
+  request.kind = AgentMessage::kRequestSegment;
+  const auto wait = [&](const auto& taken) {
+    for (;;) {
+      if (auto there = taken()) return std::move(*there);
+      pollfd polled{connection.fd(), POLLIN, 0};
+      REQUIRE(poll(&polled, 1, 30'000) == 1);
+    }
+  };
+  connection.post(request);  // when it is answered the agent closes no descriptor any more
+  CHECK(wait([&] { return connection.take_segment(0); }).size() == 2);
+  {
+    const FewDescriptors few(1);
+    connection.post(request);
+    CHECK_THROWS_WITH(wait([&] { return connection.take_segment(1); }),
+                      Catch::Contains("no room") && Catch::Contains("ulimit -n"));
+  }
+  connection.post(request);
+  CHECK(wait([&] { return connection.take_segment(2); }).size() == 2);
+  const FewDescriptors none(0);
+  CHECK_THROWS_WITH(connection.ask({}), Catch::Contains("ulimit -n"));
+  connection.expect_links(7, std::vector{0});
+  request.kind = AgentMessage::kRequestLinks;
+  connection.post(request);
+  CHECK_THROWS_WITH(wait([&] { return connection.take_links(7); }),
+                    Catch::Contains("no room") && Catch::Contains("ulimit -n"));
+  CHECK(connection.alive());
 }
 
 TEST_CASE("agent connection: threads that ask at once get their own answers") {

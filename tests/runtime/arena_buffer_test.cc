@@ -1,10 +1,12 @@
 // Arena buffers of ranks that are processes: what keeps them.
 #include <algorithm>
 #include <fstream>
+#include <optional>
 #include <string>
 
 #include "hvd/hvd.h"
 #include "tests/support/catch.h"
+#include "tests/support/few_descriptors.h"
 #include "tests/support/host_job.h"
 #include "tests/support/rank_program.h"
 
@@ -68,6 +70,26 @@ const RankProgram outliving("outliving", [] {
   return with_peers >= before + 3 && alone == before + 1 && mappings() == before ? 0 : 1;
 });
 
+// Rank 1 has no room for what the agent passes: an error on every rank, and no more than that.
+const RankProgram few_descriptors("few descriptors", [] {
+  init();
+  std::optional<FewDescriptors> few;
+  if (rank() == 1) few.emplace(1);
+  bool right = false;
+  try {
+    arena_buffer<float>(100'000);
+  } catch (const Error& error) {
+    rank_board().write(error.what());
+    right = error.code() == ErrorCode::kUnavailable;
+  }
+  few.reset();
+  ArenaBuffer<float> buffer = arena_buffer<float>(100'000);
+  std::fill(buffer.begin(), buffer.end(), 1.0f);
+  allreduce_(buffer, {.op = ReduceOp::kSum});
+  shutdown();
+  return right && all_are(buffer, 3) ? 0 : 1;
+});
+
 void check_all_ranks_finish(const std::string& program) {
   HostJob job({.ranks = 3, .program = program});
   REQUIRE(job.run());
@@ -83,4 +105,14 @@ TEST_CASE("arena buffer: let go of under way, it is kept until the operation is 
 
 TEST_CASE("arena buffer: of an epoch that is over only the own piece stays mapped") {
   check_all_ranks_finish("outliving");
+}
+
+TEST_CASE("arena buffer: a rank without room for descriptors says so to all, and lives") {
+  HostJob job({.ranks = 3, .program = "few descriptors"});
+  REQUIRE(job.run());
+  INFO(job.describe());
+  for (int i = 0; i < 3; ++i) {
+    CHECK(job.rank(i).status == 0);
+    CHECK_THAT(job.board(i).text, Catch::Contains("rank 1") && Catch::Contains("ulimit -n"));
+  }
 }
