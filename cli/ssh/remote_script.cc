@@ -16,6 +16,8 @@ bool is_plain(std::string_view word) {
 
 // A folder for one start is made under a name that nobody can guess, so that in a place where
 // anybody may write, nobody can have put something there; the agent removes it as soon as it runs.
+// Nor may others put something else in its stead: the place is sticky, as /tmp is, or is ours, and
+// neither its group nor others may write to it.
 // A file of no bytes can be run where files can be run at all. Bytes that do not fit are still read
 // to the last, so that those of the next attempt are not taken for them. A file that is cut off, as
 // the connection may be, is not run: some shells would take it for a script. However this ends
@@ -29,6 +31,7 @@ constexpr std::string_view kFunctions =
     R"([ $(wc -c <"$1/$new") = "$bytes" ] && "$1/$new" agent --install "$sum" "$1/hvdrun" && )"
     R"(say copied && return; say damaged; exit 1; }; )"
     R"(keep() { made=$1/$new; mkdir -p "$1" && take "$1" && exec "$1/hvdrun" agent $role; clean; }; )"
+    R"(safe() { [ -k "$1" ] || case $(ls -ld "$1/") in d????-??-*) [ -O "$1" ];; *) false;; esac; }; )"
     R"(once() { made=; mkdir "$1" && made=$1 && take "$1" && exec "$1/hvdrun" agent $role --once; clean; }; )";
 
 constexpr std::string_view kSteps =
@@ -39,7 +42,7 @@ constexpr std::string_view kSteps =
     R"(made=; trap clean EXIT; trap "exit 1" HUP INT TERM; trap "" PIPE; )"
     R"([ -d "$HOME" ] && keep "$home"; )"
     R"(for folder in "$TMPDIR" /tmp /var/tmp /dev/shm "$XDG_RUNTIME_DIR"; do )"
-    R"([ -n "$folder" ] && once "$folder/$new"; done; say nowhere; exit 1)";
+    R"([ -n "$folder" ] && safe "$folder" && once "$folder/$new"; done; say nowhere; exit 1)";
 
 }  // namespace
 

@@ -152,6 +152,10 @@ def folders_that_cannot_take_it_are_passed_over():
         for name, reason in (("bash@h1", "No space left on device, Read-only file system, Permission denied"), ("csh@h1", "No space left")):
             expect_failure(seen, name, rf"no folder there takes the agent, \d+ MiB, and lets it run: .* \({reason}")
         support.expect(seen.started, {})
+        # Where others may write, they might put something in its stead, unless it is sticky.
+        for mode, places in (("mode=777", {}), ("mode=775,uid=47000", {}), ("mode=755,uid=47000", {"bash@h1"}), ("mode=1777", {"bash@h1"})):
+            mount(world, "/tmp", mode)
+            support.expect(set(start(world, "bash@h1").started), set(places), mode)
         left = [path for path in copies(world, "h1") if not path.endswith(".cache/hvdrun")]
         support.expect([path for path in left if world.path("h1", path).is_file()], [])
 
