@@ -334,11 +334,14 @@ std::optional<Refusal> check_variables(const JobSpec& spec) {
   return std::nullopt;
 }
 
-// Whether this machine has a network of --network-interface, where other hosts are to reach it.
+// Whether this machine has a network of --network-interface, where ranks of other hosts are to
+// reach those that it has.
 std::optional<Refusal> check_networks(const JobSpec& spec) {
-  const bool others = std::any_of(spec.hosts.begin(), spec.hosts.end(),
-                                  [](const Host& host) { return host.remote && host.slots > 0; });
-  if (!others || spec.networks.empty()) return std::nullopt;
+  const auto has_ranks = [&](bool remote) {
+    return std::any_of(spec.hosts.begin(), spec.hosts.end(),
+                       [&](const Host& host) { return host.remote == remote && host.slots > 0; });
+  };
+  if (!has_ranks(true) || !has_ranks(false) || spec.networks.empty()) return std::nullopt;
   const std::vector<InterfaceAddress> all = look_at_interfaces();
   if (!find_network(all, spec.networks).empty()) return std::nullopt;
   return Refusal{kExitUsage, no_such_network(all, spec.networks)};

@@ -19,11 +19,12 @@ namespace {
 
 constexpr double kMegabyte = 1e6;
 
+// Of the networks that were asked for, if they are here: a login node need not be on them.
 std::set<std::string> outward_addresses(const JobSpec& spec) {
   const std::vector<InterfaceAddress> here = look_at_interfaces();
   std::set<std::string> all;
   for (const InterfaceAddress& one : find_network(here, spec.networks)) all.insert(one.address);
-  if (!spec.networks.empty()) return all;
+  if (!all.empty()) return all;
   for (const InterfaceAddress& one : here)
     if (may_lead_here(one.address)) all.insert(one.address);
   return all;

@@ -338,9 +338,12 @@ def ports_and_networks_may_be_chosen():
         assert b"other hosts reach h2 at 10.78.0.2 (net7), by --network-interface" in err, err
     seen = run("-H", "h1:1,h2:1", *LONELY, "-x", "GLOO_SOCKET_IFNAME=mine", "--no-tag-output", "--", "sh", "-c", "echo $GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME")
     expect((seen.returncode, seen.stdout), (0, b"mine =eth0\n" * 2), seen.stderr)
-    seen = run("-H", "h1:1,h2:1", "--network-interface", "net8", "--", "true")
+    seen = run("-H", "localhost:1,h2:1", "--network-interface", "net8", "--", "true")
     expect(seen.returncode, 2, seen.stderr)
     assert b"hvdrun: --network-interface net8: no such network here, which has lo 127.0.0.1, eth0 10.77.0.254" in seen.stderr, seen.stderr
+    world.run("h0", "ip", "link", "del", "net7")  # as a login node may be, which has no rank
+    seen = run("-H", "h1:1,h2:1", *LONELY, "--network-interface", "net7", "--no-tag-output", "--", "sh", "-c", "echo $MASTER_ADDR")
+    expect((seen.returncode, seen.stdout), (0, b"10.78.0.1\n" * 2), seen.stderr)
     world.run("h2", "ip", "link", "del", "net7")
     seen = run("-H", "h1:1,h2:1", "--network-interface", "net7", "--", "true")
     expect(seen.returncode, 125, seen.stderr)
