@@ -186,7 +186,7 @@ TEST_CASE("result place: who may read the old file by a list may read the new on
       CHECK(write_result_file(path, "newer\n").empty());
     }
     CHECK(content(path) == "newer\n");
-    CHECK(list_of(path) == "");
+    CHECK(list_of(path).empty());
     CHECK(facts_of(path).st_mode == (S_IFREG | 0600));
   }
   // What the folder gives to new files is not what the old one had.
@@ -194,10 +194,10 @@ TEST_CASE("result place: who may read the old file by a list may read the new on
   removexattr(path.c_str(), kAccess);
   REQUIRE(set(folder.path(), kDefault, access_list(6)));
   CHECK(write_result_file(path, "newest\n").empty());
-  CHECK(list_of(path) == "");
+  CHECK(list_of(path).empty());
   CHECK(facts_of(path).st_mode == (S_IFREG | 0640));
   CHECK(write_result_file(folder.path() / "fresh.json", "new\n").empty());
-  CHECK(list_of(folder.path() / "fresh.json") != "");
+  CHECK_FALSE(list_of(folder.path() / "fresh.json").empty());
 }
 
 TEST_CASE("result place: what links lead to is written, be it there or not, and the links stay") {
