@@ -61,7 +61,7 @@ Exchange::Step Exchange::advance(Links& links) {
     if (step.sends) moved |= link.send(out_, out_bytes_, &sent_);
     if (step.receives) moved |= pull(step, links, link);
     const bool sent = !step.sends || (link.header_sent() && sent_ == out_bytes_);
-    const bool received = !step.receives || (has_header_ && received_ == in_bytes_);
+    const bool received = !step.receives || (has_header_ && is_in(step));
     if (!sent || !received) return moved ? Step::kMoved : Step::kWait;
     end_step(step, links);
     if (links.broken_off()) return Step::kWait;
@@ -119,10 +119,24 @@ void Exchange::set_out(const CubeStep& step) {
   }
 }
 
+// What is summed is in once it is summed: a piece may have to wait until its place is sent.
+bool Exchange::is_in(const CubeStep& step) const {
+  return (sums(step) ? taken_ : received_) == in_bytes_;
+}
+
+bool Exchange::sums(const CubeStep& step) const {
+  const bool whole = task_.rider == Rider::kTensor && step.part != kResultPart;
+  return !discards_ && (whole || task_.rider == Rider::kHalf);
+}
+
 // The message in: its header, then its bytes to where they belong. True if anything moved.
 bool Exchange::pull(const CubeStep& step, Links& links, Link& link) {
-  if (!has_header_ && !take_header(step, links, link)) return false;
-  if (received_ == in_bytes_) return true;
+  const bool begins = !has_header_;
+  if (begins && !take_header(step, links, link)) return false;
+  return (!is_in(step) && pull_bytes(step, link)) || begins;
+}
+
+bool Exchange::pull_bytes(const CubeStep& step, Link& link) {
   if (discards_) {
     size_t at = 0;
     link.receive(incoming_.data(), std::min(incoming_.size(), in_bytes_ - received_), &at);
@@ -131,7 +145,7 @@ bool Exchange::pull(const CubeStep& step, Links& links, Link& link) {
   }
   if (task_.rider == Rider::kTensor && step.part == kResultPart)
     return link.receive(task_.result, in_bytes_, &received_);
-  if (task_.rider == Rider::kTensor || task_.rider == Rider::kHalf) return sum_piece(step, link);
+  if (sums(step)) return sum_piece(step, link);
   return link.receive(incoming_.data(), in_bytes_, &received_);
 }
 

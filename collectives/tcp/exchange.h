@@ -78,6 +78,9 @@ class Exchange {
   void begin_step(const CubeStep& step, Link& link);
   void set_out(const CubeStep& step);
   bool pull(const CubeStep& step, Links& links, Link& link);
+  bool pull_bytes(const CubeStep& step, Link& link);
+  bool is_in(const CubeStep& step) const;
+  bool sums(const CubeStep& step) const;
   bool take_header(const CubeStep& step, Links& links, Link& link);
   bool fits(const CubeStep& step, const FrameHeader& got) const;
   void prepare_sums(const CubeStep& step);
