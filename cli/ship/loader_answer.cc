@@ -45,7 +45,7 @@ void read_words(std::string_view line, LoaderAnswer& answer) {
     return;
   const size_t name = line.substr(0, version).rfind(": ");
   TooOld one;
-  one.library = std::string(line.substr(0, version).substr(name == line.npos ? 0 : name + 2));
+  one.path = std::string(line.substr(0, version).substr(name == line.npos ? 0 : name + 2));
   one.version =
       std::string(line.substr(version + kVersion.size(), missing - version - kVersion.size()));
   line.remove_prefix(missing + kMissing.size());
@@ -101,7 +101,7 @@ LibrariesToSend libraries_to_send(const LoaderAnswer& answer, const std::set<std
   }
   // A library from here may be older than what the host's own ones ask for: then those go, too.
   for (const TooOld& one : answer.too_old) {
-    const std::string library = name_of(answer, one.library);
+    const std::string library = name_of(answer, one.path);
     const std::string wanted_by = name_of(answer, one.wanted_by);
     const auto can_go = [&](const std::string& name) {
       return offered.contains(name) && !sent.contains(name);
@@ -109,7 +109,7 @@ LibrariesToSend libraries_to_send(const LoaderAnswer& answer, const std::set<std
     if (!can_go(library) && !can_go(wanted_by))
       throw cannot(
           "its libraries and those of this machine do not go together: " + quoted(one.wanted_by) +
-          " needs " + quoted(one.version) + " of " + quoted(one.library));
+          " needs " + quoted(one.version) + " of " + quoted(one.path));
     more.names.insert(can_go(library) ? library : wanted_by);
   }
   if (std::ranges::any_of(more.names, [](const std::string& one) { return is_of_glibc(one); })) {

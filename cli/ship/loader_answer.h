@@ -15,7 +15,7 @@ namespace hvd {
 
 // A library that has no version that another object asks for.
 struct TooOld {
-  std::string library, wanted_by;  // paths
+  std::string path, wanted_by;  // of the library, and of the other one
   std::string version;
 
   friend bool operator==(const TooOld&, const TooOld&) = default;

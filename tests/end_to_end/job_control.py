@@ -30,6 +30,11 @@ def ctrl_z_stops_ranks_and_fg_goes_on():
     terminal.close()
 
 
+def switches(pid):
+    """How often it went to sleep."""
+    return int(next(line.split()[1] for line in open(f"/proc/{pid}/status") if line.startswith("voluntary_ctxt_switches")))
+
+
 def ctrl_z_while_ranks_are_being_started_holds_back_the_others():
     count, started = 40, 16  # the agent starts eight at a time; orders are read in between
     terminal = Terminal()
@@ -41,7 +46,9 @@ def ctrl_z_while_ranks_are_being_started_holds_back_the_others():
     terminal.wait("Stopped")
     os.kill(agent, signal.SIGCONT)  # it finds the order when it has started these eight
     wait_for(lambda: len(ranks_of(launcher)) == started)
-    time.sleep(1)  # much longer than the rest would take
+    wait_for(lambda: [state(rank) for rank in ranks_of(launcher)] == ["T"] * started)
+    turns = switches(agent)
+    wait_for(lambda: switches(agent) >= turns + 3)  # it looks three times more whether anything is to be done
     expect(len(ranks_of(launcher)), started)
     terminal.type("fg\n")
     ranks = wait_for(lambda: len(ranks_of(launcher)) == count and ranks_of(launcher))

@@ -73,7 +73,7 @@ def other_user():
 
 
 def the_way_to_a_directory_need_not_be_open():
-    """As after `cd /root/project; setpriv --reuid=...`: the directory is open, the one above it is closed."""
+    """As for who takes on another user in it: the directory is open, the one above it is closed."""
     user = other_user()
     if os.geteuid() == 0 and user is None:
         return "left out: root without another user, whom a closed directory would keep out"
