@@ -256,7 +256,7 @@ std::vector<int> HierarchicalCommunicator::missing_ranks() const {
     heard = exchange_.heard(lanes_.front().links, sequence, stage_ == Stage::kExchange);
   } else if (!leads() && missing.empty()) {
     const uint64_t word = words(0).heard.load(kAcquire);
-    const bool begun = has_come(words(0).heard, stamp(sequence, 0));
+    const bool begun = word >> 32 == (sequence & 0xffffffff);
     heard = exchange_.heard_after(begun ? static_cast<size_t>(word & 0xffffffff) : 0);
   }
   for (int host = 0; host < map_.hosts(); ++host)

@@ -148,7 +148,7 @@ Specification parse(const std::string& text) {
   const size_t first = text.find(':'), second = text.find(':', first + 1);
   if (first == text.npos || second == text.npos)
     throw Error(ErrorCode::kInvalidArgument,
-                "\"" + text + "\" is neither NAME:K:ACTION nor count:FILE");
+                "\"" + text + "\" is neither NAME:K:ACTION nor count:FILE nor delay:SEED");
   const std::string name = text.substr(0, first), action = text.substr(second + 1);
   const long passings =
       number_in(std::string_view(text).substr(first + 1, second - first - 1), 1, LONG_MAX);

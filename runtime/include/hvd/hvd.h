@@ -293,8 +293,8 @@ auto allgather_async(const Range& mine, const AllgatherOptions& options = {}) {
                    all);
 }
 
-// Returns when every rank has called it. Off the init thread one call at a time is possible, named
-// "barrier" there.
+// Returns when every rank has called it: all from the init thread, or all from another one, which
+// do not meet. Off the init thread one call at a time is possible, named "barrier" there.
 HVD_API void barrier();
 
 // Objects, as bytes: the root's to all, or all ranks' to all by rank.
