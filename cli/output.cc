@@ -163,7 +163,7 @@ void Output::feed(const FrameReader::Piece& piece, TimePoint now) {
 }
 
 void Output::feed(Route& to, size_t stream, std::string_view bytes, TimePoint now) {
-  if (to.watch->dropped())
+  if (drops(to))
     dropped_bytes_ += int64_t(bytes.size());
   else
     to.tagger.feed(stream, bytes, now, to.block);
@@ -182,12 +182,17 @@ void Output::flush() {
 
 void Output::flush(Route& to, bool kept) {
   if (to.block.empty()) return;
-  if (to.watch->dropped() && !kept) {
+  if (drops(to) && !kept) {
     dropped_bytes_ += int64_t(to.block.size());
     return to.block.clear();
   }
   to.sink->push(to.target, std::move(to.block), kept);
   to.block = to.sink->empty_block();
+}
+
+// What cannot be written at all is no reader's doing: the sink counts it.
+bool Output::drops(const Route& to) const {
+  return to.watch->dropped() && to.sink->error(to.target) == 0;
 }
 
 void Output::limit_readers(ReaderWatch::Duration patience, bool slow_too, TimePoint now) {

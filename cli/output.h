@@ -90,6 +90,7 @@ class Output {
   void stamp();
   void feed(Route& to, size_t stream, std::string_view bytes, TimePoint now);
   void flush(Route& to, bool kept);
+  bool drops(const Route& to) const;
   void look_at_readers(TimePoint now, bool ranks_ended);
   bool shows(int rank) const;
   bool reader_gone(size_t route) const;

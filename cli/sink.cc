@@ -84,10 +84,7 @@ Sink::~Sink() = default;
 
 void Sink::push(size_t target, std::string block, bool kept) {
   MutexLock lock(mutex_);
-  if (targets_[target].error != 0 || given_up_) {
-    (given_up_ ? unread_bytes_ : failed_bytes_) += int64_t(block.size());
-    return;
-  }
+  if (targets_[target].error != 0 || given_up_) return note_lost(target, block.size());
   queued_bytes_ += block.size();
   queue_.push_back({target, kept, std::move(block)});
   if (!thread_.joinable())
@@ -104,12 +101,16 @@ std::string Sink::empty_block() {
   return block;
 }
 
+void Sink::note_lost(size_t target, size_t bytes) {
+  (targets_[target].error != 0 ? failed_bytes_ : unread_bytes_) += int64_t(bytes);
+}
+
 void Sink::drop() {
   MutexLock lock(mutex_);
   std::erase_if(queue_, [this](const Block& block) NO_THREAD_SAFETY_ANALYSIS {
     if (block.kept) return false;
     queued_bytes_ -= block.bytes.size();
-    unread_bytes_ += int64_t(block.bytes.size());
+    note_lost(block.target, block.bytes.size());
     return true;
   });
   if (writing_fd_ >= 0 && !writing_kept_) cut_.store(true, std::memory_order_relaxed);
@@ -119,7 +120,7 @@ void Sink::drop() {
 void Sink::give_up() {
   MutexLock lock(mutex_);
   given_up_ = true;
-  unread_bytes_ += int64_t(queued_bytes_ - writing_bytes_);
+  for (const Block& block : queue_) note_lost(block.target, block.bytes.size());
   queued_bytes_ = 0;
   queue_.clear();
   wake_.wake();
@@ -164,7 +165,7 @@ int64_t Sink::unread_bytes() const {
 void Sink::written(Block block, int error) {
   Target& target = targets_[block.target];
   if (error != 0 && target.error == 0) target.error = error;
-  (error != 0 ? failed_bytes_ : unread_bytes_) += int64_t(block.bytes.size() - done_);
+  note_lost(block.target, block.bytes.size() - done_);
   writing_bytes_ = done_ = 0;
   writing_fd_ = -1;
   cut_.store(false, std::memory_order_relaxed);

@@ -57,6 +57,7 @@ class Sink {
   void run(const std::stop_token& stop) EXCLUDES(mutex_);
   int write_all(const Target& target, const std::string& bytes);
   void written(Block block, int error) REQUIRES(mutex_);
+  void note_lost(size_t target, size_t bytes) REQUIRES(mutex_);
 
   const std::string name_;
   const size_t queue_bytes_max_;

@@ -175,13 +175,20 @@ TEST_CASE("sink: one target that fails is remembered and counted, the others go 
   CHECK(read_some(open_pipe.read.get()) == "fine");
 }
 
-TEST_CASE("sink: a full disk is an error with its number") {
+TEST_CASE(
+    "sink: a full disk is an error with its number, and what it cost nobody has left unread") {
   UniqueFd full(open("/dev/full", O_WRONLY | O_CLOEXEC));
   REQUIRE(full);
   Sink sink("test", {full.get()}, 1 << 20);
-  sink.push(0, "x");
-  wait_until(sink, [&] { return sink.error(0) != 0; });
+  sink.push(0, "abc");
+  wait_until(sink, [&] { return sink.error(0) != 0 && sink.idle(); });
   CHECK(sink.error(0) == ENOSPC);
+  sink.drop();
+  sink.push(0, "abcde");
+  sink.give_up();
+  sink.push(0, "abcdefg");
+  CHECK(sink.lost_bytes() == 15);
+  CHECK(sink.unread_bytes() == 0);
 }
 
 TEST_CASE("sink: what is queued is written before it goes") {
