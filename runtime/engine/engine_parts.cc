@@ -120,7 +120,7 @@ void Engine::Parts::meet() {
         *peers, arena, shape,
         {.segment = 0, .offset = communicator, .links = use_links(), .seed = 2});
     negotiation = std::make_unique<Negotiation>(progress, *peers, *log, words, shape, links_made++,
-                                                status, options.collective_timeout);
+                                                status, calls, options.collective_timeout);
     progress.add(*program);
     progress.add(*log);
     progress.add(*negotiation);
@@ -255,13 +255,15 @@ void Engine::Parts::wait_for(Operation& operation, std::chrono::milliseconds tim
 void Engine::Parts::tell_of_waiting(Awaited& awaited, const Operation& operation,
                                     uint64_t communicator) {
   awaited.on_sleep = [this, &awaited, &operation, communicator](TimePoint now) {
-    status.waiting(now);
     // On one host a list's ranks see for themselves who is missing.
     const bool tells = communicator == 0 || !shape.one_host();
-    if (tells && !std::exchange(told_of_waiting_, true))
-      negotiation->say_waiting(communicator == 0 ? operation.name : std::string_view(),
-                               mix_hash(mix_hash(1, communicator), operation.sequence) | 1,
-                               awaited.what);
+    const uint64_t of_list =
+        mix_hash(communicator, operation.sequence) % LogWords::kInLog | LogWords::kOfList;
+    if (tells && !told_of_waiting_)
+      told_of_waiting_ =
+          negotiation->say_waiting(communicator == 0 ? operation.name : std::string_view(),
+                                   communicator == 0 ? operation.sequence : of_list, awaited.what);
+    status.waiting(now);
   };
   if (met_ && !shape.one_host())
     awaited.told_by_other = [this] { return negotiation->ask_who_is_missing_in_call(); };

@@ -3,6 +3,7 @@
 #include "runtime/engine/log_leader.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "runtime/base/fault_point.h"
@@ -37,7 +38,7 @@ LogLeader::LogLeader(Progress& progress, Peers& peers, HostLogWords words, const
   consumed_.resize(ranks);
   told_bits_.resize(ranks, std::vector<uint64_t>(kWords));
   for (auto& told : told_overdue_) told.resize(ranks);
-  told_calls_.resize(ranks);
+  told_waits_.resize(ranks);
   told_left_.resize(ranks);
   if (host_.first == 0)
     coordinator_ = std::make_unique<Coordinator>(shape.size(), LogWords::kNamesMax);
@@ -75,6 +76,10 @@ bool LogLeader::hear(int local_rank) {
   changes_seen_[who] = changes;
   const int rank = host_.first + local_rank;
   const uint64_t announced = theirs.announced.load(std::memory_order_acquire);
+  std::array<uint64_t, kWords> ready;
+  for (size_t word = 0; word < kWords; ++word)
+    ready[word] = theirs.ready[word].load(std::memory_order_acquire);
+  take_back_wait(local_rank);
   for (; consumed_[who] != announced; ++consumed_[who]) {
     const auto& slot = theirs.announcements[consumed_[who] % LogWords::kAnnouncements];
     if (coordinator_) {
@@ -87,8 +92,7 @@ bool LogLeader::hear(int local_rank) {
                     .text = slot.text});
     }
   }
-  for (size_t word = 0; word < kWords; ++word)
-    tell_bits(local_rank, word, theirs.ready[word].load(std::memory_order_acquire));
+  for (size_t word = 0; word < kWords; ++word) tell_bits(local_rank, word, ready[word]);
   auto& consumed = words_.of(0).consumed[who];
   if (consumed.load(std::memory_order_relaxed) != consumed_[who]) {
     consumed.store(consumed_[who], std::memory_order_release);
@@ -123,8 +127,8 @@ void LogLeader::hear_from(int leader, const LogMessage& message) {
     case Kind::kOverdue:
       overdue_[message.number][rank] = {message.hash, message.value};
       break;
-    case Kind::kCalling:
-      calls_[rank] = {message.hash, message.value, message.text};
+    case Kind::kWaits:
+      waits_[rank] = {{message.hash, message.value}, message.text};
       break;
     case Kind::kAnswer:
       answered_[leader] = message.number;

@@ -15,12 +15,12 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "collectives/peers.h"
 #include "collectives/world_shape.h"
 #include "runtime/engine/coordinator.h"
+#include "runtime/engine/crossed_waits.h"
 #include "runtime/engine/log_links.h"
 #include "runtime/engine/log_words.h"
 #include "runtime/engine/progress.h"
@@ -55,13 +55,11 @@ class LogLeader {
   void leave();
 
  private:
-  using Suspect = std::tuple<std::string, uint64_t, int>;  // name, its round, rank
   struct Overdue {
     uint64_t hash = 0, ms = 0;  // of the name, or number of the call; 0: nothing
   };
-  struct Call {
-    uint64_t name = 0, number = 0;
-    std::string text;
+  struct Wait : RankWait {
+    std::string text = {};
   };
 
   bool hear(int local_rank);
@@ -75,17 +73,19 @@ class LogLeader {
   bool everybody_answered(uint32_t question) const;
   void look_for_left();
   void note_left(int rank, int told_by);
-  void tell_calls();
+  void tell_waits();
+  void tell_wait(int local_rank, const Wait& wait);
+  void take_back_wait(int local_rank);
   void tell_overdue();
   void look_for_overdue();
   bool look_for_overdue_names();
   bool look_for_overdue_calls();
   bool is_known(uint64_t overdue);
-  Call call_of(int rank) const;
+  Wait wait_of(int rank) const;
+  std::vector<RankWait> all_waits() const;
   std::vector<int> not_in_call(uint64_t number) const;
   void add_waiting_calls(std::vector<WaitingName>& waiting) const;
-  void look_for_calls(const WaitingName& waiting);
-  bool is_calling(int rank, const WaitingName& waiting);
+  void look_for_crossed(const std::vector<WaitingName>& waiting, std::vector<RankWait> waits);
 
   // Constant after construction.
   Progress& progress_;
@@ -100,7 +100,7 @@ class LogLeader {
   std::vector<uint64_t> changes_seen_, consumed_;
   std::vector<std::vector<uint64_t>> told_bits_;  // to rank 0
   std::vector<uint64_t> told_overdue_[2];         // to rank 0: of names, of calls
-  std::vector<uint64_t> told_calls_;
+  std::vector<RankWait> told_waits_;
   std::vector<bool> told_left_;
 
   std::deque<LogEntry> entries_;  // decided, not in the host's log yet
@@ -111,12 +111,11 @@ class LogLeader {
   // On rank 0: what the leaders said.
   uint32_t question_ = 0;                   // the last one asked
   std::map<int, uint32_t> answered_;        // by leader: the last one answered
-  std::map<int, Call> calls_;               // by rank
+  std::map<int, Wait> waits_;               // by rank
   std::vector<WaitingName> waiting_calls_;  // as all leaders answered question `pictured_`
   uint32_t pictured_ = 0;
-  std::map<Suspect, uint32_t> suspects_, found_;  // and what was asked last when it became one
-  std::map<int, Overdue> overdue_[2];             // by rank; names, calls
-  uint64_t overdue_asked_ = 0;                    // of which everybody has been asked
+  std::map<int, Overdue> overdue_[2];  // by rank; names, calls
+  uint64_t overdue_asked_ = 0;         // of which everybody has been asked
   uint32_t overdue_question_ = 0;
 };
 

@@ -1,6 +1,5 @@
 // What a host's leader looks at now and then: who has left, who waits for whom and for too long.
 #include <algorithm>
-#include <ranges>
 #include <utility>
 
 #include "runtime/engine/log_leader.h"
@@ -16,8 +15,7 @@ using Kind = LogMessage::Kind;
 // --- Questions between leaders: who is missing is known once all have answered.
 
 void LogLeader::answer(uint32_t question) {
-  for (int k = 0; k < host_.count; ++k) hear(k);
-  tell_calls();
+  tell_waits();
   links_->post(
       {.kind = Kind::kAnswer, .rank = static_cast<uint32_t>(host_.first), .number = question});
 }
@@ -45,7 +43,7 @@ void LogLeader::look() {
   }
   look_for_left();
   serve();
-  if (!coordinator_) tell_calls(), tell_overdue();
+  if (!coordinator_) tell_waits(), tell_overdue();
   look_for_overdue();
   links_->flush();
   links_->look(Clock::now());
@@ -81,16 +79,28 @@ void LogLeader::leave() {
   links_->finish_sending();
 }
 
-void LogLeader::tell_calls() {
+// What a rank waits for is told behind all that it had asked for by then, and taken back before
+// what it asks for afterwards: so both together say on rank 0 what they say here.
+void LogLeader::tell_waits() {
   for (int k = 0; k < host_.count; ++k) {
-    const Call call = call_of(host_.first + k);
-    if (std::exchange(told_calls_[static_cast<size_t>(k)], call.number) == call.number) continue;
-    links_->post({.kind = Kind::kCalling,
-                  .rank = static_cast<uint32_t>(host_.first + k),
-                  .hash = call.name,
-                  .value = call.number,
-                  .text = call.text});
+    const Wait wait = wait_of(host_.first + k);
+    hear(k);
+    if (wait_of(host_.first + k) == wait) tell_wait(k, wait);
   }
+}
+
+void LogLeader::tell_wait(int local_rank, const Wait& wait) {
+  if (std::exchange(told_waits_[static_cast<size_t>(local_rank)], wait) == wait) return;
+  links_->post({.kind = Kind::kWaits,
+                .rank = static_cast<uint32_t>(host_.first + local_rank),
+                .hash = wait.name,
+                .value = wait.number,
+                .text = wait.text});
+}
+
+void LogLeader::take_back_wait(int local_rank) {
+  const RankWait told = told_waits_[static_cast<size_t>(local_rank)];
+  if (told.number != 0 && wait_of(host_.first + local_rank) != told) tell_wait(local_rank, {});
 }
 
 void LogLeader::tell_overdue() {
@@ -141,7 +151,7 @@ bool LogLeader::look_for_overdue_calls() {
   for (const auto& [rank, overdue] : overdue_[1]) {
     if (overdue.hash == 0) continue;
     if (!is_known(overdue.hash)) return true;
-    const Call call = call_of(rank);
+    const Wait call = wait_of(rank);
     const std::vector<int> missing = not_in_call(overdue.hash);
     if (call.number != overdue.hash || missing.empty()) continue;  // it goes on
     progress_.time_out(rank, std::chrono::milliseconds(overdue.ms), missing, call.text);
@@ -157,79 +167,74 @@ bool LogLeader::is_known(uint64_t overdue) {
   return everybody_answered(overdue_question_);
 }
 
-// --- Who waits in which call: a communicator between hosts hears only of some who has come.
+// --- Who waits for what: a communicator between hosts hears only of some who has come.
 
-LogLeader::Call LogLeader::call_of(int rank) const {
+LogLeader::Wait LogLeader::wait_of(int rank) const {
   const int local_rank = rank - host_.first;
   if (local_rank >= 0 && local_rank < host_.count) {
     const LogWords& theirs = words_.of(local_rank);
-    return {theirs.calling.load(std::memory_order_acquire),
-            theirs.waits_in.load(std::memory_order_acquire), theirs.waits_for.load()};
+    const uint64_t name = theirs.waits_for.load(std::memory_order_acquire);
+    const uint64_t number = theirs.waits_in.load(std::memory_order_acquire);
+    return {{name, number}, links_ ? theirs.waits_text.load() : std::string()};
   }
-  const auto said = calls_.find(rank);
-  return said != calls_.end() ? said->second : Call{};
+  const auto said = waits_.find(rank);
+  return said != waits_.end() ? said->second : Wait{};
+}
+
+std::vector<RankWait> LogLeader::all_waits() const {
+  std::vector<RankWait> waits;
+  for (int rank = 0; rank < shape_.size(); ++rank) waits.push_back(wait_of(rank));
+  return waits;
 }
 
 std::vector<int> LogLeader::not_in_call(uint64_t number) const {
   std::vector<int> ranks;
   for (int rank = 0; rank < shape_.size(); ++rank)
-    if (call_of(rank).number != number) ranks.push_back(rank);
+    if (wait_of(rank).number != number) ranks.push_back(rank);
   return ranks;
 }
 
 void LogLeader::add_waiting_calls(std::vector<WaitingName>& waiting) const {
   std::map<uint64_t, std::string> calls;
   for (int rank = 0; rank < shape_.size(); ++rank)
-    if (Call call = call_of(rank); call.number != 0) calls[call.number] = std::move(call.text);
+    if (Wait wait = wait_of(rank); wait.number != 0 && !LogWords::is_in_log(wait.number))
+      calls[wait.number] = std::move(wait.text);
   for (auto& [number, text] : calls)
     if (std::vector<int> missing = not_in_call(number); !missing.empty())
       waiting.push_back({std::move(text), number, std::move(missing)});
 }
 
 std::vector<WaitingName> LogLeader::look_at_waiting() {
+  std::vector<RankWait> waits = all_waits();
   serve();
   if (!coordinator_) return {};
   std::vector<WaitingName> waiting = coordinator_->waiting();
-  for (const WaitingName& name : waiting) look_for_calls(name);
-  suspects_ = std::exchange(found_, {});
+  look_for_crossed(waiting, std::move(waits));
   if (!links_) return waiting;
   if (everybody_answered(question_)) {
     if (std::exchange(pictured_, question_) != question_) {
       waiting_calls_.clear();
       add_waiting_calls(waiting_calls_);
     }
-    const bool any_call = std::ranges::any_of(std::views::iota(0, shape_.size()),
-                                              [&](int rank) { return call_of(rank).number != 0; });
-    if (any_call || !waiting.empty()) ask_everybody();
+    const bool any = std::ranges::any_of(all_waits(), [](auto& wait) { return wait.number != 0; });
+    if (any || !waiting.empty()) ask_everybody();
   }
   waiting.insert(waiting.end(), waiting_calls_.begin(), waiting_calls_.end());
   return waiting;
 }
 
-// A rank that is missing because it waits in a synchronous call of the same name.
-void LogLeader::look_for_calls(const WaitingName& waiting) {
-  for (const int rank : waiting.missing) {
-    if (!is_calling(rank, waiting)) continue;
-    raise_trouble(peers_, TroubleReason::kAbort,
-                  "\"" + waiting.name + "\" was called synchronously on rank " +
-                      std::to_string(rank) +
-                      " and submitted asynchronously, or from another thread than init()'s, on "
-                      "another; call it the same way on all ranks");
-    return;
-  }
-}
-
-// What another host said was so a while ago: it counts once it is said again, asked after this name
-// was seen to wait.
-bool LogLeader::is_calling(int rank, const WaitingName& waiting) {
-  if (call_of(rank).name != text_hash(waiting.name)) return false;
-  if (rank < host_.count) return true;
-  const Suspect suspect{waiting.name, waiting.round, rank};
-  const auto before = suspects_.find(suspect);
-  const uint32_t asked = before != suspects_.end() ? before->second : question_;
-  found_[suspect] = asked;
-  const int leader = shape_.hosts[static_cast<size_t>(shape_.host_of(rank))].first;
-  return answered_[leader] > asked;
+// `waits` as they were before it was heard who has asked for what: those that still are count.
+void LogLeader::look_for_crossed(const std::vector<WaitingName>& waiting,
+                                 std::vector<RankWait> waits) {
+  for (int rank = 0; rank < shape_.size(); ++rank)
+    if (RankWait& wait = waits[static_cast<size_t>(rank)]; wait_of(rank) != wait) wait = {};
+  const auto crossed = find_crossed_waits(waiting, waits);
+  if (!crossed) return;
+  raise_trouble(peers_, TroubleReason::kAbort,
+                "\"" + crossed->name + "\" was called synchronously on " +
+                    rank_text(peers_, crossed->caller) +
+                    " and submitted asynchronously, or from another thread than init()'s, on " +
+                    rank_text(peers_, crossed->submitter) + "; call it the same way on all ranks");
 }
 
 std::vector<int> LogLeader::missing(const std::string& name) const {

@@ -23,12 +23,12 @@ struct LogMessage {
     kReady,         // word `number` of its ready bits is `value`
     kOverdue,       // it has waited for `value` ms for the name of this `hash` (number 0) or in the
                     // call `hash` (number 1); hash 0: no more
-    kCalling,  // its init thread waits in call `value` (0: in none), of the name of this `hash`
+    kWaits,  // its init thread waits for the name of this `hash`, in `value`: LogWords::waits_in
     // To rank 0: all that was heard before question `number` has been sent.
     kAnswer,
     // From rank 0:
     kEntry,     // of the log: its kind as `value`, its id as `number`, `name`, `text`
-    kQuestion,  // what has been heard? Asks for everything, who waits in which call, and an answer
+    kQuestion,  // what has been heard? Asks for everything, who waits for what, and an answer
     // Either way: `rank` has called shutdown(), and asked for nothing since.
     kLeft
   };

@@ -54,6 +54,14 @@ struct LogWords {
   static constexpr size_t kDescriptionBytes = 256;
   static constexpr size_t kTextBytes = 1024;
 
+  // `waits_in` is the number of a call in program order; with kOfList a step's, as all ranks have
+  // it; with kInLog, of a named operation, how many calls this rank has made so far.
+  static constexpr uint64_t kOfList = uint64_t{1} << 63, kInLog = uint64_t{1} << 62;
+  static constexpr bool is_call(uint64_t waits_in) { return 0 < waits_in && waits_in < kInLog; }
+  static constexpr bool is_in_log(uint64_t waits_in) {
+    return waits_in >= kInLog && waits_in < kOfList;
+  }
+
   struct Announcement {
     uint64_t hash;
     char name[kNameBytes];
@@ -70,11 +78,11 @@ struct LogWords {
   std::atomic<uint64_t> announced;              // announcements written
   std::atomic<uint64_t> ready[kNamesMax / 64];  // a bit flips with every submission of its name
   alignas(64) std::atomic<uint64_t> read;       // log entries this rank has acted on
-  // What this rank's init thread has been waiting in for a while, a call or the end of a step: hash
-  // of its name; which one, by a number that all ranks have for it; in words. 0: nothing.
-  alignas(64) std::atomic<uint64_t> calling;
+  // What this rank's init thread has been waiting for for a while: hash of its name (of a step
+  // none); which one, 0: nothing; in words. Stored in this order.
+  alignas(64) std::atomic<uint64_t> waits_for;
   std::atomic<uint64_t> waits_in;
-  SharedText waits_for;
+  SharedText waits_text;  // of a call or step, on several hosts
   // Hash of a name that this rank has waited for too long and that is not in the log, or 0; and how
   // long. The coordinator, which alone knows who is missing, ends the wait.
   std::atomic<uint64_t> overdue, overdue_ms;

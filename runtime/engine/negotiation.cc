@@ -58,7 +58,12 @@ class Negotiation::Pending final : public Work {
     awaited.timeout = owner.collective_timeout_;
     awaited.missing = [&owner, this] { return owner.missing(name_); };
     const bool tells = std::this_thread::get_id() == owner.init_thread_;
-    if (tells) awaited.on_sleep = [&owner](TimePoint now) { owner.status_.waiting(now); };
+    if (tells) {
+      awaited.on_sleep = [&owner, this](TimePoint now) {
+        owner.say_awaiting(*this);
+        owner.status_.waiting(now);
+      };
+    }
     bool overdue = false;
     awaited.told_by_other = [&] { return overdue |= owner.ask_who_is_missing(name_); };
     owner.progress_.hold();
@@ -80,7 +85,8 @@ class Negotiation::Pending final : public Work {
 
 Negotiation::Negotiation(Progress& progress, Peers& peers, Communicator& communicator,
                          HostLogWords words, const WorldShape& shape, uint32_t links,
-                         StatusWriter& status, std::chrono::milliseconds collective_timeout)
+                         StatusWriter& status, const uint64_t& calls,
+                         std::chrono::milliseconds collective_timeout)
     : progress_(progress),
       peers_(peers),
       communicator_(communicator),
@@ -88,6 +94,7 @@ Negotiation::Negotiation(Progress& progress, Peers& peers, Communicator& communi
       me_(peers.world().local_rank),
       one_host_(shape.one_host()),
       status_(status),
+      calls_(calls),
       collective_timeout_(collective_timeout),
       leader_(me_ == 0 ? std::make_unique<LogLeader>(progress, peers, words_, shape, links)
                        : nullptr) {}
@@ -246,6 +253,10 @@ bool Negotiation::complete_resolved() {
 
 void Negotiation::finish(const std::shared_ptr<Pending>& pending, std::exception_ptr error) {
   --waiting_;
+  if (awaiting_ == pending.get()) {  // before any thread can ask for this name anew
+    awaiting_ = nullptr;
+    say_done();
+  }
   {
     MutexLock lock(mutex_);
     under_way_.erase(pending->name());
@@ -267,18 +278,27 @@ void Negotiation::finish_asked() {
   to_announce_.clear();
 }
 
-void Negotiation::say_waiting(std::string_view name, uint64_t which,
+// Whoever reads this knows then what this rank had asked for before.
+bool Negotiation::say_waiting(std::string_view name, uint64_t which,
                               const std::function<std::string()>& what) {
+  if (inbox_filled_.load(std::memory_order_acquire) || !to_announce_.empty()) return false;
   LogWords& words = mine();
-  words.calling.store(name.empty() ? 0 : text_hash(name), std::memory_order_release);
-  if (one_host_) return;
-  words.waits_for.store(what());
+  words.waits_for.store(name.empty() ? 0 : text_hash(name), std::memory_order_release);
+  if (!one_host_) words.waits_text.store(what());
   words.waits_in.store(which, std::memory_order_release);
+  return true;
+}
+
+void Negotiation::say_awaiting(const Pending& pending) {
+  if (std::exchange(awaiting_, &pending) == &pending) return;
+  LogWords& words = mine();
+  words.waits_for.store(text_hash(pending.name()), std::memory_order_release);
+  words.waits_in.store(LogWords::kInLog | calls_, std::memory_order_release);
 }
 
 void Negotiation::say_done() {
   LogWords& words = mine();
-  for (auto* word : {&words.calling, &words.waits_in, &words.overdue_call})
+  for (auto* word : {&words.waits_for, &words.waits_in, &words.overdue_call})
     word->store(0, std::memory_order_release);
 }
 

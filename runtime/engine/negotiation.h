@@ -33,10 +33,10 @@ namespace hvd {
 
 class Negotiation final : public Feed {
  public:
-  // Made by the init thread, whose `status` it is. `links`: number of the log's links between
-  // hosts. All outlive this but `words`.
+  // Made by the init thread, whose `status` it is, and whose `calls` in program order are counted
+  // there. `links`: number of the log's links between hosts. All outlive this but `words`.
   Negotiation(Progress& progress, Peers& peers, Communicator& communicator, HostLogWords words,
-              const WorldShape& shape, uint32_t links, StatusWriter& status,
+              const WorldShape& shape, uint32_t links, StatusWriter& status, const uint64_t& calls,
               std::chrono::milliseconds collective_timeout);
   ~Negotiation() override;
 
@@ -45,9 +45,10 @@ class Negotiation final : public Feed {
   // `self` keeps alive all that a wait needs; the Work holds it weakly.
   std::shared_ptr<Work> submit(std::unique_ptr<Submission> submission,
                                const std::shared_ptr<Negotiation>& self);
-  // The init thread waits in a synchronous call of this name, `which` is the same on all ranks,
-  // `what` is for texts. That thread only.
-  void say_waiting(std::string_view name, uint64_t which, const std::function<std::string()>& what);
+  // The init thread waits in a synchronous call of this name, or in a step: `which` as
+  // LogWords::waits_in, `what` is for texts. That thread only, with the token. False: not yet, some
+  // of what this rank asks for is not out.
+  bool say_waiting(std::string_view name, uint64_t which, const std::function<std::string()>& what);
   void say_done();
   // That call has taken too long. False: who waits knows itself who is missing.
   bool ask_who_is_missing_in_call();
@@ -91,6 +92,7 @@ class Negotiation final : public Feed {
   bool complete_resolved();
   void finish(const std::shared_ptr<Pending>& pending, std::exception_ptr error);
   void finish_asked();
+  void say_awaiting(const Pending& pending);
   std::vector<int> missing(const std::string& name) const;
   bool ask_who_is_missing(const std::string& name);
   void ring_leader();
@@ -101,7 +103,8 @@ class Negotiation final : public Feed {
   const HostLogWords words_;
   const int me_;  // local rank
   const bool one_host_;
-  StatusWriter& status_;  // the init thread's
+  StatusWriter& status_;   // the init thread's
+  const uint64_t& calls_;  // the init thread's
   const std::thread::id init_thread_ = std::this_thread::get_id();
   const std::chrono::milliseconds collective_timeout_;
 
@@ -120,7 +123,8 @@ class Negotiation final : public Feed {
   std::vector<std::string> name_of_id_;
   uint64_t changes_ = 0, announced_ = 0, read_ = 0;
   bool over_ = false;
-  std::string refusal_;  // why nothing is taken any more
+  std::string refusal_;                // why nothing is taken any more
+  const Pending* awaiting_ = nullptr;  // which the words say that the init thread waits for
 
   const std::unique_ptr<LogLeader> leader_;  // local rank 0's
 };

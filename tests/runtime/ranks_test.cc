@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <numeric>
 #include <thread>
 
@@ -153,6 +154,23 @@ const RankProgram two_barriers("two barriers", [] {
       barrier();
       std::jthread other(other_thread);
     }
+    shutdown();
+  });
+});
+
+// One name, in a call and then submitted. Rank 0 comes late to the call.
+const RankProgram both_ways("both ways", [] {
+  return guarded([] {
+    init();
+    while (rank() == 0 && rank_board().numbers[kMayEnd] == 0) sched_yield();
+    std::vector<float> x{1};
+    allreduce_(x, {.name = "x"});
+    std::jthread watching([late = rank() == 0] {
+      if (!late) return;
+      expect(says("1: [x]"));  // it has looked at who waits for whom
+      rank_board().numbers[kReached] = 1;
+    });
+    allreduce_async_(x, {.name = "x"})->wait();
     shutdown();
   });
 });
@@ -308,6 +326,12 @@ const RankProgram waiting("waiting", [] {
   });
 });
 
+bool is_stopped(pid_t pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  return std::getline(stat, text) && text.find(") T ") != text.npos;
+}
+
 // The rank has waited in such an allreduce for long enough to note since when.
 bool waits_in_allreduce(HostJob& job, int rank, const char* op = "Sum") {
   const StatusSnapshot status = job.memory().facts(rank).status;
@@ -341,6 +365,20 @@ TEST_CASE("ranks: two threads may be in barrier() at once, each rank's in anothe
                .program = "two barriers",
                .environment = {"HOROVOD_STALL_CHECK_TIME_SECONDS=0.2"},
                .rank_environment = {{1, {"HOROVOD_LOG_LEVEL=error"}}}});
+  check_all_finish(job, 2);
+}
+
+TEST_CASE("ranks: who was stopped in a call that is over by now is not taken to be in it still") {
+  HostJob job({.ranks = 2,
+               .program = "both ways",
+               .environment = {"HOROVOD_STALL_CHECK_TIME_SECONDS=0.2"}});
+  REQUIRE(job.run_until([&] { return waits_in_allreduce(job, 1, "Average"); }));
+  job.signal(1, SIGSTOP);
+  REQUIRE(job.run_until([&] { return is_stopped(job.rank(1).pid); }));
+  job.board(0).numbers[kMayEnd] = 1;
+  REQUIRE(job.run_until(
+      [&] { return job.board(0).numbers[kReached] == 1 || job.rank(1).status.has_value(); }));
+  if (!job.rank(1).status) job.signal(1, SIGCONT);
   check_all_finish(job, 2);
 }
 

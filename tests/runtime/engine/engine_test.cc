@@ -194,7 +194,8 @@ TEST_CASE("engine: more names than have a bit, more announcements than the ring 
 
 TEST_CASE("engine: one name synchronous here and asynchronous there breaks off and says so") {
   const auto hosts = GENERATE(values<Hosts>({{2}, {1, 1}}));
-  CAPTURE(hosts);
+  const bool waits_for_other = GENERATE(false, true);
+  CAPTURE(hosts, waits_for_other);
   std::array<std::string, 2> said;
   run_engines(
       hosts,
@@ -202,13 +203,53 @@ TEST_CASE("engine: one name synchronous here and asynchronous there breaks off a
         std::array<float, 2> data{};
         said[static_cast<size_t>(rank)] = error_of([&] {
           if (rank == 0) sum(engine, data, "loss");
-          if (rank == 1) sum_async(engine, data, "loss")->wait();
+          if (rank == 1) {
+            std::array<float, 2> other{};
+            const auto loss = sum_async(engine, data, "loss");
+            if (waits_for_other) sum_async(engine, other, "other")->wait();
+            loss->wait();
+          }
         });
       },
       {.stall_warning = 200ms, .warn = [](const std::string&) {}}, false);
   for (const std::string& text : said)
     CHECK_THAT(text, Catch::StartsWith("CommFailure: ") &&
-                         Catch::Contains("\"loss\" was called synchronously on rank 0"));
+                         Catch::Contains("\"loss\" was called synchronously on rank 0 and "
+                                         "submitted asynchronously, or from another thread than "
+                                         "init()'s, on rank 1;"));
+}
+
+TEST_CASE("engine: one name submitted here and called there is no mistake while both may go on") {
+  const auto hosts = GENERATE(values<Hosts>({{2}, {1, 1}}));
+  const int submitter = GENERATE(0, 1);
+  CAPTURE(hosts, submitter);
+  std::atomic<bool> looked{false};  // rank 0, at who has submitted it and who has not
+  std::atomic<int> wrong{0};
+  run_engines(hosts,
+              [&](int rank, Engine& engine) {
+                std::array<float, 2> before{}, submitted{1, 2}, called{3, 4};
+                const auto& trouble = engine.peers().block().trouble;
+                const auto compute = [&] {
+                  while (!looked && trouble == 0) std::this_thread::yield();
+                };
+                if (rank != submitter) compute();
+                sum_async(engine, before, "loss")->wait();  // in which the submitter sleeps
+                std::shared_ptr<Work> work;
+                if (rank == submitter) {
+                  looked = false;
+                  work = sum_async(engine, submitted, "loss");
+                  compute();
+                }
+                sum(engine, called, "loss");
+                if (rank != submitter) work = sum_async(engine, submitted, "loss");
+                work->wait();
+                wrong += submitted[1] != 4 || called[1] != 8;
+              },
+              {.stall_warning = 100ms, .warn = [&](const std::string& text) {
+                 if (text.find("\n" + std::to_string(1 - submitter) + ": [loss") != text.npos)
+                   looked = true;
+               }});
+  CHECK(wrong == 0);
 }
 
 TEST_CASE("engine: a collective timeout names whom it waited for, on all ranks") {

@@ -1,0 +1,38 @@
+// Finds two ranks that wait for each other: one in a synchronous call of a name, the other for what
+// it has submitted, under that name, asynchronously. Pure.
+//
+// Of ranks that are slow, stopped, or called in other orders than usual none is found, whatever
+// they said last and how long ago: the submitter waits for something that the caller has not asked
+// for, and has not made the caller's call, without which the caller does not go on. Only another
+// thread of the caller's could still ask for it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "runtime/engine/coordinator.h"
+
+namespace hvd {
+
+// What a rank's init thread waits for: LogWords::waits_for and LogWords::waits_in.
+struct RankWait {
+  uint64_t name = 0, number = 0;
+
+  friend bool operator==(const RankWait&, const RankWait&) = default;
+};
+
+struct CrossedWaits {
+  std::string name;
+  int caller = 0, submitter = 0;
+
+  friend bool operator==(const CrossedWaits&, const CrossedWaits&) = default;
+};
+
+// `waits` by rank: said by then, at the latest, when it was heard that others are missing in
+// `waiting`, and not taken back when it was heard who has asked.
+std::optional<CrossedWaits> find_crossed_waits(std::span<const WaitingName> waiting,
+                                               std::span<const RankWait> waits);
+
+}  // namespace hvd

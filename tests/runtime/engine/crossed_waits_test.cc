@@ -1,0 +1,62 @@
+// Who waits for whom across calls and the log, by literals.
+#include "runtime/engine/crossed_waits.h"
+
+#include <vector>
+
+#include "runtime/engine/log_words.h"
+#include "runtime/engine/text_hash.h"
+#include "tests/support/catch.h"
+
+using namespace hvd;
+
+namespace {
+
+RankWait in_call(const char* name, uint64_t number) { return {text_hash(name), number}; }
+RankWait in_log(const char* name, uint64_t calls) {
+  return {text_hash(name), LogWords::kInLog | calls};
+}
+RankWait in_step() { return {0, LogWords::kOfList | 7}; }
+const RankWait kComputing{};
+
+std::optional<CrossedWaits> find(const std::vector<WaitingName>& waiting,
+                                 const std::vector<RankWait>& waits) {
+  return find_crossed_waits(waiting, waits);
+}
+
+}  // namespace
+
+TEST_CASE("crossed waits: who calls and who submits one name and waits are both named") {
+  const std::vector<WaitingName> waiting = {{"other", 0, {1}}, {"x", 4, {0, 2}}};
+  CHECK(find(waiting, {kComputing, in_log("x", 8), in_call("x", 9)}) == CrossedWaits{"x", 2, 1});
+  CHECK(find(waiting, {in_call("x", 9), in_log("x", 8), in_step()}) == CrossedWaits{"x", 0, 1});
+}
+
+TEST_CASE(
+    "crossed waits: the submitter may wait for something else that the caller has not asked") {
+  CHECK(find({{"x", 0, {0}}, {"y", 0, {0}}}, {in_call("x", 2), in_log("y", 1)}) ==
+        CrossedWaits{"x", 0, 1});
+  // The caller has asked for it, another one has not: that one may come.
+  CHECK_FALSE(
+      find({{"x", 0, {0, 2}}, {"y", 0, {2}}}, {in_call("x", 2), in_log("y", 1), kComputing}));
+}
+
+TEST_CASE("crossed waits: who has made that call, too, shows that the caller's word is old") {
+  const std::vector<WaitingName> waiting = {{"x", 0, {0}}};
+  CHECK(find(waiting, {in_call("x", 9), in_log("x", 8)}));
+  CHECK_FALSE(find(waiting, {in_call("x", 9), in_log("x", 9)}));
+  CHECK_FALSE(find(waiting, {in_call("x", 9), in_log("x", 20)}));
+}
+
+TEST_CASE("crossed waits: who is on its way is not in anybody's") {
+  const std::vector<WaitingName> waiting = {{"x", 0, {0}}};
+  CHECK_FALSE(find(waiting, {in_call("x", 9), kComputing}));
+  CHECK_FALSE(find(waiting, {in_call("x", 9), in_step()}));
+  CHECK_FALSE(find(waiting, {in_call("x", 9), in_call("x", 8)}));
+  CHECK_FALSE(find(waiting, {in_call("y", 9), in_log("x", 8)}));
+  CHECK_FALSE(find(waiting, {in_log("x", 9), in_log("x", 8)}));
+  CHECK_FALSE(find(waiting, {in_step(), in_log("x", 8)}));
+  // What it waits for is decided, or it has not asked for it: its own word is old.
+  CHECK_FALSE(find(waiting, {in_call("x", 9), in_log("y", 8)}));
+  CHECK_FALSE(find({{"x", 0, {0}}, {"y", 0, {0, 1}}}, {in_call("x", 9), in_log("y", 8)}));
+  CHECK_FALSE(find({}, {in_call("x", 9), in_log("x", 8)}));
+}
