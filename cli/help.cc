@@ -189,8 +189,10 @@ constexpr std::string_view kEnvironmentFile =
 constexpr std::string_view kShipping =
     "Hosts that are reached by ssh get each PATH once: a file is known by its content, and kept "
     "in ~/.cache/hvdrun/shipped, or, where that takes nothing, in hvdrun-UID in $TMPDIR, "
-    "/var/tmp or /tmp; hvdrun clean removes what nobody has used for 30 days. Links are "
-    "followed; sockets, pipes and links to nothing are left out of folders. A word of the "
+    "/var/tmp or /tmp; hvdrun clean removes what nobody has used for 30 days, but nothing that "
+    "ranks wrote, which it names, and nothing where other hosts may use the file system. Links "
+    "are followed; sockets, pipes and links to nothing are left out of folders, and what cannot "
+    "be read there ends the start. A word of the "
     "command that names a PATH, or something in one, names the copy there: ./train, data, not "
     "--data=data. What lies side by side here does so there; what ranks write beside it is there "
     "again for a start with the very same files, and for no other: results are better off in a "

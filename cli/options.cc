@@ -124,7 +124,8 @@ constexpr Option kOptions[] = {
      "end jobs that live, too; without it hvdrun clean ends what jobs of yours left on the hosts "
      "of "
      "-H, or here, and removes copies of other versions of hvdrun that nobody has started there "
-     "for 30 days; with --dry-run it only tells",
+     "for 30 days, and what --ship has put there and nobody has used as long; with --dry-run it "
+     "only tells",
      ""},
 
     {"--gloo", "", "", kHorovod, kIgnored, "hvdrun starts and connects the ranks itself",

@@ -18,6 +18,7 @@
 #include "cli/frame.h"
 #include "cli/loop.h"
 #include "cli/ship/shipped.h"
+#include "cli/ship/tree_use.h"
 #include "cli/signals.h"
 #include "proto/rendezvous.pb.h"
 #include "rendezvous/credentials.h"
@@ -34,7 +35,10 @@ class Agent {
     key_ = std::move(key);
     frames_ = FrameReader(true);  // line feeds may come before, which no start file read
   }
-  void use(std::optional<Shipped> shipped) { shipped_ = std::move(shipped); }
+  void use(std::optional<Shipped> shipped) {
+    shipped_ = std::move(shipped);
+    if (shipped_) trees_.emplace(std::move(shipped_->locks));
+  }
   int run();
 
  private:
@@ -75,6 +79,7 @@ class Agent {
   Uplink uplink_;
   std::unique_ptr<AgentKey> key_;   // on another host
   std::optional<Shipped> shipped_;  // to it
+  std::optional<TreeUse> trees_;    // of that
   JobProcesses processes_;
   FrameReader frames_{false};
   std::string bootstrap_bytes_;

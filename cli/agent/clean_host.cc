@@ -17,7 +17,11 @@
 
 #include "cli/agent/descendants.h"
 #include "cli/agent/process_state.h"
+#include "cli/quoted.h"
 #include "cli/read_file.h"
+#include "cli/ship/folders.h"
+#include "cli/ship/ship_cleaning.h"
+#include "cli/ship/ship_offer.h"
 #include "cli/ship/ship_store.h"
 #include "cli/ssh/remote_script.h"
 #include "rendezvous/credentials.h"
@@ -37,6 +41,7 @@ constexpr size_t kEnvironmentBytes = 8u << 20;  // the kernel takes 6 MiB
 constexpr size_t kSocketsBytes = 64u << 20;     // a line for each on the host
 constexpr size_t kAgentNameBytes = 32;          // make_agent_name()
 constexpr int kOrphanRounds = 10;               // who starts others for ever is not outrun
+constexpr size_t kPathShownMax = 400;
 
 std::string proc(pid_t pid, const char* name) {
   return "/proc/" + std::to_string(pid) + "/" + name;
@@ -232,7 +237,9 @@ void remove_copies(const CleanOrder& order, const std::string& build, proto::Cle
   for (const pid_t pid : all_processes()) running.insert(target_of(proc(pid, "exe")));
   const auto home = env::get("HOME");
   if (!home || home->empty()) return;
-  for (const fs::path& folder : entries_of(fs::path(*home) / ".cache" / "hvdrun")) {
+  const fs::path copies = fs::path(*home) / ".cache" / "hvdrun";
+  const bool shared = other_hosts_may_use(copies.string());
+  for (const fs::path& folder : entries_of(copies)) {
     const fs::path copy = folder / "hvdrun";
     const bool is_build = folder.filename().string().find_first_not_of("0123456789abcdef") ==
                           std::string::npos;  // what else is in there is not a host's copy
@@ -241,16 +248,19 @@ void remove_copies(const CleanOrder& order, const std::string& build, proto::Cle
     if (!is_build || missing || folder.filename() == build || !is_older(copy, kOldCopy) ||
         running.contains(copy.string()))
       continue;
-    remove(folder, bytes, order, report);
+    if (shared)  // a program whose file another host removes dies as it runs on
+      report.set_copies_left(report.copies_left() + 1);
+    else
+      remove(folder, bytes, order, report);
   }
 }
 
 // What a start that was broken off by a power failure has made for itself.
 void remove_scraps(const CleanOrder& order, proto::CleanReport& report) {
-  std::set<std::string> places = {"/tmp", "/var/tmp", "/dev/shm"};
+  std::vector<std::string> places = {"/tmp", "/var/tmp", "/dev/shm"};
   for (const char* name : {"TMPDIR", "XDG_RUNTIME_DIR"})
-    if (const auto place = env::get(name)) places.insert(*place);
-  for (const std::string& place : places)
+    if (const auto place = env::get(name)) places.push_back(*place);
+  for (const std::string& place : distinct_folders(places))
     for (const fs::path& one : entries_of(place)) {
       const std::string name = one.filename();
       const bool ours =
@@ -266,12 +276,9 @@ void remove_scraps(const CleanOrder& order, proto::CleanReport& report) {
 }
 
 void remove_shipments(const CleanOrder& order, proto::CleanReport& report) {
-  for (const std::string& place : ship_places()) {
-    const int64_t unused_s = std::chrono::seconds(kOldCopy).count();
-    const ShipRemoval removal = clean_store(place, unused_s, order.dry_run);
-    report.set_shipments(report.shipments() + removal.trees);
-    report.set_shipment_bytes(report.shipment_bytes() + removal.bytes);
-  }
+  for (const std::string& place : ship_places())
+    *report.add_stores() =
+        clean_store(place, std::chrono::seconds(kOldCopy).count(), order.dry_run);
 }
 
 std::string plural(int64_t count, const char* one, const char* many) {
@@ -320,6 +327,55 @@ void end_jobs(const CleanOrder& order, proto::CleanReport& report) {
   }
 }
 
+constexpr std::string_view kOthersJobs =
+    "its file system may be other hosts' too, whose jobs cannot be seen from here; remove it when "
+    "none of them has one";
+
+// Paths come from that host: they are told as quoted() has it.
+void describe_store(const proto::CleanReport::Store& store, std::vector<std::string>& lines) {
+  const std::string path = quoted(store.path(), kPathShownMax);
+  switch (store.state()) {
+    case proto::CleanReport::Store::BUSY:
+      return lines.push_back("did not look at " + path +
+                             ": a job takes what is shipped from there; try again when it runs");
+    case proto::CleanReport::Store::UNSAFE:
+      return lines.push_back("did not look at " + path +
+                             ": others may write to it, or put another in its place");
+    case proto::CleanReport::Store::SHARED:
+      if (store.trees() > 0 || store.bytes() > 0)
+        lines.push_back("left alone " + size_text(store.bytes()) + " that were shipped to " + path +
+                        ", and that nobody here has used for long: " + std::string(kOthersJobs));
+      return;
+    default:
+      break;
+  }
+  for (const proto::CleanReport::Written& one : store.written())
+    lines.push_back("left alone " + plural(one.files(), "file", "files") + ", " +
+                    size_text(one.bytes()) + ", that ranks wrote in " +
+                    quoted(one.tree(), kPathShownMax) +
+                    ", which nobody has used for long; remove it when nobody needs them");
+  if (store.more_written() > 0)
+    lines.push_back("left alone what ranks wrote in " +
+                    plural(store.more_written(), "other folder", "other folders") + " of " + path);
+}
+
+void describe_stores(const proto::CleanReport& report, const CleanOrder& order,
+                     std::vector<std::string>& lines) {
+  uint64_t bytes = 0;
+  bool any = false;
+  for (const proto::CleanReport::Store& store : report.stores()) {
+    if (store.state() == proto::CleanReport::Store::CLEANED) {
+      bytes += store.bytes();
+      any |= store.trees() > 0 || store.bytes() > 0;
+    }
+  }
+  if (any)
+    lines.push_back(std::string(order.dry_run ? "would remove " : "removed ") +
+                    std::to_string(bytes >> 20) +
+                    " MiB that were shipped, and that nobody has used for long");
+  for (const proto::CleanReport::Store& store : report.stores()) describe_store(store, lines);
+}
+
 }  // namespace
 
 proto::CleanReport clean_host(const CleanOrder& order, const std::string& build) {
@@ -356,10 +412,10 @@ std::vector<std::string> describe(const proto::CleanReport& report, const CleanO
     lines.push_back((order.dry_run ? "would remove " : "removed ") +
                     plural(report.copies(), "old copy", "old copies") + " of hvdrun, " +
                     std::to_string(report.copy_bytes() >> 20) + " MiB");
-  if (report.shipments() > 0 || report.shipment_bytes() > 0)
-    lines.push_back(std::string(order.dry_run ? "would remove " : "removed ") +
-                    std::to_string(report.shipment_bytes() >> 20) +
-                    " MiB that were shipped, and that nobody has used for long");
+  if (report.copies_left() > 0)
+    lines.push_back("left alone " + plural(report.copies_left(), "old copy", "old copies") +
+                    " of hvdrun in ~/.cache/hvdrun: " + std::string(kOthersJobs));
+  describe_stores(report, order, lines);
   if (lines.empty()) lines.push_back("nothing was left");
   return lines;
 }

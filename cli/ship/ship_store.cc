@@ -3,16 +3,12 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
-#include <cstdlib>
-#include <ctime>
 #include <filesystem>
 #include <list>
 #include <map>
@@ -21,6 +17,7 @@
 
 #include "cli/pipe.h"
 #include "cli/quoted.h"
+#include "cli/ship/folders.h"
 #include "rendezvous/digest.h"
 #include "runtime/base/deadline.h"
 #include "runtime/base/env.h"
@@ -34,14 +31,11 @@ namespace fs = std::filesystem;
 constexpr size_t kReadBytes = 256u << 10;
 constexpr uint64_t kArrivedBytesMax = 8u << 20;  // a broken start has them sent again
 constexpr size_t kArrivedMax = 1000, kFewArrived = 16;
-constexpr int64_t kStampFirst = 946'684'800;  // 2000-01-01, and up to 8.5 years later
-constexpr uint64_t kSpareBytes = 1u << 20;    // for folders and names
-constexpr int64_t kScrapS = 24 * 3600;
+constexpr uint64_t kSpareBytes = 1u << 20;  // for folders and names
 constexpr size_t kShownBytesMax = 200;
 constexpr std::chrono::seconds kLockMax{10};  // who cleans looks at facts and renames, no more
 constexpr int kLockAgainMs = 10;
 constexpr int kLinkTriesMax = 100;
-constexpr const char* kNew = "new.";
 
 Error cannot(const std::string& what) {
   return Error(ErrorCode::kUnavailable, "cannot " + what + ": " + error_text(errno));
@@ -57,53 +51,14 @@ bool is_full(int error) { return error == ENOSPC || error == EDQUOT || error == 
   throw cannot(what);
 }
 
-// A time that nothing but this puts on a file.
-timespec stamp_of(const proto::ShippedFile& file) {
-  const std::string digits = file.sum().substr(0, 7);
-  return {kStampFirst + std::strtol(digits.c_str(), nullptr, 16), 0};
-}
-
-mode_t mode_of(const proto::ShippedFile& file) { return file.executable() ? 0500 : 0400; }
-
 bool is_this(const std::string& path, const proto::ShippedFile& file) {
   struct stat facts{};
-  const timespec stamp = stamp_of(file);
-  return lstat(path.c_str(), &facts) == 0 && S_ISREG(facts.st_mode) && facts.st_uid == geteuid() &&
-         (facts.st_mode & 07777) == mode_of(file) && uint64_t(facts.st_size) == file.bytes() &&
-         facts.st_mtim.tv_sec == stamp.tv_sec && facts.st_mtim.tv_nsec == 0;
+  return lstat(path.c_str(), &facts) == 0 && uint64_t(facts.st_size) == file.bytes() &&
+         is_marked(facts, file.sum(), file.executable());
 }
 
-// As is_this() looks for it.
 bool mark(int fd, const proto::ShippedFile& file) {
-  const timespec times[2] = {{0, UTIME_NOW}, stamp_of(file)};
-  return fchmod(fd, mode_of(file)) == 0 && futimens(fd, times) == 0;
-}
-
-// Whoever may write to a folder can put something else in the place of what is in it, whoever owns
-// that, unless the folder is sticky.
-void check_above(const std::string& folder) {
-  struct stat facts{};
-  if (stat(folder.c_str(), &facts) != 0) throw no_place(errno);
-  const bool is_root_or_us = facts.st_uid == 0 || facts.st_uid == geteuid();
-  if (!is_root_or_us || ((facts.st_mode & 022) != 0 && (facts.st_mode & S_ISVTX) == 0))
-    throw NoPlace("others may change what is in " + hvd::quoted(folder, kShownBytesMax));
-}
-
-// Ours alone: in a place where anybody may write, what somebody else made there is not entered.
-void check_own(const std::string& folder) {
-  struct stat facts{};
-  if (lstat(folder.c_str(), &facts) != 0) throw no_place(errno);
-  if (!S_ISDIR(facts.st_mode) || facts.st_uid != geteuid() || (facts.st_mode & 022) != 0)
-    throw NoPlace("it is there, and others may write to it");
-}
-
-// Of a store, from the outside in; the folder that the first is in is there before.
-std::vector<std::string> own_folders(const std::string& store) {
-  return {fs::path(store).parent_path().string(), store, store + "/files", store + "/trees"};
-}
-
-std::string folder_above(const std::string& store) {
-  return fs::path(store).parent_path().parent_path().string();
+  return hvd::mark(fd, file.sum(), file.executable());
 }
 
 void make_folders(const std::string& path) {
@@ -173,65 +128,27 @@ bool lock_shared(int fd) {
   return false;
 }
 
-UniqueFd open_folder(const std::string& path) {
-  return UniqueFd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
-}
-
-bool is_older(const struct stat& facts, int64_t seconds) {
-  return time(nullptr) - facts.st_mtim.tv_sec > seconds;
-}
-
-// A name in a store that nothing else has.
-std::string new_in(const std::string& store) {
-  unsigned long long number = 0;
-  if (getrandom(&number, sizeof number, 0) != sizeof number)
-    throw Error(ErrorCode::kUnavailable, "the system gives no random bytes");
-  char text[24];
-  std::snprintf(text, sizeof text, "%s%016llx", kNew, number);
-  return store + "/" + text;
-}
-
-std::vector<std::string> names_in(const std::string& folder) {
-  std::vector<std::string> all;
-  std::error_code unreadable;
-  for (fs::directory_iterator one(folder, unreadable), end; !unreadable && one != end;
-       one.increment(unreadable))
-    all.push_back(one->path().filename().string());
-  return all;
-}
-
 }  // namespace
 
 std::vector<std::string> ship_places() {
-  std::vector<std::string> places;
+  std::vector<std::string> places, temporary;
   const auto home = env::get("HOME");
   if (home && home->starts_with('/')) places.push_back(*home + "/.cache/hvdrun/shipped");
-  const auto temporary = env::get("TMPDIR");
   for (const std::string& folder :
-       {temporary.value_or(""), std::string("/var/tmp"), std::string("/tmp")})
-    if (folder.starts_with('/'))
-      places.push_back(folder + "/hvdrun-" + std::to_string(geteuid()) + "/shipped");
+       {env::get("TMPDIR").value_or(""), std::string("/var/tmp"), std::string("/tmp")})
+    if (folder.starts_with('/')) temporary.push_back(folder);
+  for (const std::string& folder : distinct_folders(temporary))
+    places.push_back(folder + "/hvdrun-" + std::to_string(geteuid()) + "/shipped");
   return places;
 }
 
-Scratch::~Scratch() {
-  std::error_code ignored;
-  if (!path_.empty()) fs::remove_all(path_, ignored);
-}
-
-bool Scratch::keep_as(const std::string& path) {
-  if (::rename(path_.c_str(), path.c_str()) != 0) return false;
-  path_.clear();
-  return true;
-}
-
-ShipStore::ShipStore(std::string folder) : folder_(std::move(folder)) {
-  const std::string above = folder_above(folder_);
+ShipStore::ShipStore(const std::string& folder) {
+  const std::string above = folder_above(folder);
   // ~/.cache is made where there is a home, and no temporary folder is.
   if (access(above.c_str(), F_OK) != 0 &&
       (!above.ends_with("/.cache") || mkdir(above.c_str(), 0700) != 0))
     throw no_place(errno);
-  check_above(above);
+  folder_ = way_to_store(folder);
   for (const std::string& one : own_folders(folder_)) {
     if (mkdir(one.c_str(), 0700) != 0 && errno != EEXIST) throw no_place(errno);
     check_own(one);
@@ -362,7 +279,9 @@ void ShipStore::fill(const std::string& tree, const Names& names) {
     const std::string at = tree + "/" + path;
     if (file != nullptr && is_this(at, *file)) continue;
     make_folders(file == nullptr ? at : fs::path(at).parent_path().string());
-    if (file == nullptr || link(*file, at)) continue;
+    // Where another job has put it there meanwhile it stays: programs on other hosts that run it
+    // from a network's file system would lose it.
+    if (file == nullptr || link(*file, at) || is_this(at, *file)) continue;
     const Scratch same(new_path());
     link(*file, same.path());
     // Leaves both names where another job has done it meanwhile.
@@ -392,97 +311,6 @@ std::string ShipStore::tree(const Names& names, UniqueFd& lock) {
   futimens(lock.get(), nullptr);  // it is used: `hvdrun clean` removes what is not
   fill(path, names);
   return path;
-}
-
-namespace {
-
-// What goes, and what it comes to.
-class Cleaning {
- public:
-  Cleaning(const std::string& store, int64_t unused_s, bool dry_run)
-      : store_(store), unused_s_(unused_s), dry_run_(dry_run) {}
-
-  // While nobody takes from the store; short, since who wants to has to wait.
-  void choose() {
-    for (const std::string& name : names_in(store_ + "/trees"))
-      look_at_tree(store_ + "/trees/" + name);
-    for (const std::string& name : names_in(store_ + "/files"))
-      look_at_file(store_ + "/files/" + name);
-    for (const std::string& name : names_in(store_))
-      if (name.starts_with(kNew)) look_at_scrap(store_ + "/" + name);
-  }
-
-  ShipRemoval remove() {
-    gone_.clear();
-    return removal_;
-  }
-
- private:
-  void look_at_tree(const std::string& path) {
-    const UniqueFd lock = open_folder(path);
-    struct stat facts{};
-    if (!lock || fstat(lock.get(), &facts) != 0 || facts.st_uid != geteuid() ||
-        !is_older(facts, unused_s_) || flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
-      return;
-    std::error_code failed;
-    for (fs::recursive_directory_iterator one(path, failed), end; !failed && one != end;
-         one.increment(failed)) {
-      struct stat file{};
-      if (lstat(one->path().c_str(), &file) == 0 && S_ISREG(file.st_mode)) ++names_[file.st_ino];
-    }
-    ++removal_.trees;
-    take_away(path);
-  }
-
-  // One that only those trees had, or that came for a job that never started.
-  void look_at_file(const std::string& path) {
-    struct stat facts{};
-    if (lstat(path.c_str(), &facts) != 0 || facts.st_uid != geteuid()) return;
-    const auto names = names_.find(facts.st_ino);
-    const bool was_theirs = names != names_.end() && facts.st_nlink == names->second + 1;
-    const bool is_left = facts.st_nlink == 1 && time(nullptr) - facts.st_ctim.tv_sec > kScrapS;
-    if (!was_theirs && !is_left) return;
-    removal_.bytes += uint64_t(facts.st_size);
-    take_away(path);
-  }
-
-  void look_at_scrap(const std::string& path) {
-    struct stat facts{};
-    if (lstat(path.c_str(), &facts) == 0 && facts.st_uid == geteuid() &&
-        time(nullptr) - facts.st_ctim.tv_sec > kScrapS)
-      take_away(path);
-  }
-
-  void take_away(const std::string& path) {
-    if (dry_run_) return;
-    const std::string aside = new_in(store_);
-    if (::rename(path.c_str(), aside.c_str()) == 0) gone_.emplace_back(aside);
-  }
-
-  const std::string& store_;
-  const int64_t unused_s_;
-  const bool dry_run_;
-  ShipRemoval removal_;
-  std::map<ino_t, nlink_t> names_;  // that files have in the trees that go
-  std::list<Scratch> gone_;         // no job can find it any more
-};
-
-}  // namespace
-
-ShipRemoval clean_store(const std::string& folder, int64_t unused_s, bool dry_run) {
-  try {
-    check_above(folder_above(folder));
-    for (const std::string& one : own_folders(folder)) check_own(one);
-  } catch (const NoPlace&) {
-    return {};  // nobody has made one, or not we
-  }
-  Cleaning cleaning(folder, unused_s, dry_run);
-  {
-    const UniqueFd lock = open_folder(folder);
-    if (!lock || flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return {};  // a job starts from it
-    cleaning.choose();
-  }
-  return cleaning.remove();
 }
 
 }  // namespace hvd

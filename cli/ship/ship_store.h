@@ -17,36 +17,17 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "cli/ship/store_layout.h"
 #include "proto/rendezvous.pb.h"
 #include "runtime/base/unique_fd.h"
 
 namespace hvd {
 
-// This folder takes nothing, or not so much, or nothing that is to be run.
-struct NoPlace : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
 // Folders of a store, the better ones first: below the home folder and the temporary ones.
 std::vector<std::string> ship_places();
-
-// In a store, or about to be: removed with all that is in it unless it was kept.
-class Scratch {
- public:
-  explicit Scratch(std::string path) : path_(std::move(path)) {}
-  ~Scratch();
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  const std::string& path() const { return path_; }
-  bool keep_as(const std::string& path);  // false: it cannot be; errno says why
-
- private:
-  std::string path_;
-};
 
 // A file that is asked for, and what to call it to the user.
 struct WantedFile {
@@ -57,7 +38,7 @@ struct WantedFile {
 class ShipStore {
  public:
   // Makes the folder. Throws NoPlace.
-  explicit ShipStore(std::string folder);
+  explicit ShipStore(const std::string& folder);
 
   bool has(const proto::ShippedFile& file) const;
 
@@ -90,17 +71,8 @@ class ShipStore {
   void fill(const std::string& tree, const Names& names);
   [[noreturn]] void cannot_keep(const WantedFile& wanted) const;
 
-  const std::string folder_;
+  std::string folder_;  // by a way without links
   UniqueFd lock_;
 };
-
-// What nobody has used for `unused_s` seconds goes, and with it the files that only it had; and
-// what was being made for longer than a day. Nothing while a job takes files from there, and
-// nothing in a folder that others may write to.
-struct ShipRemoval {
-  int trees = 0;
-  uint64_t bytes = 0;
-};
-ShipRemoval clean_store(const std::string& folder, int64_t unused_s, bool dry_run);
 
 }  // namespace hvd

@@ -17,7 +17,7 @@ struct Shipped {
   std::string loader;     // in `libraries`, to start the command by; empty: by the host's own
   std::vector<proto::ShippedWord> words;
   bool home_will_do = false;
-  std::vector<UniqueFd> locks;  // for as long as it is used
+  std::vector<UniqueFd> locks;  // of its trees, for as long as they are used: for TreeUse
 };
 
 // Throws kInvalidArgument when the list is not one that an hvdrun makes: a path that is not

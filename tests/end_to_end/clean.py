@@ -1,4 +1,5 @@
 """`hvdrun clean`: what jobs left is found and ended, living jobs and everybody else are left alone."""
+import fcntl
 import functools
 import os
 import pathlib
@@ -208,6 +209,41 @@ def old_copies_go_that_nobody_uses():
     running.wait()
 
 
+def old_copies_stay_where_other_hosts_may_run_them():
+    cache = hosts.home("root", ".cache")
+    world.run("h1", "mkdir", cache)
+    world.run("h1", "mount", "-n", "-t", "ramfs", "-o", "mode=700", "none", cache)  # a kind that hvdrun knows nothing of
+    copy = world.path("h1", f"{cache}/hvdrun/0123abcd/hvdrun")
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes(b"program")
+    os.utime(copy, (0, time.time() - 31 * DAY_S))
+    expect(lines("-H", "h1"), ["h1: left alone 1 old copy of hvdrun in ~/.cache/hvdrun: its file system may be other hosts' too, whose jobs cannot be seen from here; "
+                               "remove it when none of them has one"])
+    expect(copy.read_bytes(), b"program")
+
+
+def a_store_in_use_is_said_and_no_folder_counts_twice():
+    store = world.path("h0", "/tmp/hvdrun-0/shipped")
+    for folder in ("files", "trees"):
+        (store / folder).mkdir(parents=True)
+    scrap = world.path("h0", "/tmp/hvdrun.0123456789abcdef")
+    scrap.mkdir()
+    os.utime(scrap, (0, time.time() - 2 * DAY_S))
+    for path in (store.parent, store, store / "files", store / "trees"):
+        path.chmod(0o700)
+    lock = os.open(store, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    for place in ("/tmp", "/tmp/."):
+        seen = world.run("h0", "env", f"TMPDIR={place}", support.options.hvdrun, "clean", "--dry-run")
+        expect(seen.stdout.splitlines(), ["localhost: would remove 1 old copy of hvdrun, 0 MiB",
+                                          f'localhost: did not look at "{place}/hvdrun-0/shipped": a job takes what is shipped from there; try again when it runs'])
+    os.close(lock)
+    expect(lines(), ["localhost: removed 1 old copy of hvdrun, 0 MiB"])
+    expect(lines(), ["localhost: nothing was left"])
+    store.parent.chmod(0o777)
+    expect(lines(), ['localhost: did not look at "/tmp/hvdrun-0/shipped": others may write to it, or put another in its place'])
+
+
 def hosts_that_cannot_be_reached_and_wrong_words_are_named():
     seen = clean("-H", "h1,nowhere", code=125)
     expect(seen.stdout, "h1: nothing was left\n")
@@ -222,5 +258,5 @@ def hosts_that_cannot_be_reached_and_wrong_words_are_named():
 support.parse_options()
 cases = [what_a_job_left_is_ended_and_a_living_one_is_not, this_machine_is_cleaned_without_ssh, impostors_and_other_users_are_left_alone,
          what_ranks_started_goes_though_agent_and_keeper_were_killed_together, orphans_of_lost_agents_are_found_and_others_left_alone,
-         old_copies_go_that_nobody_uses, hosts_that_cannot_be_reached_and_wrong_words_are_named]
+         old_copies_go_that_nobody_uses, old_copies_stay_where_other_hosts_may_run_them, a_store_in_use_is_said_and_no_folder_counts_twice, hosts_that_cannot_be_reached_and_wrong_words_are_named]
 support.main(*map(on_hosts, cases), why_not=hosts.why_not())

@@ -195,6 +195,7 @@ if sys.argv[1:]:
     words = ["-H", "h1", "--ship", "project", "--", "python3", "project/main.py"]
     job = subprocess.Popen(command(*words, "wait"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     expect([job.stdout.readline(), job.stdout.readline()], ["False shipped\n", "at work\n"])
+    assert "tree-use" in world.run("h1", "ps", "-eLo", "comm=").stdout.split()  # keeps it young
     for _ in range(2):
         expect(run(*words).stdout, "True shipped\n")
     out, err = job.communicate("", timeout=60)
@@ -237,6 +238,18 @@ def places_that_cannot_take_it_are_passed_over():
     seen = run("-H", "bash@h1", *words, code=125)
     assert re.search(r"no folder there takes it; make room, or let programs be run in one: /run/home/bash/\S+: No space left on device; "
                      r"/var/tmp/hvdrun-47000/shipped: it is there, and others may write to it; /tmp/\S+: No space left", seen.stderr), seen.stderr
+
+
+def what_others_may_change_from_above_is_no_place_for_it():
+    write("hello", "#!/bin/sh\necho hello\n", 0o755)
+    words = ["-H", "bash@h1", "--ship", "hello", "--", "./hello"]
+    mount("/var/tmp", "mode=1777")
+    world.run("h1", "chmod", "777", "/run/home")
+    expect(run(*words).stdout, "hello\n")
+    expect((kept("h1", hosts.home("bash", CACHE)), len(files("h1", "/var/tmp/hvdrun-47000/shipped"))), ({}, 1))
+    world.run("h1", "chmod", "755", "/run/home")
+    expect(run(*words).stdout, "hello\n")
+    expect(len(files("h1", hosts.home("bash", CACHE))), 1)
 
 
 def what_cannot_be_shipped_is_named_before_anything_starts():
@@ -329,16 +342,37 @@ def a_file_that_changes_meanwhile_is_named():
         wait_for(lambda: not processes("h1") and not being_made("h1"))
 
 
+def grow_old(host):
+    for tree in (store(host) / "trees").iterdir():
+        os.utime(tree, (0, time.time() - 31 * DAY_S))
+
+
+def clean(*words):
+    return world.run("h0", support.options.hvdrun, "clean", *words).stdout.splitlines()
+
+
+def hvdrun_clean_leaves_what_ranks_wrote():
+    write("large", os.urandom(LARGE))
+    write("main.sh", "here=$(dirname $0); mkdir -p $here/out; echo weights >$here/out/checkpoint; echo log >$here/out/log; echo $here\n", 0o755)
+    here = run("-H", "h1", "--ship", "large", "--ship", "main.sh", "--", "sh", "./main.sh").stdout.strip()
+    grow_old("h1")
+    [tree] = (store("h1") / "trees").iterdir()
+    left = f'h1: left alone 2 files, 12 bytes, that ranks wrote in "{hosts.home("root", CACHE)}/trees/{tree.name}", which nobody has used for long; remove it when nobody needs them'
+    expect(clean("-H", "h1", "--dry-run"), ["h1: would remove 19 MiB that were shipped, and that nobody has used for long", left])
+    expect(clean("-H", "h1"), ["h1: removed 19 MiB that were shipped, and that nobody has used for long", left])
+    expect((files("h1"), world.path("h1", f"{here}/out/checkpoint").read_text(), world.path("h1", f"{here}/large").exists()), ([], "weights\n", False))
+    expect(clean("-H", "h1"), [left])
+    expect(run("-H", "h1", "--ship", "large", "--ship", "main.sh", "--", "sh", "./main.sh").stdout.strip(), here)
+
+
 def hvdrun_clean_removes_what_nobody_has_used_for_long():
     write("large", os.urandom(LARGE))
     write("hello", "#!/bin/sh\necho hello\n", 0o755)
     run("-H", "h1", "--ship", "large", "--", "true")
-    for tree in (store("h1") / "trees").iterdir():
-        os.utime(tree, (0, time.time() - 31 * DAY_S))
+    grow_old("h1")
     run("-H", "h1", "--ship", "hello", "--", "./hello")
     for words, text, left in ((["--dry-run"], "would remove", 2), ([], "removed", 1)):
-        seen = world.run("h0", support.options.hvdrun, "clean", "-H", "h1", *words)
-        expect(seen.stdout.splitlines()[-1], f"h1: {text} 19 MiB that were shipped, and that nobody has used for long")
+        expect(clean("-H", "h1", *words)[-1], f"h1: {text} 19 MiB that were shipped, and that nobody has used for long")
         expect((len(files("h1")), len(list((store("h1") / "trees").iterdir()))), (left, left))
     expect(run("-H", "h1", "--ship", "hello", "--", "./hello").stdout, "hello\n")
 
@@ -348,8 +382,8 @@ cases = [a_bare_host_gets_a_program_and_the_libraries_it_lacks_once, a_new_progr
          hosts_that_have_the_libraries_are_sent_none, a_host_without_the_loader_gets_the_c_library_and_others_keep_theirs,
          folders_and_words_of_the_command_are_found_there, what_was_changed_there_is_sent_again,
          what_ranks_write_beside_it_stays_whoever_starts_again, jobs_that_race_for_one_folder_all_start,
-         places_that_cannot_take_it_are_passed_over, what_cannot_be_shipped_is_named_before_anything_starts,
+         places_that_cannot_take_it_are_passed_over, what_others_may_change_from_above_is_no_place_for_it, what_cannot_be_shipped_is_named_before_anything_starts,
          what_is_no_file_is_left_out_of_a_folder_and_a_dry_run_says_how_much_would_go, a_home_that_is_a_link_and_a_script_of_a_shipped_interpreter,
          a_slow_host_holds_nobody_up_and_a_broken_off_start_leaves_nothing, at_the_start_timeout_it_is_said_how_far_it_had_come,
-         a_file_that_changes_meanwhile_is_named, hvdrun_clean_removes_what_nobody_has_used_for_long]
+         a_file_that_changes_meanwhile_is_named, hvdrun_clean_removes_what_nobody_has_used_for_long, hvdrun_clean_leaves_what_ranks_wrote]
 support.main(*map(on_hosts, cases), why_not=hosts.why_not())

@@ -12,6 +12,7 @@
 #include <functional>
 #include <vector>
 
+#include "cli/ship/ship_cleaning.h"
 #include "cli/ship/ship_store.h"
 #include "tests/cli/ship/ship_files.h"
 #include "tests/support/catch.h"
@@ -28,6 +29,7 @@ struct Synced {
   int one = 0, all = 0;  // files, and whole file systems
 } synced;
 std::function<void()> on_sync;
+std::function<void(const char* to)> on_link;
 
 int fail(int error) {
   errno = error;
@@ -57,6 +59,7 @@ extern "C" int fallocate(int fd, int mode, off_t at, off_t bytes) {
 
 extern "C" int link(const char* from, const char* to) noexcept {
   struct stat facts{};
+  if (on_link) on_link(to);
   const bool full =
       lacks.names_max > 0 && lstat(from, &facts) == 0 && facts.st_nlink >= lacks.names_max;
   return full ? fail(EMLINK) : int(syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0));
@@ -87,6 +90,7 @@ class In {
   ~In() {
     lacks = {};
     on_sync = nullptr;
+    on_link = nullptr;
   }
 };
 
@@ -122,7 +126,9 @@ TEST_CASE("ship_store: a file system without locks takes files, and nothing is r
     tree = store.tree({{"a", &file}}, lock);
     CHECK(text_of(tree + "/a") == "abcdef");
   }
-  CHECK(clean_store(place.path, -1, false).trees == 0);
+  const proto::CleanReport::Store report = clean_store(place.path, -1, false);
+  CHECK(report.trees() == 0);
+  CHECK(report.state() == proto::CleanReport::Store::SHARED);
   CHECK(text_of(tree + "/a") == "abcdef");
 }
 
@@ -220,6 +226,29 @@ TEST_CASE("ship_store: what the disk does not take is named, and has no name the
     }
     CHECK(entries(place.path + "/files") == 0);
   }
+}
+
+TEST_CASE("ship_store: a whole file that another host has put into the tree meanwhile stays") {
+  const Place place;
+  const In here({});
+  ShipStore store(place.path);
+  take(store, "abcdef");
+  const proto::ShippedFile file = file_of("abcdef");
+  UniqueFd lock;
+  const std::string tree = store.tree({{"a", &file}}, lock);
+  CHECK(unlink((tree + "/a").c_str()) == 0);
+  struct stat theirs{}, seen{};
+  on_link = [&](const char* to) {
+    if (theirs.st_ino != 0) return;
+    std::filesystem::copy_file(place.path + "/files/" + file.sum(), to);
+    const UniqueFd fd(open(to, O_RDONLY | O_CLOEXEC));
+    CHECK(mark(fd.get(), file.sum(), false));
+    CHECK(fstat(fd.get(), &theirs) == 0);
+  };
+  CHECK(store.tree({{"a", &file}}, lock) == tree);
+  CHECK(stat((tree + "/a").c_str(), &seen) == 0);
+  CHECK(theirs.st_ino != 0);
+  CHECK(seen.st_ino == theirs.st_ino);
 }
 
 TEST_CASE("ship_store: a file that can have no more names gets a copy for the next ones") {

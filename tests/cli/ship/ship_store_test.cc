@@ -1,4 +1,4 @@
-// A store in a folder of the test's: what is whole, what is asked for again, what goes.
+// A store in a folder of the test's: what is whole, what is asked for again, where it may be.
 #include "cli/ship/ship_store.h"
 
 #include <fcntl.h>
@@ -17,13 +17,6 @@ namespace hvd {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr int64_t kMonth = 30 * 24 * 3600;
-
-void grow_old(const std::string& path) {
-  const timespec then[2] = {{1'000'000'000, 0}, {1'000'000'000, 0}};
-  utimensat(AT_FDCWD, path.c_str(), then, 0);
-}
 
 }  // namespace
 
@@ -215,19 +208,47 @@ TEST_CASE("ship_store: a folder of somebody else's or for everybody is not enter
 }
 
 TEST_CASE("ship_store: a folder in which others may put another in its place is not entered") {
-  const Place place;
-  const std::string above = place.folder.path().string();
-  for (const mode_t mode : {0777, 0770, 0707, 02775}) {
-    chmod(above.c_str(), mode);
-    CHECK_THROWS_AS(ShipStore(place.path), NoPlace);
-    CHECK(entries(above) == 0);
+  const TemporaryDirectory top;
+  const fs::path above = top.path() / "above";
+  fs::create_directory(above);
+  const bool is_root = geteuid() == 0;
+  // Nobody's group, where there may be one: this user's own may write.
+  const gid_t group = is_root ? 12345 : getegid();
+  const std::string store = (above / "hvdrun" / "shipped").string();
+  for (const fs::path& unsafe : {above, top.path()}) {
+    CHECK(chown(unsafe.c_str(), uid_t(-1), group) == 0);
+    for (const mode_t mode : {0777, 0770, 0707, 02775}) {
+      if (!is_root && (mode & 2) == 0) continue;
+      chmod(unsafe.c_str(), mode);
+      CHECK_THROWS_AS(ShipStore(store), NoPlace);
+      CHECK(fs::is_empty(above));
+    }
+    chmod(unsafe.c_str(), 0700);
   }
   chmod(above.c_str(), 01777);
-  CHECK_NOTHROW(ShipStore(place.path));
-  if (geteuid() != 0) return;
-  chmod(above.c_str(), 0755);
-  CHECK(chown(above.c_str(), 12345, 12345) == 0);
-  CHECK_THROWS_AS(ShipStore(place.path), NoPlace);
+  CHECK_NOTHROW(ShipStore(store));
+  if (!is_root) return;
+  for (const mode_t mode : {0755, 01777}) {  // whoever owns a folder may change what is in it
+    chmod(above.c_str(), mode);
+    CHECK(chown(above.c_str(), 12345, 12345) == 0);
+    CHECK_THROWS_AS(ShipStore(store), NoPlace);
+  }
+}
+
+TEST_CASE("ship_store: a link that leads to a safe folder is followed once") {
+  const TemporaryDirectory top;
+  const fs::path real = top.path() / "disk", link = top.path() / "home" / ".cache";
+  fs::create_directory(real);
+  fs::create_directory(link.parent_path());
+  fs::create_directory_symlink(real, link);
+  ShipStore store((link / "hvdrun" / "shipped").string());
+  take(store, "abcdef");
+  const proto::ShippedFile file = file_of("abcdef");
+  UniqueFd lock;
+  const std::string tree = store.tree({{"a", &file}}, lock);
+  CHECK(tree.starts_with(fs::canonical(real).string() + "/hvdrun/shipped/trees/"));
+  fs::remove(link);
+  CHECK(text_of(tree + "/a") == "abcdef");
 }
 
 TEST_CASE("ship_store: more than there is room for is not asked for") {
@@ -239,66 +260,6 @@ TEST_CASE("ship_store: more than there is room for is not asked for") {
   CHECK_THROWS_AS(store.take({{&file, "file"}}, [&] { asked = true; }, reader("abcdef")), NoPlace);
   CHECK_FALSE(asked);
   CHECK(entries(place.path) == 2);
-}
-
-TEST_CASE("ship_store: what nobody uses goes, what is used or young stays") {
-  const Place place;
-  std::optional<ShipStore> store(place.path);
-  take(*store, "shared");
-  take(*store, "of the old one");
-  take(*store, "of none");
-  const proto::ShippedFile shared = file_of("shared"), old = file_of("of the old one"),
-                           none = file_of("of none");
-  UniqueFd used, unused;
-  const std::string old_tree =
-      store->tree({{"a", &shared}, {"b", &old}, {"c", &old}, {"d", nullptr}}, unused);
-  const std::string young_tree = store->tree({{"a", &shared}}, used);
-  grow_old(old_tree);
-  store.reset();
-  CHECK(clean_store(place.path, kMonth, false).trees == 0);  // we use it
-  unused.reset();
-  const ShipRemoval told = clean_store(place.path, kMonth, true);
-  CHECK(told.trees == 1);
-  CHECK(told.bytes == old.bytes());
-  CHECK(text_of(old_tree + "/c") == "of the old one");
-  store.emplace(place.path);
-  CHECK(store->has(old));
-  CHECK(clean_store(place.path, kMonth, false).trees == 0);  // a job takes from it
-  store.reset();
-  const ShipRemoval done = clean_store(place.path, kMonth, false);
-  CHECK(done.trees == 1);
-  CHECK(done.bytes == old.bytes());
-  CHECK_FALSE(fs::exists(old_tree));
-  CHECK(text_of(young_tree + "/a") == "shared");
-  CHECK(entries(place.path) == 2);
-  store.emplace(place.path);
-  CHECK_FALSE(store->has(old));
-  CHECK(store->has(shared));
-  CHECK(store->has(none));  // of a job that was broken off just now, perhaps
-  CHECK(clean_store((place.folder.path() / "nothing").string(), 0, false).trees == 0);
-}
-
-TEST_CASE("ship_store: nothing is cleaned where somebody else has made what looks like a store") {
-  const Place place;
-  const fs::path home = place.folder.path() / "home", trap = fs::path(place.path).parent_path();
-  fs::create_directories(home / "trees" / "work");
-  fs::create_directories(home / "files");
-  std::ofstream(home / "trees" / "work" / "thesis") << "years";
-  grow_old((home / "trees" / "work").string());
-  fs::create_directory(trap);
-  chmod(home.c_str(), 0700);
-  SECTION("a link to a folder") { fs::create_directory_symlink(home, place.path); }
-  SECTION("a link in it") {
-    fs::create_directories(place.path + "/files");
-    fs::create_directory_symlink(home / "trees", place.path + "/trees");
-  }
-  SECTION("a folder that others may write to") {
-    fs::rename(home, place.path);
-    fs::create_directory_symlink(place.path, home);
-    chmod(trap.c_str(), 0777);
-  }
-  CHECK(clean_store(place.path, kMonth, false).trees == 0);
-  CHECK(text_of(home / "trees" / "work" / "thesis") == "years");
 }
 
 }  // namespace hvd
