@@ -61,6 +61,18 @@ bool mark(int fd, const proto::ShippedFile& file) {
   return hvd::mark(fd, file.sum(), file.executable());
 }
 
+UniqueFd open_arrival(const std::string& path) {
+  return UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+}
+
+// On disk, but for what the file system knows of them. False: errno says why.
+bool await_bytes(int fd) {
+  constexpr unsigned kAll =
+      SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+  if (sync_file_range(fd, 0, 0, kAll) == 0) return true;
+  return (errno == ENOSYS || errno == EPERM) && fsync(fd) == 0;  // in a container, say
+}
+
 void make_folders(const std::string& path) {
   std::error_code failed;
   fs::create_directories(path, failed);
@@ -233,16 +245,25 @@ void ShipStore::take_one(const WantedFile& wanted, const ReadSome& read, Arrival
 }
 
 // On disk before they have their names: what is found there later is whole, whatever happens to the
-// host. Many of them at once, since a disk takes as long for one; not so a few, since that waits
-// for what others have written there, too.
+// host. All are on their way before one is waited for, since a disk takes as long for many as for
+// one; what others have written is not waited for, as by syncfs(), nor is an error lost, as by that
+// of Linux before 5.8. fsync() of each takes tens of times as long. So of many it is asked for the
+// bytes, and of the last one for the journal, behind which no name comes to the disk; where there
+// may be none, in a file system of the network say, each is asked. A name that is lost is one to be
+// asked for again.
 void ShipStore::settle(Arrivals& arrivals) {
-  const bool few = arrivals.all.size() <= kFewArrived;
-  if (!few && syncfs(lock_.get()) != 0) cannot_keep(arrivals.all.front().file);
-  for (Arrivals::One& one : arrivals.all) {
-    const UniqueFd fd(few ? open(one.scratch.path().c_str(), O_RDONLY | O_CLOEXEC) : -1);
-    if ((few && (!fd || fsync(fd.get()) != 0)) || !one.scratch.keep_as(path_of(*one.file.file)))
-      cannot_keep(one.file);
+  if (arrivals.all.empty()) return;
+  const bool each = arrivals.all.size() <= kFewArrived || other_hosts_may_use(folder_);
+  for (const Arrivals::One& one : arrivals.all)
+    if (const UniqueFd fd = open_arrival(one.scratch.path()); fd)
+      sync_file_range(fd.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
+  for (const Arrivals::One& one : arrivals.all) {
+    const UniqueFd fd = open_arrival(one.scratch.path());
+    const bool whole = each || &one == &arrivals.all.back();
+    if (!fd || !(whole ? fsync(fd.get()) == 0 : await_bytes(fd.get()))) cannot_keep(one.file);
   }
+  for (Arrivals::One& one : arrivals.all)
+    if (!one.scratch.keep_as(path_of(*one.file.file))) cannot_keep(one.file);
   arrivals.all.clear();
   arrivals.bytes = 0;
 }
