@@ -38,8 +38,13 @@ Error refusal(const std::string& path, const std::string& why) {
                "--ship: " + hvd::quoted(path, kShownBytesMax) + " " + why);
 }
 
+// A job without one of its files would fail later, and elsewhere, or compute something else.
 Error unreadable(const std::string& path) {
-  return refusal(path, "cannot be read: " + error_text(errno));
+  const bool is_forbidden = errno == EACCES;
+  return refusal(path, "cannot be read: " + error_text(errno) +
+                           (is_forbidden ? "; let it be read, or name what the command needs of "
+                                           "the folder that it is in, one --ship for each"
+                                         : ""));
 }
 
 // Without "." and "..", as it is spelt: links keep their names, but where ".." leads from one is

@@ -2,6 +2,7 @@
 #include "cli/ship/read_shipment.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -122,6 +123,22 @@ TEST_CASE("read_shipment: what is no file is named") {
         "--ship: \"gone/../in\" cannot be read: No such file or directory");
   CHECK(refusal({""}) == "--ship: \"\" is an empty path");
   CHECK(refusal({"/"}) == "--ship: \"/\" is everything; name what the command needs");
+}
+
+TEST_CASE(
+    "read_shipment: a file that may not be read ends the start, and how to go without is told") {
+  const Folder folder;
+  folder.write("in/file", "text");
+  folder.write("in/secret", "text");
+  REQUIRE(chmod("in/secret", 0) == 0);
+  REQUIRE(chmod(".", 0755) == 0);
+  const bool is_root = geteuid() == 0;  // who may read all
+  if (is_root) REQUIRE(seteuid(12345) == 0);
+  const std::string why = refusal({"in"});
+  if (is_root) REQUIRE(seteuid(0) == 0);
+  CHECK(why == "--ship: \"" + folder.at("in/secret") +
+                   "\" cannot be read: Permission denied; let it be read, or name what the command "
+                   "needs of the folder that it is in, one --ship for each");
 }
 
 TEST_CASE("read_shipment: what is no file is left out of a folder, and told") {
