@@ -14,10 +14,12 @@ bool is_plain(std::string_view word) {
   });
 }
 
+// Where others could put something else in the place of what we make or start, nothing is made and
+// nothing started: `safe` knows by the rule of unsafe_on_the_way() (cli/ship/folders.h), from the
+// folder up to the root, and gives in `way` its path without links; `alone` is is_group_of_one().
+// Not all of ~/.cache/hvdrun/NAME is there before the first start.
 // A folder for one start is made under a name that nobody can guess, so that in a place where
 // anybody may write, nobody can have put something there; the agent removes it as soon as it runs.
-// Nor may others put something else in its stead: the place is sticky, as /tmp is, or is ours, and
-// neither its group nor others may write to it.
 // A file of no bytes can be run where files can be run at all. Bytes that do not fit are still read
 // to the last, so that those of the next attempt are not taken for them. A file that is cut off, as
 // the connection may be, is not run: some shells would take it for a script. However this ends
@@ -30,19 +32,30 @@ constexpr std::string_view kFunctions =
     R"(head -c "$bytes" | { cat >"$1/$new" || { cat >/dev/null; exit 1; }; } || return; )"
     R"([ $(wc -c <"$1/$new") = "$bytes" ] && "$1/$new" agent --install "$sum" "$1/hvdrun" && )"
     R"(say copied && return; say damaged; exit 1; }; )"
+    R"(alone() { who=; known=; while IFS=: read -r name x id gid x; do [ "$gid" = "$1" ] || continue; )"
+    R"([ "$id" = "$me" ] || return 1; who=$name; done </etc/passwd; [ "$who" ] || return 1; )"
+    R"(while IFS=: read -r name x gid list; do [ "$gid" = "$1" ] || continue; )"
+    R"(case $list in ""|"$who") known=1;; *) return 1;; esac; done </etc/group; [ "$known" ]; }; )"
+    R"(safe() { way=$(cd -P "$1" && pwd -P) || return; up=$way; set -- /; )"
+    R"(while [ "${up%/}" ]; do set -- "$@" "$up"; up=${up%/*}; done; )"
+    R"(ls -ldn "$@" | (left=$#; while read -r mode x id gid x; do )"
+    R"(case $id in 0|$me) ;; *) exit 1;; esac; )"
+    R"(case $mode in d????????[tT]*|d????-??-*) ;; d????w??-*) alone $gid || exit 1;; *) exit 1;; esac; )"
+    R"(left=$((left - 1)); done; [ $left = 0 ]); }; )"
     R"(keep() { made=$1/$new; mkdir -p "$1" && take "$1" && exec "$1/hvdrun" agent $role; clean; }; )"
-    R"(safe() { [ -k "$1" ] || case $(ls -ld "$1/") in d????-??-*) [ -O "$1" ];; *) false;; esac; }; )"
     R"(once() { made=; mkdir "$1" && made=$1 && take "$1" && exec "$1/hvdrun" agent $role --once; clean; }; )";
 
 constexpr std::string_view kSteps =
     R"(PATH=/usr/local/bin:/usr/bin:/bin; umask 077; )"
     R"(case $(uname -m 2>/dev/null) in "$machine"|"") ;; *) say machine $(uname -m); exit 1;; esac; )"
-    R"(home=$HOME/.cache/hvdrun/$name; )"
-    R"([ -s "$home/hvdrun" ] && [ -x "$home/hvdrun" ] && say found && exec "$home/hvdrun" agent $role; )"
+    R"(me=$(id -u); home=; if [ -d "$HOME" ]; then at=$HOME/.cache/hvdrun/$name; rest=; )"
+    R"(until [ -d "$at" ]; do rest=/${at##*/}$rest; at=${at%/*}; done; )"
+    R"(safe "$at" && home=$way$rest; fi; )"
+    R"([ "$home" ] && [ -s "$home/hvdrun" ] && [ -x "$home/hvdrun" ] && say found && exec "$home/hvdrun" agent $role; )"
     R"(made=; trap clean EXIT; trap "exit 1" HUP INT TERM; trap "" PIPE; )"
-    R"([ -d "$HOME" ] && keep "$home"; )"
+    R"([ "$home" ] && keep "$home"; )"
     R"(for folder in "$TMPDIR" /tmp /var/tmp /dev/shm "$XDG_RUNTIME_DIR"; do )"
-    R"([ -n "$folder" ] && safe "$folder" && once "$folder/$new"; done; say nowhere; exit 1)";
+    R"([ -n "$folder" ] && safe "$folder" && once "$way/$new"; done; say nowhere; exit 1)";
 
 }  // namespace
 

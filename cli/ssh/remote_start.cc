@@ -167,9 +167,8 @@ void RemoteStart::obey(std::string_view line, TimePoint now) {
   } else if (line == "nowhere") {
     fail("no folder there takes the agent, " + std::to_string((file_bytes_ >> 20) + 1) +
              " MiB, and lets it run: ~/.cache, $TMPDIR, /tmp, /var/tmp and /dev/shm were tried; "
-             "make room, or let programs be run in one of them (where others may write, it has to "
-             "be "
-             "sticky, as /tmp is)",
+             "make room, or let programs be run in one of them (nobody else may write to it or to "
+             "a folder that it is in, unless that is sticky, as /tmp is)",
          now);
   } else if (line.starts_with("machine ")) {
     fail("its processor is " + quoted(line.substr(8)) + " and this hvdrun is for " + machine_ +

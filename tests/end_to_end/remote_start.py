@@ -152,12 +152,47 @@ def folders_that_cannot_take_it_are_passed_over():
         for name, reason in (("bash@h1", "No space left on device, Read-only file system, Permission denied"), ("csh@h1", "No space left")):
             expect_failure(seen, name, rf"no folder there takes the agent, \d+ MiB, and lets it run: .* \({reason}")
         support.expect(seen.started, {})
-        # Where others may write, they might put something in its stead, unless it is sticky.
-        for mode, places in (("mode=777", {}), ("mode=775,uid=47000", {}), ("mode=755,uid=47000", {"bash@h1"}), ("mode=1777", {"bash@h1"})):
+        # Where others may write, they might put something in its stead, unless it is sticky, and not a stranger's.
+        for mode, places in (("mode=777", {}), ("mode=775,uid=47000", {}), ("mode=1777,uid=47001", {}), ("mode=755,uid=47001", {}),
+                             ("mode=755,uid=47000", {"bash@h1"}), ("mode=1777,uid=47000", {"bash@h1"}), ("mode=1777", {"bash@h1"})):
             mount(world, "/tmp", mode)
             support.expect(set(start(world, "bash@h1").started), set(places), mode)
         left = [path for path in copies(world, "h1") if not path.endswith(".cache/hvdrun")]
         support.expect([path for path in left if world.path("h1", path).is_file()], [])
+
+
+def seen_copying(world):
+    seen = start(world, "bash@h1")
+    expect_started(seen, "bash@h1")
+    support.wait_for(lambda: agents(world, "h1") == 0)
+    return set(seen.went_through("copying"))
+
+
+def a_home_that_others_may_change_is_not_used():
+    cache = hosts.home("bash", ".cache")
+    with hosts.Hosts(1) as world:
+        def changed(mode, path, owner=None):
+            if owner:
+                world.run("h1", "chown", owner, path)
+            world.run("h1", "chmod", mode, path)
+
+        expect_started(start(world, "bash@h1"), "bash@h1")
+        support.expect(seen_copying(world), set(), "the one that is there is started")
+        # The same copy is not trusted once others may have put another in its place.
+        for mode, path in (("0777", hosts.home("bash")), ("0775", cache), ("0777", "/run/home"), ("0775", f"{cache}/hvdrun")):
+            changed(mode, path)
+            support.expect(seen_copying(world), {"bash@h1"}, path)
+            changed("0755", path)
+            support.expect(seen_copying(world), set(), path)
+        changed("1777", cache, "47001:47001")
+        support.expect(seen_copying(world), {"bash@h1"}, "a sticky folder of somebody else's")
+        changed("0775", cache, "47000:47000")
+        support.expect(seen_copying(world), {"bash@h1"}, "a group that nobody knows")
+        write(world, "h1", "/tmp/group", "root:x:0:\nbash:x:47000:\n")
+        world.run("h1", "mount", "-n", "--bind", "/tmp/group", "/etc/group")
+        support.expect(seen_copying(world), set(), "this user's own group")
+        world.path("h1", "/tmp/group").write_text("bash:x:47000:dash\n")
+        support.expect(seen_copying(world), {"bash@h1"}, "with a second member")
 
 
 def many_that_race_for_one_folder_all_start():
@@ -286,7 +321,8 @@ def agents_end_with_whoever_keeps_them():
 if __name__ == "__main__":
     support.parse_options("start_remote")
     cases = [every_shell_and_a_bare_host_get_the_agent_once, start_files_may_print_read_wait_and_change_the_path,
-             a_start_file_that_never_ends_is_named, folders_that_cannot_take_it_are_passed_over, many_that_race_for_one_folder_all_start,
+             a_start_file_that_never_ends_is_named, folders_that_cannot_take_it_are_passed_over,
+             a_home_that_others_may_change_is_not_used, many_that_race_for_one_folder_all_start,
              a_host_of_another_kind_is_named, what_ssh_cannot_reach_is_named_at_once, an_sshd_that_never_answers_is_named_in_time,
              a_busy_sshd_is_tried_again, an_ssh_that_still_connects_ends_with_the_launcher,
              a_copy_that_is_broken_off_leaves_nothing, agents_end_with_whoever_keeps_them]
