@@ -79,7 +79,7 @@ void HierarchicalCommunicator::notice_departure(int local_rank, uint64_t sequenc
 HierarchicalCommunicator::Step HierarchicalCommunicator::await_entries(Operation& operation) {
   for (; next_rank_ < local_size_; ++next_rank_) {
     const HostEntry& said = entry(next_rank_, operation.sequence);
-    if (!has_come(said.word, stamp(operation.sequence, 0))) {
+    if (!has_said(next_rank_, said.word, stamp(operation.sequence, 0))) {
       notice_departure(next_rank_, operation.sequence);
       return Step::kWait;
     }
@@ -168,7 +168,7 @@ HierarchicalCommunicator::Step HierarchicalCommunicator::await_verdict(Operation
   const uint64_t awaited =
       static_cast<uint64_t>(stage_ == Stage::kTold ? Verdict::kTold : Verdict::kAgreed);
   const std::atomic<uint64_t>& word = words(0).verdict;
-  if (!has_come(word, stamp(operation.sequence, awaited))) {
+  if (!has_said(0, word, stamp(operation.sequence, awaited))) {
     notice_departure(0, operation.sequence);
     return Step::kWait;
   }
@@ -200,7 +200,8 @@ void HierarchicalCommunicator::tell(const Operation& operation) {
 
 HierarchicalCommunicator::Step HierarchicalCommunicator::await_tellers(Operation& operation) {
   for (; next_rank_ < local_size_; ++next_rank_)
-    if (!has_come(words(next_rank_).told, stamp(operation.sequence, 0))) return Step::kWait;
+    if (!has_said(next_rank_, words(next_rank_).told, stamp(operation.sequence, 0)))
+      return Step::kWait;
   std::vector<Side> sides;
   for (int k = 0; k < local_size_; ++k) {
     const HostEntry& said = entry(k, operation.sequence);

@@ -189,8 +189,8 @@ bool HierarchicalCommunicator::bring(const Operation& operation) {
   if (flow_.brought == flow_.bring_rounds) return false;
   if (flow_.brought >= input_slots_)
     for (int k = 0; k < local_size_; ++k)
-      if (k != me_ &&
-          !has_come(words(k).summed, stamp(operation.sequence, flow_.brought + 1 - input_slots_)))
+      if (k != me_ && !has_said(k, words(k).summed,
+                                stamp(operation.sequence, flow_.brought + 1 - input_slots_)))
         return false;
   fault_point("collective_stage");
   const auto slices = static_cast<size_t>(map_.slices());
@@ -228,7 +228,7 @@ bool HierarchicalCommunicator::take_in(const Operation& operation) {
   if (flow_.summed == flow_.sum_rounds || !input_is_wanted()) return false;
   for (int k = 0; k < local_size_; ++k)
     if (k != me_ && is_private(k) &&
-        !has_come(words(k).brought, stamp(operation.sequence, flow_.summed + 1)))
+        !has_said(k, words(k).brought, stamp(operation.sequence, flow_.summed + 1)))
       return false;
   for (Lane& lane : lanes_) {
     const InputBlock block = input_block(plan_of(lane), input_block_bytes_, flow_.summed);
@@ -350,7 +350,7 @@ bool HierarchicalCommunicator::give(const Operation& operation) {
   if (flow_.given >= output_slots_)
     for (int k = 0; k < local_size_; ++k)
       if (k != me_ && takes_results(k) &&
-          !has_come(words(k).taken, stamp(operation.sequence, flow_.given + 1 - output_slots_)))
+          !has_said(k, words(k).taken, stamp(operation.sequence, flow_.given + 1 - output_slots_)))
         return false;
   fault_point("collective_stage");
   std::byte* into =
@@ -374,7 +374,8 @@ bool HierarchicalCommunicator::take(const Operation& operation) {
     const int leader = leader_of(flow_.next_slice);
     const LanePlan& plan = plans_[static_cast<size_t>(flow_.next_slice)];
     if (leader == me_ || plan.results.bytes() <= begin) continue;
-    if (!has_come(words(leader).given, stamp(operation.sequence, flow_.taken + 1))) return false;
+    if (!has_said(leader, words(leader).given, stamp(operation.sequence, flow_.taken + 1)))
+      return false;
     fault_point("collective_copy");
     const auto lanes = static_cast<uint64_t>(map_.led_by(leader, host_).size());
     const auto lane = static_cast<uint64_t>(flow_.next_slice / local_size_);

@@ -130,10 +130,12 @@ void HierarchicalCommunicator::start(Operation& operation) { queue_.push(operati
 
 bool HierarchicalCommunicator::progress() {
   if (closed_ || idle() || is_broken_off() || !take_links()) return false;
-  const Step step = advance(*queue_.oldest());
-  if (step == Step::kWait)
+  const bool moved = advance(*queue_.oldest()) != Step::kWait;
+  if (leaves_)
+    go_on_leaving(moved);
+  else if (!moved)
     for (Lane& lane : lanes_) lane.links.look();
-  return step != Step::kWait;
+  return moved || closed_;
 }
 
 bool HierarchicalCommunicator::take_links() {
@@ -190,7 +192,8 @@ HierarchicalCommunicator::Step HierarchicalCommunicator::settle(Operation& opera
   const bool touched = operation.kind == OperationKind::kSegment ||
                        entry(me_, operation.sequence).place == TensorPlace::kArena;
   for (; touched && next_rank_ < local_size_; ++next_rank_)
-    if (!has_come(words(next_rank_).done, stamp(operation.sequence, 0))) return Step::kWait;
+    if (!has_said(next_rank_, words(next_rank_).done, stamp(operation.sequence, 0)))
+      return Step::kWait;
   finish(flow_.refused ? Outcome::kRefused : Outcome::kComplete);
   return Step::kDone;
 }
@@ -215,12 +218,44 @@ std::chrono::milliseconds HierarchicalCommunicator::watch(std::vector<pollfd>& d
 // In a whole epoch, with nothing under way, whoever waits for this rank is told: its host by a
 // word, the other hosts by the leader's links.
 void HierarchicalCommunicator::close() {
-  if (closed_) return;
-  closed_ = true;
+  if (leaves_) return;
+  leaves_ = true;
   fault_point("collective_closed");
   publish(mine().closed, entered_ + 1);
-  if (!idle() || !leads() || block_.trouble.load(kAcquire) != 0) return;
-  lanes_.front().links.say_goodbye(queue_.started() + 1);
+  if (idle() && block_.trouble.load(kAcquire) == 0) {
+    closed_ = true;
+    if (leads()) lanes_.front().links.say_goodbye(queue_.started() + 1);
+    return;
+  }
+  for (Lane& lane : lanes_) lane.links.leave();
+  go_on_leaving(true);
+}
+
+void HierarchicalCommunicator::go_on_leaving(bool moved) {
+  bool hopeless = will_not_come_;
+  for (Lane& lane : lanes_) hopeless |= lane.links.is_hopeless(moved);
+  if (stage_ != Stage::kBegin && !hopeless) return;
+  closed_ = true;
+  for (Lane& lane : lanes_) lane.links.end();
+}
+
+// Never a word of this operation from a rank that is dead or quiet, or has closed before entering.
+bool HierarchicalCommunicator::is_frozen(int rank, uint64_t sequence) const {
+  const RankWords& life = block_.rank(rank);
+  const uint64_t closed = words(rank).closed.load(kAcquire);
+  return life.dead.load(kAcquire) != 0 || life.quiet.load(kAcquire) != 0 ||
+         (closed != 0 && closed <= sequence);
+}
+
+// Who waits for a word of its host asks here: on the way out it may be one that never comes. The
+// freezing word is read before the word itself, which may have come just before it.
+bool HierarchicalCommunicator::has_said(int rank, const std::atomic<uint64_t>& word,
+                                        uint64_t wanted) {
+  if (has_come(word, wanted)) return true;
+  if (!leaves_ || !is_frozen(rank, under_way().sequence)) return false;
+  if (has_come(word, wanted)) return true;
+  will_not_come_ = true;
+  return false;
 }
 
 void HierarchicalCommunicator::fail_rest() {

@@ -11,9 +11,11 @@
 // (lane_plan.h), one for each slice that this rank leads on its host, which is described in
 // flows.cc.
 //
-// Deaths, ends of links and goodbyes break the epoch. In a broken one nothing is waited for any
-// more, so close() is the last touch of any peer's memory. Survivors may differ in the last
-// operation that they completed, by one at most.
+// Deaths, ends of links and goodbyes break the epoch. Then nothing more is entered, and who has
+// entered an operation goes on with it: whoever died may have done its part before. When it is
+// over, or what it waits for cannot come any more, a rank touches no peer's memory from then on and
+// ends its links: by that, and by its being quiet, those who wait for it know. Survivors may differ
+// in the last operation that they completed, by one at most.
 //
 // Sources: hierarchical_communicator (order, ends), agree (entries, exchange, verdict, refusal),
 // flows (lanes).
@@ -111,6 +113,9 @@ class HierarchicalCommunicator final : public Communicator {
   void finish(Outcome outcome);
   void publish(std::atomic<uint64_t>& word, uint64_t value);
   Step settle(Operation& operation);
+  bool has_said(int rank, const std::atomic<uint64_t>& word, uint64_t wanted);
+  bool is_frozen(int rank, uint64_t sequence) const;
+  void go_on_leaving(bool moved);
 
   // agree.cc
   void write_entry(Operation& operation);
@@ -200,7 +205,10 @@ class HierarchicalCommunicator final : public Communicator {
   Flow flow_;
   std::vector<LanePlan> plans_;  // of all slices
   NewSegment new_segment_;
-  bool closed_ = false, departure_noticed_ = false;
+  bool departure_noticed_ = false;
+  bool leaves_ = false;                   // enters nothing more
+  bool will_not_come_ = false;            // what is waited for, since who owes it is frozen
+  bool closed_ = false;                   // nor has it anything under way
   std::vector<uint64_t> counts_;          // allgather
   std::unique_ptr<std::byte[]> nowhere_;  // allgather: for what this rank only hands on
   std::vector<const std::byte*> sources_;

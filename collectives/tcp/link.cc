@@ -62,7 +62,8 @@ bool Link::send(const std::byte* data, size_t end, size_t* at) {
   const ssize_t sent = sendmsg(fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent < 0) {
     waits_out_ = may_be_tried_again(errno);
-    if (!waits_out_) lose_unless_told(errno);
+    deaf_ = !waits_out_;
+    if (deaf_) lose_unless_told(errno);
     return false;
   }
   const auto bytes = static_cast<size_t>(sent), of_head = std::min(head, bytes);
@@ -152,7 +153,15 @@ void Link::lose_unless_told(int error) {
   lose(error);
 }
 
+bool Link::has_ended() const {
+  if (lost() || deaf_) return true;
+  pollfd other_side{fd(), POLLRDHUP, 0};
+  return waits_out_ && poll(&other_side, 1, 0) == 1;
+}
+
 void Link::finish_sending() { shutdown(fd(), SHUT_WR); }
+
+void Link::end() { shutdown(fd(), SHUT_RDWR); }
 
 void Link::lose(int error) {
   waits_in_ = waits_out_ = false;

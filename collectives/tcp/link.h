@@ -47,8 +47,13 @@ class Link {
 
   // What the last calls waited for: POLLIN, POLLOUT. 0 when lost.
   short awaited_events() const;
+  // Nothing more comes of what the last calls waited for: it is lost, or they had something to
+  // send, and the other side has ended. In a broken epoch that one reads no more either.
+  bool has_ended() const;
   // Nothing more is sent; the other side reads what was, then an end.
   void finish_sending();
+  // Nothing goes either way any more; what was sent still arrives. Whoever polls it wakes up.
+  void end();
 
  private:
   size_t buffered() const { return filled_ - taken_; }
@@ -66,6 +71,7 @@ class Link {
   std::vector<std::byte> buffer_;  // read ahead: [taken_, filled_)
   size_t taken_ = 0, filled_ = 0;
   bool waits_in_ = false, waits_out_ = false;
+  bool deaf_ = false;  // the other side takes nothing any more; what it has said is still read
   std::string why_;
 };
 

@@ -14,6 +14,12 @@ using namespace std::chrono_literals;
 // A process that ends closes its links before anybody is told of its death; so long is waited for
 // that word, which says more than the end of a link.
 constexpr auto kLostGrace = 500ms;
+// In a broken epoch, of a rank that lives: it hears of it, too, and then goes on or ends its links.
+constexpr auto kSilenceMost = 500ms;
+// Of a dead one whose links do not end, as those of a host that was cut off: what it had sent is on
+// its way, or lost.
+constexpr auto kDeadSilenceMost = 100ms;
+constexpr auto kLookAgain = 50ms;  // for longer this process itself may have been stopped
 
 std::vector<int> others(std::vector<int> ranks, int me) {
   std::ranges::sort(ranks);
@@ -100,11 +106,38 @@ void Links::say_goodbye(uint64_t sequence) {
   }
 }
 
+void Links::leave() {
+  leaving_ = true;
+  looked_ = Clock::now();
+}
+
+bool Links::is_hopeless(bool moved) {
+  if (broken_off_) return true;
+  bool waits = false, for_dead = false;
+  for (const Link& link : links_) {
+    if (moved) break;
+    if (link.has_ended()) return true;
+    if (link.awaited_events() == 0) continue;
+    waits = true;
+    for_dead |= peers_.block().fate(link.rank()).dead.load(std::memory_order_acquire) != 0;
+  }
+  const TimePoint now = Clock::now();
+  const auto step = std::min<Clock::duration>(now - std::exchange(looked_, now), kLookAgain);
+  silence_ = waits ? silence_ + step : Clock::duration::zero();
+  return silence_ >= (for_dead ? kDeadSilenceMost : kSilenceMost);
+}
+
+void Links::end() {
+  for (Link& link : links_) link.end();
+}
+
 std::chrono::milliseconds Links::watch(std::vector<pollfd>& descriptors) const {
   if (!taken_ && peers_.agent_fd() >= 0) descriptors.push_back({peers_.agent_fd(), POLLIN, 0});
+  const short also = leaving_ ? POLLRDHUP : 0;
   for (const Link& link : links_)
     if (const short events = link.awaited_events(); events != 0)
-      descriptors.push_back({link.fd(), events, 0});
+      descriptors.push_back({link.fd(), static_cast<short>(events | also), 0});
+  if (leaving_) return kLookAgain;
   return lost_since_ == TimePoint{} ? std::chrono::milliseconds::max() : kLostGrace;
 }
 

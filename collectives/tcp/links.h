@@ -45,6 +45,14 @@ class Links {
 
   // In a whole epoch, with nothing under way: whoever waits for this rank's `sequence` is told.
   void say_goodbye(uint64_t sequence);
+
+  // The way out of a broken epoch. leave(): from now on silence has an end. Then, while something
+  // is under way, is_hopeless() after each try to go on: what is waited for will not come, since
+  // who owes it has ended its links, or is silent for too long. end(): this rank has done its part,
+  // or cannot; whoever waits for it sees that, once it has read what was sent.
+  void leave();
+  bool is_hopeless(bool moved);
+  void end();
   // Communicator::watch().
   std::chrono::milliseconds watch(std::vector<pollfd>& descriptors) const;
 
@@ -57,6 +65,9 @@ class Links {
   std::vector<Link> links_;  // to those, once they are there
   bool taken_ = false, broken_off_ = false;
   TimePoint lost_since_{};  // an end of a link was seen, and nobody has said why
+  bool leaving_ = false;
+  TimePoint looked_{};
+  Clock::duration silence_{};  // as is_hopeless() counts it
 };
 
 }  // namespace hvd

@@ -46,9 +46,12 @@ void TcpCommunicator::start(Operation& operation) { queue_.push(operation); }
 
 bool TcpCommunicator::progress() {
   if (closed_ || links_.broken_off() || idle() || !links_.take()) return false;
-  const Step step = advance(*queue_.oldest());
-  if (step == Step::kWait) links_.look();
-  return step != Step::kWait;
+  const bool moved = advance(*queue_.oldest()) != Step::kWait;
+  if (leaves_)
+    go_on_leaving(moved);
+  else if (!moved)
+    links_.look();
+  return moved || closed_;
 }
 
 TcpCommunicator::Step TcpCommunicator::advance(Operation& operation) {
@@ -170,13 +173,21 @@ std::chrono::milliseconds TcpCommunicator::watch(std::vector<pollfd>& descriptor
 
 // In a whole epoch, with nothing under way, whoever waits for this rank is told.
 void TcpCommunicator::close() {
-  if (closed_) return;
+  if (leaves_) return;
+  leaves_ = true;
   fault_point("collective_closed");
-  // What has come counts: who hears of a death may not have read all that the dead had sent.
-  while (stage_ != Stage::kBegin && progress()) continue;
+  if (idle() && block_.trouble.load(kAcquire) == 0) {
+    closed_ = true;
+    return links_.say_goodbye(queue_.started() + 1);
+  }
+  links_.leave();
+  go_on_leaving(true);
+}
+
+void TcpCommunicator::go_on_leaving(bool moved) {
+  if (stage_ != Stage::kBegin && !links_.is_hopeless(moved)) return;
   closed_ = true;
-  if (!idle() || block_.trouble.load(kAcquire) != 0) return;
-  links_.say_goodbye(queue_.started() + 1);
+  links_.end();
 }
 
 void TcpCommunicator::fail_rest() {

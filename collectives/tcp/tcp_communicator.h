@@ -9,8 +9,10 @@
 //
 // Operations follow each other on the same links in the order of calls, so their messages do. There
 // is no word between ranks but by links: after a death, a goodbye or an end of a link the epoch
-// breaks, and what is not complete then fails with its buffers undefined. Ranks may differ in
-// the last operation that they completed, by one at most.
+// breaks. Then nothing more is entered, and who has entered an operation goes on with it: whoever
+// died may have done its part before. When it is over, or what it waits for cannot come any more, a
+// rank ends its links, and so tells those who wait for it. What is not complete then fails with its
+// buffers undefined. Ranks may differ in the last operation that they completed, by one at most.
 //
 // Sources: tcp_communicator (order, ends), flows.
 #pragma once
@@ -69,6 +71,7 @@ class TcpCommunicator final : public Communicator {
   Step leave_exchange(Operation& operation);
   Step refuse(Operation& operation);
   void finish(Outcome outcome);
+  void go_on_leaving(bool moved);
   Rider rider_of(const Operation& operation) const;
   ExchangeTask exchange_task(const Operation& operation, Rider rider) const;
   FrameHeader header_of(const Operation& operation, unsigned part) const;
@@ -103,7 +106,8 @@ class TcpCommunicator final : public Communicator {
   Flow flow_;
   RingStream ring_;
   NewSegment new_segment_;
-  bool closed_ = false;
+  bool leaves_ = false;                   // enters nothing more
+  bool closed_ = false;                   // nor has it anything under way
   std::unique_ptr<std::byte[]> nowhere_;  // allgather: for what this rank only hands on
 };
 
