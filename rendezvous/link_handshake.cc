@@ -16,13 +16,14 @@ namespace hvd {
 namespace {
 
 constexpr std::string_view kMagic = "hvdlink";
-constexpr char kVersion = 1;
+constexpr char kVersion = 2;
 constexpr size_t kNumbersAt = kMagic.size() + 1;
 constexpr size_t kNumberBytes = 4;
 constexpr size_t kNonceBytes = sizeof(LinkNonce);
 constexpr size_t kCallBytes = kNumbersAt + 4 * kNumberBytes + kNonceBytes;
 constexpr size_t kMacBytes = 32;
 constexpr size_t kAnswerBytes = kNonceBytes + kMacBytes;
+constexpr size_t kVerdictBytes = 1 + kMacBytes;
 static_assert(kCallBytes + kMacBytes <= 256, "what a stranger may send");
 
 using Mac = std::array<unsigned char, kMacBytes>;
@@ -96,7 +97,7 @@ LinkHandshake LinkHandshake::call(const Secret& secret, const LinkName& link,
                                   const LinkNonce& nonce) {
   LinkHandshake made(secret, nonce, Awaits::kAnswer);
   made.link_ = link;
-  made.call_ = made.output_ = write_call(link, nonce);
+  made.both_ = made.output_ = write_call(link, nonce);
   return made;
 }
 
@@ -117,7 +118,7 @@ size_t LinkHandshake::expected() const {
     case Awaits::kVerdict:
       break;
   }
-  return 1;
+  return kVerdictBytes;
 }
 
 void LinkHandshake::feed(std::string_view bytes) {
@@ -153,9 +154,9 @@ void LinkHandshake::end() {
 
 std::string LinkHandshake::take_output() { return std::exchange(output_, {}); }
 
-std::string LinkHandshake::mac(std::string_view who, std::string_view answerer_nonce) const {
+std::string LinkHandshake::mac(std::string_view what, std::string_view more) const {
   Mac key = key_of(*secret_, link_.epoch);
-  const Mac made = hmac(key, std::string(who).append(call_).append(answerer_nonce));
+  const Mac made = hmac(key, std::string(what).append(both_).append(more));
   OPENSSL_cleanse(key.data(), key.size());
   return {reinterpret_cast<const char*>(made.data()), made.size()};
 }
@@ -165,27 +166,28 @@ void LinkHandshake::on_call() {
   if (version != kVersion)
     return refuse("it speaks version " + std::to_string(version) + " of the handshake, not " +
                   std::to_string(kVersion));
-  call_ = received_;
-  link_ = {number_at(call_, 0), number_at(call_, 1), int32_t(number_at(call_, 2)),
-           int32_t(number_at(call_, 3))};
-  output_ = std::string(text_of(nonce_)) + mac("answer", text_of(nonce_));
+  link_ = {number_at(received_, 0), number_at(received_, 1), int32_t(number_at(received_, 2)),
+           int32_t(number_at(received_, 3))};
+  both_ = received_;
+  both_ += text_of(nonce_);
+  output_ = std::string(text_of(nonce_)) + mac("answer");
   awaits_ = Awaits::kProof;
 }
 
 void LinkHandshake::on_answer() {
-  const std::string_view nonce = std::string_view(received_).substr(0, kNonceBytes);
-  if (!equal(std::string_view(received_).substr(kNonceBytes), mac("answer", nonce)))
+  both_.append(received_, 0, kNonceBytes);
+  if (!equal(std::string_view(received_).substr(kNonceBytes), mac("answer")))
     return refuse("it does not know the job's secret");
-  output_ = mac("call", nonce);
+  output_ = mac("call");
   awaits_ = Awaits::kVerdict;
 }
 
 void LinkHandshake::on_proof() {
-  if (!equal(received_, mac("call", text_of(nonce_))))
-    return refuse("it does not know the job's secret");
+  if (!equal(received_, mac("call"))) return refuse("it does not know the job's secret");
   judged_ = true;
   const LinkVerdict verdict = judge_(link_);
   output_ = char(verdict);
+  output_ += mac("verdict", output_);
   if (verdict == LinkVerdict::kWelcome)
     state_ = State::kDone;
   else
@@ -193,6 +195,9 @@ void LinkHandshake::on_proof() {
 }
 
 void LinkHandshake::on_verdict() {
+  const auto [verdict, proof] =
+      std::pair(std::string_view(received_).substr(0, 1), std::string_view(received_).substr(1));
+  if (!equal(proof, mac("verdict", verdict))) return refuse("it does not know the job's secret");
   switch (LinkVerdict(received_.front())) {
     case LinkVerdict::kWelcome:
       state_ = State::kDone;

@@ -4,7 +4,7 @@
 //   caller   → call:   magic and version, epoch, link, both ranks, a nonce     56 bytes
 //   answerer → answer: a nonce, HMAC("answer", call, nonce)                    64 bytes
 //   caller   → proof:  HMAC("call", call, nonce)                               32 bytes
-//   answerer → verdict                                                          1 byte
+//   answerer → verdict: a byte, HMAC("verdict", call, nonce, byte)             33 bytes
 //
 // HMAC is HMAC-SHA256 under HKDF-SHA256(secret, "link", epoch). Both nonces are in what is proven,
 // so nothing can be played again; so is who is which end, so nothing can be played back to its
@@ -80,7 +80,7 @@ class LinkHandshake {
   void on_answer();
   void on_proof();
   void on_verdict();
-  std::string mac(std::string_view who, std::string_view answerer_nonce) const;
+  std::string mac(std::string_view what, std::string_view more = {}) const;
   void refuse(std::string why);
 
   const Secret* secret_;
@@ -90,7 +90,7 @@ class LinkHandshake {
   State state_ = State::kGoing;
   bool judged_ = false;
   LinkName link_;
-  std::string call_;      // as it was sent
+  std::string both_;      // the call as it was sent, and then the answerer's nonce: in each proof
   std::string received_;  // of the message that is awaited
   std::string output_;
   std::string reason_;

@@ -102,11 +102,14 @@ TEST_CASE("link handshake: proves by HMAC-SHA256 under HKDF-SHA256") {
     return out;
   };
   CHECK(hex(std::string_view(said[0]).substr(0, 24)) ==
-        "6876646c696e6b01020000000700000000000000"
+        "6876646c696e6b02020000000700000000000000"
         "03000000");
   CHECK(hex(std::string_view(said[1]).substr(32)) ==
-        "54366d564da2135716c7e9ca905e5b77a8f3811539d90adb4853bb22d415cb74");
-  CHECK(hex(said[2]) == "0e0604c1d8b4371592cd807cbccadff1ef6916294a818cf7b33435e666000268");
+        "ae9cfb7f491a2974a95322c51591380bfbcab825619fb46225bfa7efcff83d54");
+  CHECK(hex(said[2]) == "bb563d7d88a305e1c9b44e24e71509c2a2b1f9d1eeb672e0b23ded80f1e16e5e");
+  CHECK(hex(said[3]) ==
+        "01"
+        "9041adffa1eaaf13b19cdb1629003511a53fe16b83bc47ae23481b17725dfd68");
 }
 
 TEST_CASE("link handshake: whoever does not know the secret is refused, and told nothing") {
@@ -141,7 +144,7 @@ TEST_CASE("link handshake: no bit can be changed on the way") {
   Ends whole = ends_of(secret, secret);
   std::vector<size_t> sizes;
   run(whole, [&](int, std::string& bytes) { sizes.push_back(bytes.size()); });
-  REQUIRE(sizes == std::vector<size_t>{56, 64, 32, 1});
+  REQUIRE(sizes == std::vector<size_t>{56, 64, 32, 33});
   for (int which = 0; which < 4; ++which)
     for (size_t at = 0; at < sizes[size_t(which)]; ++at)
       for (int bit = 0; bit < 8; ++bit) {
@@ -163,7 +166,7 @@ TEST_CASE("link handshake: cut at each byte, it says after how many") {
     for (size_t keep = 0; keep < (which == 0   ? 56u
                                   : which == 1 ? 64u
                                   : which == 2 ? 32u
-                                               : 1u);
+                                               : 33u);
          ++keep) {
       Ends ends = ends_of(secret, secret);
       run(ends, [&](int message, std::string& bytes) {
@@ -255,6 +258,21 @@ TEST_CASE("link handshake: the caller hears why its link is not taken") {
   }
 }
 
+// Nor the other way round: of several hosts with one address the caller would take the wrong one.
+TEST_CASE("link handshake: nobody on the way makes another verdict of it") {
+  const Secret secret("a secret");
+  for (int said = 1; said <= 5; ++said)
+    for (int heard = 0; heard <= 6; ++heard) {
+      if (heard == said) continue;
+      Ends ends = ends_of(secret, secret, [said](const LinkName&) { return LinkVerdict(said); });
+      run(ends, [heard](int message, std::string& bytes) {
+        if (message == 3) bytes[0] = char(heard);
+      });
+      CHECK(ends.caller.state() == State::kRefused);
+      CHECK(ends.caller.reason() == "it does not know the job's secret");
+    }
+}
+
 TEST_CASE("link handshake: strangers are known by their first byte, other versions by theirs") {
   const Secret secret("a secret");
   LinkHandshake stranger = LinkHandshake::answer(secret, nonce_of(101), welcome);
@@ -262,9 +280,9 @@ TEST_CASE("link handshake: strangers are known by their first byte, other versio
   CHECK(stranger.reason() == "it sent something else than a call for a link");
   LinkHandshake newer = LinkHandshake::answer(secret, nonce_of(101), welcome);
   std::string call = LinkHandshake::call(secret, kLink, nonce_of(1)).take_output();
-  call[7] = 2;
+  call[7] = 3;
   newer.feed(call);
-  CHECK(newer.reason() == "it speaks version 2 of the handshake, not 1");
+  CHECK(newer.reason() == "it speaks version 3 of the handshake, not 2");
   CHECK(newer.take_output().empty());
 }
 
