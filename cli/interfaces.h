@@ -14,7 +14,8 @@ inline constexpr int kTunnelMbps = -1;
 
 struct InterfaceAddress {
   std::string interface, address;
-  int speed_mbps = 0;  // of the link, in Mbit/s; 0: not known, as of many virtual machines' cards
+  // Of the link, in Mbit/s; 0: not known, as of many virtual machines' cards and of all bridges.
+  int speed_mbps = 0;
 
   friend bool operator==(const InterfaceAddress&, const InterfaceAddress&) = default;
 };

@@ -24,20 +24,17 @@ bool is_open(const Offer& offer) { return offer.awaited > 0 && offer.failed == 0
 using Rank = std::tuple<int, bool, bool, size_t>;
 
 // Where nothing is known of ssh's link, as on a virtual machine, another is not called faster for
-// having a speed, as every bridge of containers has: it counts as one of the fastest.
-int speed_of(std::span<const Offer> offers, const Offer& offer) {
-  int speed = offer.at.speed_mbps;
-  if (offer.by_ssh && speed == 0)
-    for (const Offer& other : offers) speed = std::max(speed, other.at.speed_mbps);
-  return speed;
+// having some speed; but a card that is faster than nearly all of those is.
+int speed_of(const Offer& offer) {
+  return offer.by_ssh && offer.at.speed_mbps == 0 ? kAssumedMbps : offer.at.speed_mbps;
 }
 
 Rank rank_of(std::span<const Offer> offers, size_t place, bool waits) {
   const Offer& offer = offers[place];
-  const int speed = speed_of(offers, offer);
+  const int speed = speed_of(offer);
   int64_t nearest = std::numeric_limits<int64_t>::max() / 4;
   for (const Offer& other : offers) {
-    if (speed_of(offers, other) != speed) continue;
+    if (speed_of(other) != speed) continue;
     if (is_good(other)) nearest = std::min(nearest, other.round_trip_us);
     if (waits && is_open(other)) nearest = 0;
   }
@@ -130,9 +127,10 @@ std::string why_chosen(std::span<const Offer> offers, int place, bool asked_for)
   const Offer& ssh = offers.front();
   if (!ssh.by_ssh) return "where all hosts reach it";  // a name for it that it does not know itself
   const std::string there = text_of(ssh) + ", where ssh reaches it";
-  if (chosen.at.speed_mbps > speed_of(offers, ssh))
+  if (speed_of(chosen) > speed_of(ssh))
     return "on a faster link (" + speed_text(chosen.at.speed_mbps) + ") than at " + there + " (" +
-           speed_text(ssh.at.speed_mbps) + ")";
+           speed_text(ssh.at.speed_mbps) +
+           (ssh.at.speed_mbps == 0 ? ", taken for " + speed_text(kAssumedMbps) : "") + ")";
   if (ssh.failed > 0) return "since not all hosts reach it at " + there + ": " + ssh.failure;
   if (ssh.awaited > 0) return "since not all hosts have reached it yet at " + there;
   return "nearer (" + milliseconds_text(chosen.round_trip_us) + ") than at " + there + " (" +

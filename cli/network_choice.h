@@ -40,9 +40,11 @@ std::vector<Offer> offers_of(std::span<const InterfaceAddress> interfaces,
 inline constexpr int kAllPairsMax = 64;
 std::vector<std::vector<int>> who_tries_whom(int hosts, int first, uint64_t seed);
 
-// The best offer at which all who tried reached the host: on the fastest link, as which ssh's
-// counts where its speed is not known, then where the round trip is not far longer, then ssh's,
-// then the first. What is awaited counts as lost if nobody `waits` for it any longer.
+// The best offer at which all who tried reached the host: on the fastest link, then where the round
+// trip is not far longer, then ssh's, then the first. ssh's link counts as one of kAssumedMbps
+// where its speed is not known, others as slower than any. What is awaited counts as lost if nobody
+// `waits` for it any longer.
+inline constexpr int kAssumedMbps = 10'000;
 struct Choice {
   int place = -1;      // -1: there is none yet
   bool final = false;  // nothing that is awaited can change it

@@ -122,13 +122,18 @@ TEST_CASE("network choice: all have to reach it, then the fastest link counts") 
   CHECK(chosen({}) == "none");
 }
 
-TEST_CASE("network choice: where ssh's speed is not known, others are not faster for having one") {
+TEST_CASE(
+    "network choice: where ssh's speed is not known, it takes more than a speed to be faster") {
+  CHECK(chosen({good("eth0", 0, 50, true), good("ib0", 100000, 50)}) == "ib0");
+  CHECK(chosen({good("eth0", 0, 50, true), open("ib0", 100000)}) == "eth0?");
+  CHECK(chosen({good("eth0", 0, 50, true), good("eth1", 10001, 50)}) == "eth1");
+  CHECK(chosen({good("eth0", 0, 50, true), good("eth1", 1000, 50)}) == "eth0");
   CHECK(chosen({good("eth0", 0, 50, true), good("br-1", 10000, 50)}) == "eth0");
   CHECK(chosen({good("eth0", 0, 50, true), good("br-1", 10000, 50), good("br-2", 1000, 9)}) ==
         "eth0");
   CHECK(chosen({good("eth0", 0, 50, true), open("br-1", 10000)}) == "eth0");
   CHECK(chosen({open("eth0", 0, true), good("br-1", 10000, 50)}) == "br-1?");
-  CHECK(chosen({good("eth0", 0, 9000, true), good("ib0", 100000, 50)}) == "ib0");  // far longer
+  CHECK(chosen({good("eth0", 0, 9000, true), good("br-1", 10000, 50)}) == "br-1");  // far longer
   CHECK(chosen({bad("eth0", 0, true), good("eth1", 0, 50), good("eth2", 1000, 50)}) == "eth2");
   CHECK(chosen({good("eth0", 0, 50), good("eth1", 1000, 50)}) == "eth1");  // ssh is at neither
 }
@@ -170,9 +175,12 @@ TEST_CASE("network choice: says why") {
   CHECK(
       why_chosen(std::vector{good("tun0", kTunnelMbps, 40, true), good("eth0", 0, 40)}, 1, false) ==
       "on a faster link (unknown) than at tun0's (tun0), where ssh reaches it (a tunnel)");
-  CHECK(why_chosen(std::vector{good("eth0", 0, 9000, true), ib}, 1, false) ==
+  CHECK(why_chosen(std::vector{good("eth0", 0, 40, true), ib}, 1, false) ==
+        "on a faster link (100 Gbit/s) than at eth0's (eth0), where ssh reaches it (unknown, taken "
+        "for 10 Gbit/s)");
+  CHECK(why_chosen(std::vector{good("eth0", 0, 9000, true), good("eth1", 10000, 40)}, 1, false) ==
         "nearer (0.0 ms) than at eth0's (eth0), where ssh reaches it (9.0 ms)");
-  CHECK(why_chosen(std::vector{bad("eth0", 0, true), ib}, 1, false)
+  CHECK(why_chosen(std::vector{bad("eth0", 0, true), eth1}, 1, false)
             .starts_with("since not all hosts reach it at eth0's (eth0)"));
   CHECK(why_chosen(std::vector{eth, eth1}, 1, false) ==
         "nearer (0.0 ms) than at eth0's (eth0), where ssh reaches it (2.2 ms)");

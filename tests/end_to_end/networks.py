@@ -18,7 +18,8 @@ TRIO = ["-H", "10.77.0.1:1,localhost:1,10.77.0.2:1"]
 LONELY = ["-x", "OMP_NUM_THREADS=1"]  # else hvdrun says which it chose
 WHERE = ["--no-tag-output", "--", "sh", "-c", "echo $RANK $MASTER_ADDR $GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME"]
 
-# A bridge says of its speed that of its fastest port: a port to this process, until its input ends.
+# A bridge says of its speed that of its fastest port: a port to this process, until its input ends. An interface that is put
+# upon it passes for a card of that speed, as a bridge does not.
 BRIDGE_PORT = """import array, fcntl, os, stat, struct, subprocess, socket, sys, tempfile
 bridge, speed = sys.argv[1], int(sys.argv[2])
 name = f"{bridge}p".encode()
@@ -64,24 +65,35 @@ def number(host):
     return world.address(host).split(".")[-1]
 
 
+def add_addresses(host, name, *addresses):
+    for address in addresses:
+        world.run(host, "ip", "addr", "add", address, "dev", name, *(["nodad"] if ":" in address else []))
+
+
 def add_bridge(host, name, *addresses, speed=None):
     """A network of the host's own, as container engines make them; it says that it has this speed, in Mbit/s."""
     world.run(host, "ip", "link", "add", name, "up", "type", "bridge")
-    for address in addresses:
-        world.run(host, "ip", "addr", "add", address, "dev", name, *(["nodad"] if ":" in address else []))
+    add_addresses(host, name, *addresses)
     if speed:
         port = subprocess.Popen(world.command(host, "python3", "-c", BRIDGE_PORT, name, str(speed)), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         ports.append(port)
         expect(port.stdout.readline(), b"up\n")
 
 
-def add_fast_network(speed=40_000, **names):
+def add_card(host, name, *addresses, speed):
+    """As add_bridge(), but for a card of that speed, below which is a bridge called NAMEb."""
+    add_bridge(host, f"{name}b", speed=speed)
+    world.run(host, "ip", "link", "add", "link", f"{name}b", "name", name, "up", "type", "macvlan", "mode", "bridge")
+    add_addresses(host, name, *addresses)
+
+
+def add_fast_network(speed=40_000, add=add_card, **names):
     """10.78.0.0/24, on each host on an interface of this name, a faster one than eth0."""
     world.add_network("br7")
     for host, name in names.items():
-        add_bridge(host, name, f"10.78.0.{number(host)}/24", speed=speed)
+        add(host, name, f"10.78.0.{number(host)}/24", speed=speed)
         world.join(host, "wire7", "br7")
-        world.run(host, "ip", "link", "set", "wire7", "master", name)
+        world.run(host, "ip", "link", "set", "wire7", "master", name if add is add_bridge else f"{name}b")
 
 
 def lines_of(seen, status=0):
@@ -98,7 +110,7 @@ def links_carry_bytes(*words):
 
 def the_same_bridge_on_all_hosts_is_no_way_between_them():
     for host in ("h0", "h1", "h2"):  # each reaches it: the host's own agent answers there, at the same port even
-        add_bridge(host, "docker0", "172.17.0.1/16", "fd17::1/64", speed=100_000)
+        add_card(host, "docker0", "172.17.0.1/16", "fd17::1/64", speed=100_000)
     for more in ([], ["--port-range", "4100-4109"]):
         seen = run(*TRIO, *LONELY, *more, *WHERE)
         expect((lines_of(seen), seen.stderr), ([f"{rank} 10.77.0.1 eth0 =eth0" for rank in range(3)], b""))
@@ -107,7 +119,7 @@ def the_same_bridge_on_all_hosts_is_no_way_between_them():
 
 def an_interface_that_leads_nowhere_is_not_taken():
     for host in ("h0", "h1", "h2"):  # a faster one, each on its own
-        add_bridge(host, "wire0", f"10.79.0.{number(host)}/24", speed=100_000)
+        add_card(host, "wire0", f"10.79.0.{number(host)}/24", speed=100_000)
     seen = run(*TRIO, *LONELY, *WHERE)
     expect((lines_of(seen), seen.stderr), ([f"{rank} 10.77.0.1 eth0 =eth0" for rank in range(3)], b""))
 
@@ -137,11 +149,19 @@ def of_two_links_the_faster_is_taken_whatever_its_name():
     seen = run(*PAIR, *LONELY, *WHERE)
     expect(lines_of(seen), ["0 10.78.0.1 ib0 =ib0", "1 10.78.0.1 mlx5_3 =mlx5_3"], seen.stderr)
     expect(seen.stderr, b"hvdrun: other hosts reach 10.77.0.1 at 10.78.0.1 (ib0), on a faster link (40 Gbit/s) than at 10.77.0.1 (eth0), "
-                        b"where ssh reaches it (10 Gbit/s); 10.77.0.2 at 10.78.0.2 (mlx5_3)\n")
+                        b"where ssh reaches it (unknown, taken for 10 Gbit/s); 10.77.0.2 at 10.78.0.2 (mlx5_3)\n")
     links_carry_bytes(*PAIR, *LONELY)
     # A third host is not there: then nobody is reached there by all.
     seen = run(*TRIO, *LONELY, *WHERE)
     expect((lines_of(seen), seen.stderr), (["0 10.77.0.1 eth0 =eth0", "1 10.77.0.1 eth0 =eth0", "2 10.77.0.1 eth0 =eth0"], b""))
+
+
+# As the networks of containers that are laid over the hosts' own: whatever it says, it is no faster than those.
+def a_bridge_is_not_taken_for_a_faster_card():
+    add_fast_network(100_000, add_bridge, h1="cni0", h2="cni0")
+    for flags, address, name in ([], "10.77.0.1", "eth0"), (["--network-interface", "cni0"], "10.78.0.1", "cni0"):  # it does lead there
+        seen = run(*PAIR, *LONELY, *flags, *WHERE)
+        expect((lines_of(seen), seen.stderr), ([f"{rank} {address} {name} ={name}" for rank in range(2)], b""))
 
 
 def what_is_asked_for_overrules():
@@ -194,5 +214,5 @@ def only_the_address_that_was_proven_is_listened_on():
 support.parse_options("worker")
 cases = [the_same_bridge_on_all_hosts_is_no_way_between_them, an_interface_that_leads_nowhere_is_not_taken,
          a_name_that_means_loopback_does_not_matter, ipv6_alone_will_do, of_two_links_the_faster_is_taken_whatever_its_name,
-         what_is_asked_for_overrules, hosts_that_cannot_reach_each_other_are_named, only_the_address_that_was_proven_is_listened_on]
+         a_bridge_is_not_taken_for_a_faster_card, what_is_asked_for_overrules, hosts_that_cannot_reach_each_other_are_named, only_the_address_that_was_proven_is_listened_on]
 support.main(*map(on_hosts, cases), why_not=hosts.why_not())
