@@ -44,8 +44,8 @@ milliseconds pause_after(int attempts) {
 
 // No TCP_USER_TIMEOUT: the kernel counts it while the other rank does not read, and a rank may
 // compute, or a debugger hold it, for as long as it likes. Who is dead is known from the agents.
-// Keep-alive is for firewalls that forget a connection that is silent for long. Sizes of buffers
-// are the kernel's to choose: one that is set is limited to less than what it would grow to.
+// Keep-alive is for firewalls that forget a connection that is silent for long. The sizes of
+// buffers are the rank's to choose, which knows what it sends (collectives/tcp/link.cc).
 void make_link(int socket) {
   const int on = 1;
   setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);

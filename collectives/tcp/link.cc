@@ -1,8 +1,8 @@
 #include "collectives/tcp/link.h"
 
 #include <errno.h>
+#include <linux/tcp.h>  // netinet/tcp.h knows no shortest round trip
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -23,12 +23,21 @@ constexpr size_t kDirect = 4096;  // from here on it is worth a call of its own,
 // just 64 KiB, or of a multiple, leaves crumbs that cost as much as whole ones and halves the
 // speed. Besides, who sends and receives in turn finds what it works on in the cache.
 constexpr size_t kSendBytes = 60 * 1024;
-// What the kernel holds for us each way. Half as much, the kernel's own beginning, halves the speed
-// at 1 MiB; more wins nothing.
+// What the kernel holds for us each way on a near link. Half as much, the kernel's own beginning,
+// halves the speed at 1 MiB; more wins nothing. On a farther one as much has to be on its way as
+// the link carries in a round trip, to which the kernel's own sizes grow, unless they are set.
 constexpr int kSocketBytes = 512 * 1024;
+constexpr uint32_t kNearUs = 100;  // of a round trip, in which that much is 5 GB/s
 
 void set_option(int fd, int level, int option, int value) {
   setsockopt(fd, level, option, &value, sizeof value);  // what cannot be had is only slower
+}
+
+// By the shortest round trip so far: the handshake at least has been one. What is no TCP is near.
+bool is_near(int fd) {
+  tcp_info info{};
+  socklen_t bytes = sizeof info;
+  return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0 || info.tcpi_min_rtt < kNearUs;
 }
 
 bool may_be_tried_again(int error) {
@@ -37,11 +46,16 @@ bool may_be_tried_again(int error) {
 
 }  // namespace
 
+void prepare_link(int socket) {
+  set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
+  if (!is_near(socket)) return;
+  set_option(socket, SOL_SOCKET, SO_SNDBUF, kSocketBytes);
+  set_option(socket, SOL_SOCKET, SO_RCVBUF, kSocketBytes);
+}
+
 Link::Link(int rank, UniqueFd socket)
     : rank_(rank), socket_(std::move(socket)), buffer_(kReadAhead) {
-  set_option(fd(), IPPROTO_TCP, TCP_NODELAY, 1);
-  set_option(fd(), SOL_SOCKET, SO_SNDBUF, kSocketBytes);
-  set_option(fd(), SOL_SOCKET, SO_RCVBUF, kSocketBytes);
+  prepare_link(fd());
 }
 
 void Link::post(const FrameHeader& header) {

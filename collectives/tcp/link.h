@@ -16,6 +16,9 @@
 
 namespace hvd {
 
+// The options of a connected socket between two ranks, by what the network between them is like.
+void prepare_link(int socket);
+
 class Link {
  public:
   Link(int rank, UniqueFd socket);

@@ -7,8 +7,6 @@
 // rank streams as many bytes to the next one as a ring's allreduce would send, and takes as many
 // from the one before.
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -23,6 +21,7 @@
 #include <vector>
 
 #include "collectives/backends.h"
+#include "collectives/tcp/link.h"
 #include "runtime/engine/progress.h"
 #include "tests/benchmark/collective_rows.h"
 #include "tests/benchmark/thread_meeting.h"
@@ -150,12 +149,7 @@ class RawStream final : public hvd::Library {
     if (size > 2) neighbours.push_back((rank + size - 1) % size);
     peers_->request_links(0, neighbours);
     links_ = std::move(*peers_->take_links(0));
-    const int bytes = 512 * 1024, on = 1;
-    for (const hvd::UniqueFd& link : links_) {
-      setsockopt(link.get(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
-      setsockopt(link.get(), SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
-      setsockopt(link.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    }
+    for (const hvd::UniqueFd& link : links_) hvd::prepare_link(link.get());
   }
 
   int rank() const override { return rank_; }
