@@ -38,19 +38,19 @@ RemoteCleaning::RemoteCleaning(Loop& loop, const JobSpec& spec, const CleanOrder
            .failed = [this](int host, const std::string& reason) { on_failed(host, reason); }}) {}
 
 void RemoteCleaning::start(int host, Deadline deadline, Deadline there) {
-  ++waiting_;
+  waiting_.insert(host);
   carrier_.start(host, spec_.hosts.at(size_t(host)), deadline, there);
 }
 
 void RemoteCleaning::on_told(int host, const std::string& words) {
   proto::CleanReport report;
   if (!report.ParseFromString(words)) return on_failed(host, "what came from there is no report");
-  --waiting_;
+  waiting_.erase(host);
   events_.told(host, report);
 }
 
 void RemoteCleaning::on_failed(int host, const std::string& reason) {
-  --waiting_;
+  waiting_.erase(host);
   events_.failed(host, reason);
 }
 

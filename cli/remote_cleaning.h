@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "cli/agent/clean_host.h"
@@ -32,7 +33,8 @@ class RemoteCleaning {
 
   // `host` is its place in spec.hosts, the rest as SshCarrier has it.
   void start(int host, Deadline deadline, Deadline there);
-  bool waiting() const { return waiting_ > 0; }
+  bool waiting() const { return !waiting_.empty(); }
+  bool waits_for(int host) const { return waiting_.contains(host); }
   void turn(TimePoint now) { carrier_.turn(now); }
   std::optional<TimePoint> next_deadline() const { return carrier_.next_deadline(); }
   bool child_ended(pid_t pid, int wait_status) { return carrier_.child_ended(pid, wait_status); }
@@ -44,7 +46,7 @@ class RemoteCleaning {
   const JobSpec& spec_;
   const Events events_;
   AgentFile file_;
-  int waiting_ = 0;
+  std::set<int> waiting_;
   SshCarrier carrier_;
 };
 

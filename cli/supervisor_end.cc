@@ -13,6 +13,7 @@
 #include "cli/quoted.h"
 #include "cli/result_file.h"
 #include "cli/result_place.h"
+#include "cli/ssh/ssh_command.h"
 #include "cli/supervisor_impl.h"
 #include "runtime/base/fault_point.h"
 
@@ -26,7 +27,8 @@ constexpr size_t kWordsShown = 300;
 
 // One on another host starts nothing before it has reached hvdrun.
 std::string lost_words(const HostAgent& agent) {
-  if (!agent.remote() || agent.attached()) return agent.name() + " was lost; its ranks were ended";
+  if (!agent.remote()) return agent.name() + " was lost; its ranks were ended";
+  if (agent.attached()) return agent.name() + " was lost; its ranks end with it";
   const std::string& words = agent.last_words();
   return "no agent on " + agent.host().name + ": it ended before it had reached hvdrun" +
          (words.empty() ? "" : "; its last words were " + quoted(words, kWordsShown));
@@ -163,9 +165,10 @@ void Supervisor::on_keeper_gone(HostAgent& agent, int status) {
 // keeper that still ends the job there is nothing of the kind.
 void Supervisor::clean_after(const HostAgent& agent) {
   const auto unknown = [this](int host) {
-    const std::string& name = spec_.hosts.at(size_t(host)).name;
-    say("whether anything still runs on " + name + " is not known; once it is back, " +
-        "hvdrun clean -H " + name + " tells and ends it");
+    const Host& there = spec_.hosts.at(size_t(host));
+    if (!agent_of(host)->ended())
+      say("whether anything still runs on " + there.name + " is not known; once it is back, " +
+          clean_by_hand(spec_.ssh, there) + " tells and ends it");
   };
   CleanOrder order;
   order.job = record_.job();
@@ -270,9 +273,11 @@ void Supervisor::say_are_you_there(TimePoint now) {
 bool Supervisor::over() const {
   const TimePoint now = Clock::now();
   if (remote_hosts_ && remote_hosts_->waiting()) return false;
-  if (cleaning_ && cleaning_->waiting()) return false;
-  return std::all_of(agents_.begin(), agents_.end(),
-                     [&](const auto& one) { return one->over(now); });
+  return std::all_of(agents_.begin(), agents_.end(), [&](const auto& one) {
+    // Who has said after all that nothing is left there need not be looked at.
+    const bool cleans = cleaning_ && cleaning_->waits_for(one->number()) && !one->ended();
+    return one->over(now) && !cleans;
+  });
 }
 
 bool Supervisor::no_rank_runs() const {
@@ -361,6 +366,7 @@ ExitStatus Supervisor::run() {
 
 ExitStatus Supervisor::finish() {
   fault_point("hvdrun_finish");
+  cleaning_.reset();  // ends an ssh that still asks what is known by now
   sweep();
   note_lost(Clock::now());
   output_.finish();

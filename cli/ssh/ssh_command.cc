@@ -6,6 +6,16 @@ namespace hvd {
 namespace {
 
 constexpr size_t kByHandBytesMax = 400;
+constexpr size_t kCleanBytesMax = 4000;  // one that is cut off would not do what it says
+
+void add_way(std::vector<std::string>& words, const SshOptions& options) {
+  if (options.port != 0) words.insert(words.end(), {"-p", std::to_string(options.port)});
+  if (!options.identity_file.empty()) words.insert(words.end(), {"-i", options.identity_file});
+}
+
+std::string with_user(const Host& host, const std::string& name) {
+  return (host.user.empty() ? "" : host.user + "@") + name;
+}
 
 }  // namespace
 
@@ -32,8 +42,7 @@ std::vector<std::string> ssh_command(const SshOptions& options, const Host& host
   if (attempt.accept_new_key) words.insert(words.end(), {"-o", "StrictHostKeyChecking=accept-new"});
   if (attempt.connect_s > 0)
     words.insert(words.end(), {"-o", "ConnectTimeout=" + std::to_string(attempt.connect_s)});
-  if (options.port != 0) words.insert(words.end(), {"-p", std::to_string(options.port)});
-  if (!options.identity_file.empty()) words.insert(words.end(), {"-i", options.identity_file});
+  add_way(words, options);
   if (!host.user.empty()) words.insert(words.end(), {"-l", host.user});
   words.push_back("--");
   words.push_back(host.name);
@@ -44,11 +53,21 @@ std::vector<std::string> ssh_command(const SshOptions& options, const Host& host
 std::string ssh_by_hand(const SshOptions& options, const Host& host) {
   std::vector<std::string> words{options.program};
   words.insert(words.end(), options.arguments.begin(), options.arguments.end());
-  if (options.port != 0) words.insert(words.end(), {"-p", std::to_string(options.port)});
-  if (!options.identity_file.empty()) words.insert(words.end(), {"-i", options.identity_file});
-  words.push_back((host.user.empty() ? "" : host.user + "@") + host.name);
+  add_way(words, options);
+  words.push_back(with_user(host, host.name));
   words.emplace_back("true");
   return shell_words(words, kByHandBytesMax);
+}
+
+std::string clean_by_hand(const SshOptions& options, const Host& host) {
+  const bool is_address = host.name.find(':') != host.name.npos;
+  std::vector<std::string> words{"hvdrun", "clean", "-H",
+                                 with_user(host, is_address ? "[" + host.name + "]" : host.name)};
+  add_way(words, options);
+  if (options.program != SshOptions{}.program)
+    words.insert(words.end(), {"--ssh-command", options.program});
+  for (const std::string& word : options.arguments) words.push_back("--ssh-arg=" + word);
+  return shell_words(words, kCleanBytesMax);
 }
 
 }  // namespace hvd

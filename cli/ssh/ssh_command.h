@@ -32,5 +32,7 @@ std::vector<std::string> ssh_command(const SshOptions& options, const Host& host
 
 // What a user types to see for himself: "ssh -p 2222 ann@gpu7 true".
 std::string ssh_by_hand(const SshOptions& options, const Host& host);
+// What he types to clean it: "hvdrun clean -H ann@gpu7 -p 2222".
+std::string clean_by_hand(const SshOptions& options, const Host& host);
 
 }  // namespace hvd

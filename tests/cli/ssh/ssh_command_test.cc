@@ -70,4 +70,17 @@ TEST_CASE("ssh_command: what a user types to see for himself") {
           "ssh -oUser=x -p 2222 -i 'a key' ann@gpu7 true");
 }
 
+TEST_CASE("ssh_command: what a user types to clean a host goes the same way") {
+  REQUIRE(clean_by_hand({}, {"gpu7", "", 1}) == "hvdrun clean -H gpu7");
+  REQUIRE(clean_by_hand({}, {"fd77::2", "ann", 1}) == "hvdrun clean -H 'ann@[fd77::2]'");
+  SshOptions options;
+  options.program = "/opt/my ssh";
+  options.port = 2222;
+  options.identity_file = "a key";
+  options.arguments = {"-oUser=x", "-J", "door"};
+  REQUIRE(clean_by_hand(options, {"gpu7", "ann", 1}) ==
+          "hvdrun clean -H ann@gpu7 -p 2222 -i 'a key' --ssh-command '/opt/my ssh' "
+          "--ssh-arg=-oUser=x --ssh-arg=-J --ssh-arg=door");
+}
+
 }  // namespace hvd

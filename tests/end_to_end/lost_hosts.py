@@ -1,0 +1,117 @@
+"""Jobs over ssh whose hosts, connections, agents or launcher are lost: both sides end, and say why."""
+import os
+import pathlib
+import re
+import signal
+import tempfile
+import time
+
+import support
+from remote_jobs import LONELY, PAIR, SLEEP, hosts, launcher, on_hosts, processes, start, wait_for_sleeps, wait_until_empty
+from support import expect, wait_for
+
+world = None
+
+
+def nobody_outlives_hvdrun():
+    job = start(*PAIR, *SLEEP)
+    wait_for_sleeps("h1", "h2")
+    os.kill(launcher(job), signal.SIGKILL)
+    job.communicate(timeout=30)
+    wait_until_empty("h1", "h2")
+
+
+def a_lost_connection_ends_both_sides():
+    job = start(*PAIR, *LONELY, *SLEEP)
+    wait_for_sleeps("h1", "h2")
+    world.reset("h2")
+    begin = time.monotonic()
+    _, err = job.communicate(timeout=30)
+    assert time.monotonic() - begin < 13, time.monotonic() - begin
+    expect(job.returncode, 125, err)
+    # Whether ssh or its agent's stream notices first decides who tells of the connection.
+    assert b"the agent on h2 was lost; its ranks end with it" in err.splitlines()[-1], err
+    wait_until_empty("h1", "h2")
+
+
+# hvdrun asks at the host once more what became of it, but once the agent has said it, that is enough.
+def who_says_that_all_has_ended_is_not_asked_again():
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        wrapper = pathlib.Path(folder, "ssh")
+        wrapper.write_text(f"#!/bin/sh\n[ ! -e {folder}/lost ] || exec sleep 300\nexec ssh \"$@\"\n")
+        wrapper.chmod(0o755)
+        job = start(*PAIR, *LONELY, "--ssh-command", str(wrapper), *SLEEP)
+        wait_for_sleeps("h1", "h2")
+        pathlib.Path(folder, "lost").touch()
+        ssh = next(pid for pid in support.children(launcher(job)) if support.read(pid, "comm") == "ssh")
+        os.kill(ssh, signal.SIGKILL)
+        _, err = job.communicate(timeout=30)
+    expect(job.returncode, 125, err)
+    assert b"is not known" not in err, err
+    wait_until_empty("h1", "h2")
+
+
+def a_host_that_is_cut_off_ends_what_it_runs():
+    job = start("-np", "4", "-H", "h1:2,bash@h2:2", *LONELY, "-p", "22", "--ssh-arg=-oCompression=no", *SLEEP)
+    wait_for_sleeps("h1", "h2")
+    world.cut("h2")
+    begin = time.monotonic()
+    try:
+        _, err = job.communicate(timeout=40)
+        took = time.monotonic() - begin
+        assert 10 < took < 16, took
+        expect(processes("h1") + processes("h2"), [])
+    finally:
+        world.heal("h2")
+    expect(job.returncode, 125, err)
+    assert b"the agent on h2 has not answered for 3 s" in err and b"the agent on h2 did not answer for 6 s" in err, err
+    # What it advises works as it stands.
+    advice = re.search(rb"whether anything still runs on h2 is not known; once it is back, (hvdrun clean .*) tells and ends it", err)[1].decode()
+    expect(advice, "hvdrun clean -H bash@h2 -p 22 --ssh-arg=-oCompression=no")
+    folder = os.path.dirname(os.path.realpath(support.options.hvdrun))
+    seen = world.run("h0", "sh", "-c", f"PATH={folder}:$PATH; {advice}")
+    assert re.search("h2: nothing was left", seen.stdout), seen
+
+
+def a_killed_agent_is_a_lost_host():
+    job = start(*PAIR, *LONELY, *SLEEP)
+    wait_for_sleeps("h1", "h2")
+    pids = world.run("h2", "ps", "-C", "hvd-agent", "-o", "pid=").stdout.split()
+    world.run("h2", "kill", "-KILL", *pids)
+    _, err = job.communicate(timeout=30)
+    expect(job.returncode, 125, err)
+    assert b"the agent on h2 was lost; its ranks end with it" in err.splitlines()[-1], err
+    wait_until_empty("h1", "h2")
+
+
+def a_lost_ssh_ends_the_job_though_its_agent_still_speaks():
+    job = start(*PAIR, *LONELY, *SLEEP)
+    wait_for_sleeps("h1", "h2")
+    # The first of hvdrun's children is h1's ssh or h2's: either will do. Its sshd there is not told.
+    ssh = next(pid for pid in support.children(launcher(job)) if support.read(pid, "comm") == "ssh")
+    os.kill(ssh, signal.SIGKILL)
+    _, err = job.communicate(timeout=30)
+    expect(job.returncode, 125, err)
+    # Its agent may have told of the end of its lease before that of ssh is seen.
+    assert re.search(rb"the connection to h[12] is lost|ssh to h[12] was killed by SIGKILL; the job is ended", err), err
+    wait_until_empty("h1", "h2")
+
+
+def a_hvdrun_that_was_stopped_too_long_says_so():
+    job = start(*PAIR, *LONELY, *SLEEP)
+    wait_for_sleeps("h1", "h2")
+    pid = launcher(job)
+    os.kill(pid, signal.SIGSTOP)
+    wait_until_empty("h1", "h2", limit_s=20)
+    os.kill(pid, signal.SIGCONT)
+    os.kill(job.pid, signal.SIGCONT)  # nsenter above it, which stops with it
+    _, err = job.communicate(timeout=30)
+    expect(job.returncode, 125, err)
+    assert b"nothing was heard of hvdrun for 8 s: it was stopped, or this host cut off" in err, err
+
+
+support.parse_options()
+cases = [nobody_outlives_hvdrun, a_lost_connection_ends_both_sides, who_says_that_all_has_ended_is_not_asked_again,
+         a_host_that_is_cut_off_ends_what_it_runs,
+         a_killed_agent_is_a_lost_host, a_lost_ssh_ends_the_job_though_its_agent_still_speaks, a_hvdrun_that_was_stopped_too_long_says_so]
+support.main(*map(on_hosts, cases), why_not=hosts.why_not())

@@ -1,0 +1,60 @@
+"""What scripts share that run jobs over ssh: hosts made for each case, jobs of h0's, and what runs on the others."""
+import functools
+import pathlib
+import subprocess
+import sys
+
+import support
+from support import wait_for
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import hosts
+
+PAIR = ["-np", "4", "-H", "h1:2,h2:2"]
+LONELY = ["-x", "OMP_NUM_THREADS=1"]  # else hvdrun says which it chose
+SLEEP = ["--", "bash", "-c", "setsid sleep 300 & sleep 300"]
+
+world = None
+
+
+def on_hosts(case):
+    """The case, with hosts made for it, which it finds in a `world` of its script's own."""
+    @functools.wraps(case)
+    def with_hosts():
+        global world
+        with hosts.Hosts(2, bare=1) as world:
+            case.__globals__["world"] = world
+            return case()
+    return with_hosts
+
+
+def command(*words):
+    return world.command("h0", support.options.hvdrun, *words)
+
+
+def run(*words, limit=60, **more):
+    if "input" not in more:
+        more.setdefault("stdin", subprocess.DEVNULL)
+    return subprocess.run(command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=limit, **more)
+
+
+def start(*words, **more):
+    return subprocess.Popen(command(*words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)
+
+
+def launcher(job):
+    return wait_for(lambda: next((p for p in [job.pid] + support.descendants(job.pid) if support.read(p, "comm") == "hvdrun"), None))
+
+
+def processes(host):
+    """Names of what a job runs there."""
+    names = world.run(host, "ps", "-eo", "comm,stat").stdout.split("\n")[1:]
+    return [line.split()[0] for line in names if line and "Z" not in line.split()[1] and line.split()[0] in ("sleep", "hvd-agent", "hvd-keeper")]
+
+
+def wait_for_sleeps(*names, count=4):
+    wait_for(lambda: all(processes(host).count("sleep") == count for host in names))
+
+
+def wait_until_empty(*names, limit_s=3):
+    wait_for(lambda: not any(processes(host) for host in names), limit_s)
