@@ -3,7 +3,10 @@
 #include <fcntl.h>
 #include <grpcpp/create_channel_posix.h>
 #include <grpcpp/grpcpp.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <cctype>
@@ -11,6 +14,7 @@
 #include <climits>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <thread>
@@ -63,6 +67,7 @@ constexpr milliseconds kStagger{250};    // as browsers do (RFC 8305)
 constexpr milliseconds kLookAgain{100};  // whether the owner has ended meanwhile
 constexpr int kAttemptMs = 3000;         // for one connection, its proof included
 constexpr int kUserTimeoutMs = 10'000;   // sent and not acknowledged for so long: hvdrun is gone
+constexpr int kKeepAliveSeconds = 3, kKeepAliveAgainSeconds = 1;
 
 std::shared_ptr<grpc::Channel> channel_to(const std::string& address,
                                           const Credentials& credentials) {
@@ -85,6 +90,21 @@ std::shared_ptr<grpc::Channel> channel_to(const std::string& address,
   std::string target = address.starts_with('[') ? "ipv6:" : "ipv4:";
   for (char letter : address) target += letter == '%' ? "%25" : std::string(1, letter);
   return grpc::CreateCustomChannel(target, grpc::SslCredentials(options), arguments);
+}
+
+// While the job is suspended hvdrun is stopped, and nobody says anything; its kernel still answers,
+// and where that does not this host is cut off. gRPC hands its sockets to nobody: one is known by
+// where it leads.
+void keep_alive(const std::string& address) {
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", none)) {
+    const int fd = std::atoi(entry.path().filename().c_str()), on = 1;
+    if (SocketAddress::peer_of(fd).text() != address) continue;
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &kKeepAliveSeconds, sizeof kKeepAliveSeconds);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &kKeepAliveAgainSeconds,
+               sizeof kKeepAliveAgainSeconds);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  }
 }
 
 // What gRPC says last of a connection that it cannot make, without its own places.
@@ -123,7 +143,10 @@ class Race {
       }
       begin_some(now);
       for (Candidate& one : candidates_)
-        if (one.channel && look(one, queue)) return one.channel;
+        if (one.channel && look(one, queue)) {
+          keep_alive(one.address);
+          return one.channel;
+        }
       wait(queue, now);
     }
     return nullptr;

@@ -73,6 +73,25 @@ def a_host_that_is_cut_off_ends_what_it_runs():
     assert re.search("h2: nothing was left", seen.stdout), seen
 
 
+# hvdrun is stopped and can say nothing, so who hears nothing of it is not cut off; who hears nothing of its host is.
+def a_host_that_is_cut_off_while_the_job_is_suspended_ends_what_it_runs():
+    job = start(*PAIR, *LONELY, *SLEEP, process_group=0)  # as a shell does: else nobody could continue it
+    wait_for_sleeps("h1", "h2")
+    pid = launcher(job)
+    os.kill(pid, signal.SIGTSTP)
+    wait_for(lambda: support.state(pid) == "T")
+    wait_for_sleeps("h1", "h2")
+    world.cut("h2")
+    wait_until_empty("h2", limit_s=30)
+    wait_for_sleeps("h1")
+    world.heal("h2")
+    os.kill(pid, signal.SIGCONT)
+    os.kill(job.pid, signal.SIGCONT)  # nsenter above it, which stops with it
+    _, err = job.communicate(timeout=40)
+    expect(job.returncode, 125, err)
+    wait_until_empty("h1", "h2")
+
+
 def a_killed_agent_is_a_lost_host():
     job = start(*PAIR, *LONELY, *SLEEP)
     wait_for_sleeps("h1", "h2")
@@ -112,6 +131,6 @@ def a_hvdrun_that_was_stopped_too_long_says_so():
 
 support.parse_options()
 cases = [nobody_outlives_hvdrun, a_lost_connection_ends_both_sides, who_says_that_all_has_ended_is_not_asked_again,
-         a_host_that_is_cut_off_ends_what_it_runs,
+         a_host_that_is_cut_off_ends_what_it_runs, a_host_that_is_cut_off_while_the_job_is_suspended_ends_what_it_runs,
          a_killed_agent_is_a_lost_host, a_lost_ssh_ends_the_job_though_its_agent_still_speaks, a_hvdrun_that_was_stopped_too_long_says_so]
 support.main(*map(on_hosts, cases), why_not=hosts.why_not())
