@@ -195,7 +195,7 @@ if sys.argv[1:]:
     words = ["-H", "h1", "--ship", "project", "--", "python3", "project/main.py"]
     job = subprocess.Popen(command(*words, "wait"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     expect([job.stdout.readline(), job.stdout.readline()], ["False shipped\n", "at work\n"])
-    assert "tree-use" in world.run("h1", "ps", "-eLo", "comm=").stdout.split()  # keeps it young
+    wait_for(lambda: "tree-use" in world.run("h1", "ps", "-eLo", "comm=").stdout.split())  # keeps it young
     for _ in range(2):
         expect(run(*words).stdout, "True shipped\n")
     out, err = job.communicate("", timeout=60)
