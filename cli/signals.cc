@@ -54,9 +54,8 @@ void die_by(int signal) {
   _exit(128 + signal);
 }
 
-void stop_by_tstp() {
+void let_tstp_stop() {
   set_default_and_unblock(SIGTSTP);
-  raise(SIGTSTP);
   sigset_t one;
   sigemptyset(&one);
   sigaddset(&one, SIGTSTP);

@@ -30,7 +30,8 @@ std::string signal_name(int signal);  // "SIGSEGV"
 
 // Default action, unblocked, raised: the shell sees the real thing.
 [[noreturn]] void die_by(int signal);
-// The same for SIGTSTP; returns after SIGCONT, or at once in an orphaned process group.
-void stop_by_tstp();
+// The same for a SIGTSTP that is pending: returns after SIGCONT; at once in an orphaned process
+// group, or when none is pending any more, for a SIGCONT takes it back.
+void let_tstp_stop();
 
 }  // namespace hvd

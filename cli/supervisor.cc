@@ -100,6 +100,7 @@ void Supervisor::perform(const action::RefuseEpoch& refuse) {
 }
 
 void Supervisor::perform(const action::EndJob& end) {
+  if (suspend_deadline_) resume();  // an end is not put off
   const bool first = record_.note_cause(end.cause, end.reason);
   if (first && end.cause == EndCause::kStartTimeout) say_who_is_late();
   if (first && end.cause == EndCause::kRankFailed) say_why_at_ = Clock::now() + kReportSoon;
@@ -183,20 +184,27 @@ void Supervisor::on_signals() {
         order_all(message);
         break;
       }
-      case SIGTSTP: {
-        if (membership_.ending()) break;
-        proto::ToAgent message;
-        message.mutable_suspend();
-        ask_all(message);
-        clock_.stand(JobClock::kSuspended, Clock::now());
-        suspend_deadline_ = Clock::now() + kAnswerLimit;
-        break;
-      }
       case SIGCONT:
+        if (suspend_deadline_) resume();
         if (stdin_) stdin_->continued();
         break;
     }
   }
+}
+
+// The signal stays pending until the ranks stand still, so that a SIGCONT that comes before takes
+// it back, as it does for any process.
+void Supervisor::on_stop_asked() {
+  if (membership_.ending()) {
+    stop_asked_.take();
+    return;
+  }
+  loop_.unwatch(stop_asked_.fd());
+  proto::ToAgent message;
+  message.mutable_suspend();
+  ask_all(message);
+  clock_.stand(JobClock::kSuspended, Clock::now());
+  suspend_deadline_ = Clock::now() + kAnswerLimit;
 }
 
 void Supervisor::on_interrupt() {

@@ -103,17 +103,22 @@ void Supervisor::on_suspended(HostAgent& agent) {
 }
 
 void Supervisor::suspend() {
-  suspend_deadline_.reset();
   output_.flush();
   const TimePoint stopped_at = Clock::now();
-  stop_by_tstp();
+  let_tstp_stop();
   if (remote_hosts_) remote_hosts_->excuse(Clock::now() - stopped_at);
+  resume();
+  for (const auto& agent : agents_) agent->watch().heard(Clock::now());
+  if (stdin_) stdin_->continued();
+}
+
+void Supervisor::resume() {
+  suspend_deadline_.reset();
+  watch_for_stop();
   proto::ToAgent message;
   message.mutable_resume();
   order_all(message);
   clock_.go_on(JobClock::kSuspended, Clock::now());
-  for (const auto& agent : agents_) agent->watch().heard(Clock::now());
-  if (stdin_) stdin_->continued();
 }
 
 void Supervisor::on_watch(HostAgent& agent, AgentWatch::Due due) {

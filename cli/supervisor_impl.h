@@ -45,6 +45,7 @@ class Supervisor {
  private:
   // events
   void on_signals();
+  void on_stop_asked();
   void on_interrupt();
   void on_control();
   void on_message(HostAgent& agent, const proto::FromAgent& message);
@@ -89,7 +90,11 @@ class Supervisor {
   void lose(HostAgent& agent, const std::string& why);
   void lose_contact(HostAgent& agent, const std::string& why);
   void note_lost(TimePoint now);
+  void watch_for_stop() {
+    loop_.watch(stop_asked_.fd(), EPOLLIN, [this](uint32_t) { on_stop_asked(); });
+  }
   void suspend();
+  void resume();
   void begin_time_out(TimePoint now);
   void time_out(TimePoint now);
   void reach_time_limit();
@@ -138,6 +143,7 @@ class Supervisor {
   const HostIdentity here_ = look_at_this_host();
   Loop loop_;
   SignalReader signals_;
+  SignalReader stop_asked_;  // whether a SIGTSTP is pending
   Output output_;
   JobLog log_;
   const std::map<pid_t, unsigned long long> earlier_ = processes_below();  // and when each began
@@ -160,12 +166,12 @@ class Supervisor {
   size_t stdin_credited_ = 0;  // bytes that all who read have taken
   int interrupts_ = 0;
   bool output_lost_said_ = false, threads_said_ = false;
-  std::set<int> held_said_;              // ranks
-  std::set<int> limits_said_;            // RLIMIT_…
-  std::optional<TimePoint> time_limit_;  // by the job's clock
-  std::optional<TimePoint> answer_by_;   // before a time-out is carried out
-  std::optional<TimePoint> suspend_deadline_;
-  std::optional<TimePoint> say_why_at_;  // unless the job is over by then
+  std::set<int> held_said_;                    // ranks
+  std::set<int> limits_said_;                  // RLIMIT_…
+  std::optional<TimePoint> time_limit_;        // by the job's clock
+  std::optional<TimePoint> answer_by_;         // before a time-out is carried out
+  std::optional<TimePoint> suspend_deadline_;  // for ranks to stand still, before we stop
+  std::optional<TimePoint> say_why_at_;        // unless the job is over by then
 };
 
 }  // namespace hvd

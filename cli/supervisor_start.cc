@@ -27,8 +27,9 @@ Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, cons
     : spec_(spec),
       slots_(slots),
       start_(start),
-      signals_({SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT},
+      signals_({SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT},
                start.ignored_signals & ~(1ull << (SIGCHLD - 1))),
+      stop_asked_({SIGTSTP}, start.ignored_signals),
       output_(OutputOptions::of(spec)),
       log_(spec, [this](std::string_view line) { output_.say(line, Clock::now()); }),
       record_(spec, slots, Clock::now()),
@@ -46,6 +47,7 @@ Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, cons
   start_agents(carrier, offer);
   fault_point("hvdrun_agent_started");
   loop_.watch(signals_.fd(), EPOLLIN, [this](uint32_t) { on_signals(); });
+  watch_for_stop();
   loop_.watch(server_.wake_fd(), EPOLLIN, [this](uint32_t) { on_control(); });
   for (const auto& sink : output_.sinks())
     loop_.watch(sink->wake_fd(), EPOLLIN, [this](uint32_t) { on_sink(); });

@@ -30,6 +30,47 @@ def ctrl_z_stops_ranks_and_fg_goes_on():
     terminal.close()
 
 
+ANSWER_LIMIT_S = 1.0  # then hvdrun stops, whoever of its ranks does not stand still yet
+
+
+def shown_after(number):
+    """What a shell shows when the signal comes while hvdrun, told to stop, waits for ranks to stand still; and the exit status."""
+    for _ in range(20):
+        with tempfile.TemporaryDirectory() as folder:
+            terminal = Terminal()
+            terminal.type(f"{support.options.hvdrun} -np 2 --color never -- bash -c 'echo up; while [ ! -e {folder}/go ]; do sleep 0.05; "
+                          "done; exit 9'; echo rc=$?\n")
+            terminal.wait(":up"), terminal.wait(":up")
+            launcher = terminal.launcher()
+            agent = agent_of(launcher)
+            os.kill(agent, signal.SIGSTOP)
+            wait_for(lambda: state(agent) == "T")
+            turns, begin = switches(launcher), time.monotonic()
+            os.kill(launcher, signal.SIGTSTP)
+            wait_for(lambda: switches(launcher) > turns)
+            os.kill(launcher, number)
+            in_time = time.monotonic() - begin < ANSWER_LIMIT_S
+            if not in_time:
+                os.kill(launcher, signal.SIGKILL)
+            os.kill(agent, signal.SIGCONT)
+            go(folder)
+            shown = terminal.wait("rc="), terminal.wait("\n").strip()
+            terminal.close()
+            if in_time:
+                return shown
+    raise AssertionError("hvdrun was never signalled in time")
+
+
+def a_sigcont_that_comes_before_the_ranks_stand_still_takes_the_stop_back():
+    shown, code = shown_after(signal.SIGCONT)
+    expect(("Stopped" in shown, code), (False, "9"), shown)
+
+
+def an_end_that_comes_before_the_ranks_stand_still_is_not_put_off():
+    shown, code = shown_after(signal.SIGTERM)
+    expect(("Stopped" in shown, code), (False, "143"), shown)
+
+
 def switches(pid):
     """How often it went to sleep."""
     return int(next(line.split()[1] for line in open(f"/proc/{pid}/status") if line.startswith("voluntary_ctxt_switches")))
@@ -195,7 +236,10 @@ def a_terminal_that_stops_who_writes_in_the_background_costs_no_verdict():
     terminal.close()
 
 
-support.main(ctrl_z_stops_ranks_and_fg_goes_on, ctrl_z_while_ranks_are_being_started_holds_back_the_others, a_background_job_neither_reads_nor_stops, a_terminal_that_closes_ends_the_job,
+support.main(ctrl_z_stops_ranks_and_fg_goes_on, ctrl_z_while_ranks_are_being_started_holds_back_the_others,
+             a_sigcont_that_comes_before_the_ranks_stand_still_takes_the_stop_back,
+             an_end_that_comes_before_the_ranks_stand_still_is_not_put_off,
+             a_background_job_neither_reads_nor_stops, a_terminal_that_closes_ends_the_job,
              what_was_ignored_at_the_start_stays_ignored, an_ignored_sigchld_hides_no_end,
              nohup_keeps_the_job_when_its_terminal_closes, a_hvdrun_that_is_stopped_while_its_job_ends_knows_how_it_ended,
              a_hvdrun_that_is_stopped_while_its_job_starts_has_not_timed_out,
