@@ -17,7 +17,7 @@ enum class StdinMode { kRank0, kNone, kAll };
 enum class ColorMode { kAuto, kAlways, kNever };
 enum class LogLevel { kTrace, kDebug, kInfo, kWarning, kError, kFatal };
 
-// NAME: the launcher's value is passed on. NAME=V: V is.
+// NAME: the launcher's value is passed on, if there is one. NAME=V: V is.
 struct EnvironmentSetting {
   std::string name;
   std::optional<std::string> value;

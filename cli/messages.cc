@@ -175,9 +175,10 @@ std::string limit_note(const std::string& host, const proto::ResourceLimit& lowe
 }
 
 std::vector<std::string> users_environment(const JobSpec& spec, const StartState& start) {
-  if (spec.directory.empty()) return with_settings(start.environment, spec.environment);
-  const std::string directory = "PWD=" + whole_directory(spec, start);  // as after cd
-  return with_settings(with_entries(start.environment, {&directory, 1}), spec.environment);
+  std::vector<EnvironmentSetting> settings;
+  if (!spec.directory.empty()) settings.push_back({"PWD", whole_directory(spec, start)});  // as cd
+  settings.insert(settings.end(), spec.environment.begin(), spec.environment.end());
+  return with_settings(start.environment, settings);
 }
 
 proto::StartWorkers start_message(const JobSpec& spec, const StartState& start,
@@ -189,8 +190,8 @@ proto::StartWorkers start_message(const JobSpec& spec, const StartState& start,
   for (const World& world : worlds) to_proto(world, *message.add_worlds());
   for (const std::string& word : spec.command) message.add_argv(word);
   for (const std::string& entry : users_environment(spec, start)) message.add_environment(entry);
-  for (const EnvironmentSetting& one : spec.environment)
-    if (one.ranks.empty()) message.add_chosen(one.name);
+  for (const std::string& name : chosen_names(start.environment, spec.environment))
+    message.add_chosen(name);
   for (const World& world : worlds) {
     const std::vector<std::string> entries = entries_of_rank(spec.environment, world.rank);
     if (entries.empty()) continue;
@@ -213,12 +214,10 @@ proto::StartWorkers start_message(const JobSpec& spec, const StartState& start,
 
 void make_remote(const JobSpec& spec, const StartState& start, proto::StartWorkers& message) {
   message.set_directory(whole_directory(spec, start));
-  for (const std::string_view name : names_of_session()) {
-    const bool chosen = std::any_of(
-        spec.environment.begin(), spec.environment.end(),
-        [&](const EnvironmentSetting& one) { return one.name == name && one.ranks.empty(); });
-    if (!chosen) message.add_own(std::string(name));
-  }
+  const auto& chosen = message.chosen();
+  for (const std::string_view name : names_of_session())
+    if (std::find(chosen.begin(), chosen.end(), name) == chosen.end())
+      message.add_own(std::string(name));
   auto& entries = *message.mutable_environment();
   const auto is_own = [&](const std::string& entry) {
     return std::find(message.own().begin(), message.own().end(),

@@ -43,6 +43,11 @@ std::vector<Setting> settings_of(const WorkerPlace& place) {
   return all;
 }
 
+// Of what is not set here, NAME alone passes nothing on.
+bool is_for_all(const EnvironmentSetting& one, std::span<const std::string> users) {
+  return one.ranks.empty() && (one.value || is_set_in(users, one.name));
+}
+
 }  // namespace
 
 std::string value_in(std::span<const std::string> entries, std::string_view name,
@@ -70,8 +75,17 @@ std::vector<std::string> with_settings(std::span<const std::string> users,
                                        std::span<const EnvironmentSetting> settings) {
   std::vector<std::string> entries;
   for (const EnvironmentSetting& one : settings)
-    if (one.value && one.ranks.empty()) entries.push_back(one.name + "=" + *one.value);
+    if (is_for_all(one, users))
+      entries.push_back(one.name + "=" + (one.value ? *one.value : value_in(users, one.name, "")));
   return with_entries(users, entries);
+}
+
+std::vector<std::string> chosen_names(std::span<const std::string> users,
+                                      std::span<const EnvironmentSetting> settings) {
+  std::vector<std::string> names;
+  for (const EnvironmentSetting& one : settings)
+    if (is_for_all(one, users)) names.push_back(one.name);
+  return names;
 }
 
 std::vector<std::string> entries_of_rank(std::span<const EnvironmentSetting> settings, int rank) {

@@ -28,8 +28,8 @@ struct WorkerPlace {
   int threads_each = 0;                // OMP_NUM_THREADS, unless the user set it; 0: leave it alone
 };
 
-// "NAME=value" of the whole environment. `chosen` names were given on hvdrun's command line:
-// MASTER_ADDR, MASTER_PORT and TORCHELASTIC_USE_AGENT_STORE among them stay as they are.
+// "NAME=value" of the whole environment. Of the `chosen` names MASTER_ADDR, MASTER_PORT and
+// TORCHELASTIC_USE_AGENT_STORE stay as the user has them.
 std::vector<std::string> worker_environment(std::span<const std::string> users,
                                             std::span<const std::string> chosen,
                                             const WorkerPlace& place);
@@ -37,10 +37,13 @@ std::vector<std::string> worker_environment(std::span<const std::string> users,
 // Says where a worker stands (RANK, WORLD_SIZE, HVD_RANK, …): always ours, whatever the user sets.
 bool is_of_place(std::string_view name);
 
-// The user's environment with what -x says of all ranks: NAME=V replaces, NAME alone changes
-// nothing.
+// The user's environment with what the settings say of all ranks, the later ones last: NAME=V
+// replaces, and NAME alone has the value that `users` has, if any, against settings before it.
 std::vector<std::string> with_settings(std::span<const std::string> users,
                                        std::span<const EnvironmentSetting> settings);
+// The names that they give a value to by that.
+std::vector<std::string> chosen_names(std::span<const std::string> users,
+                                      std::span<const EnvironmentSetting> settings);
 // What it says of this rank alone, "NAME=V" each.
 std::vector<std::string> entries_of_rank(std::span<const EnvironmentSetting> settings, int rank);
 // The later ones replace those of the same name.

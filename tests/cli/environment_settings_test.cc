@@ -98,6 +98,13 @@ TEST_CASE("environment: -x wins over files, the later file over the earlier, som
   CHECK(of(2, "A") + of(2, "B") + of(2, "C") + of(2, "D") == "givenlaterthirdhere");
   CHECK(of(1, "C") == "file");
 
+  CommandLine passing_on;
+  passing_on.environment_files = {one};
+  passing_on.spec.environment = {{"A", {}, {}}, {"C?", {}, {}}, {"?", {}, {}}, {"C", {}, {}}};
+  const Words here = {"A=here", "B=here"};
+  find_environment(passing_on, here);
+  CHECK(with_settings(here, passing_on.spec.environment) == Words{"C=file", "A=here", "B=here"});
+
   line.environment_files = {folder.path().string() + "/none"};
   CHECK_THROWS_WITH(find_environment(line, {}),
                     "the environment file \"" + folder.path().string() +

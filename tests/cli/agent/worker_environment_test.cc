@@ -154,11 +154,15 @@ TEST_CASE("worker environment: the help names every variable that a worker finds
   }
 }
 
-TEST_CASE("worker environment: -x NAME=V replaces what the user had, -x NAME changes nothing") {
-  const Entries users = {"A=1", "B=2", "AB=3"};
+TEST_CASE("worker environment: -x NAME=V replaces what the user had, -x NAME brings it back") {
+  const Entries users = {"A=1", "B=2", "AB=3", "D=4"};
   const std::vector<EnvironmentSetting> settings = {
-      {"A", "new=value"}, {"B", std::nullopt}, {"C", ""}};
-  CHECK(with_settings(users, settings) == Entries{"B=2", "AB=3", "A=new=value", "C="});
+      {"A", "new=value"},  {"B", std::nullopt},      {"C", ""},     {"D", "file"},
+      {"D", std::nullopt}, {"E", std::nullopt},      {"F", "file"}, {"F", std::nullopt},
+      {"G", "1", {0}},     {"AB", std::nullopt, {0}}};
+  CHECK(with_settings(users, settings) ==
+        Entries{"AB=3", "A=new=value", "B=2", "C=", "D=4", "F=file"});
+  CHECK(chosen_names(users, settings) == Entries{"A", "B", "C", "D", "D", "F"});
 }
 
 TEST_CASE("worker environment: of several values the last one counts") {

@@ -1,0 +1,69 @@
+// What workers are started from, as hvdrun's agents are told it.
+#include "cli/messages.h"
+
+#include "cli/agent/worker_environment.h"
+#include "tests/support/catch.h"
+
+namespace hvd {
+namespace {
+
+using Entries = std::vector<std::string>;
+
+JobSpec job(std::vector<EnvironmentSetting> environment, std::string directory = "") {
+  JobSpec spec;
+  spec.command = {"./train"};
+  spec.environment = std::move(environment);
+  spec.directory = std::move(directory);
+  return spec;
+}
+
+StartState started_with(Entries environment) {
+  StartState start;
+  start.environment = std::move(environment);
+  start.directory = "/here";
+  return start;
+}
+
+Entries words(const auto& field) { return {field.begin(), field.end()}; }
+
+}  // namespace
+
+TEST_CASE("messages: what -x passes on but is not set here stays what hvdrun makes it") {
+  const StartState start = started_with({"MASTER_PORT=7"});
+  const JobSpec spec = job({{"MASTER_ADDR", {}}, {"MASTER_PORT", {}}, {"DISPLAY", {}}});
+  proto::StartWorkers message = start_message(spec, start, {World{}}, 0, 1);
+  CHECK(words(message.chosen()) == Entries{"MASTER_PORT"});
+  WorkerPlace place;
+  place.master_address = "gpu1";
+  place.master_port = 5;
+  const Entries all =
+      worker_environment(words(message.environment()), words(message.chosen()), place);
+  CHECK(value_in(all, "MASTER_ADDR", "") == "gpu1");
+  CHECK(value_in(all, "MASTER_PORT", "") == "7");
+}
+
+TEST_CASE("messages: another host's session keeps what -x does not give") {
+  const StartState start = started_with({"HOME=/h", "DISPLAY=:1", "TMPDIR=/t"});
+  proto::StartWorkers message;
+  const auto own = [&](std::vector<EnvironmentSetting> settings) {
+    const JobSpec spec = job(std::move(settings));
+    message = start_message(spec, start, {World{}}, 0, 1);
+    make_remote(spec, start, message);
+    return words(message.own());
+  };
+  CHECK(own({}).size() == names_of_session().size());
+  CHECK(words(message.environment()).empty());
+  const Entries most = own({{"DISPLAY", {}}, {"USER", {}}, {"TMPDIR", "/x"}, {"HOME", "/y", {0}}});
+  CHECK(most.size() == names_of_session().size() - 2);
+  CHECK(words(message.environment()) == Entries{"DISPLAY=:1", "TMPDIR=/x"});
+}
+
+TEST_CASE("messages: with --wdir PWD is that directory, unless -x gives it") {
+  const StartState start = started_with({"PWD=/here"});
+  CHECK(users_environment(job({}, "d"), start) == Entries{"PWD=/here/d"});
+  CHECK(users_environment(job({{"PWD", {}}}, "d"), start) == Entries{"PWD=/here"});
+  CHECK(users_environment(job({{"PWD", "/x"}}, "d"), start) == Entries{"PWD=/x"});
+  CHECK(users_environment(job({{"PWD", {}}}, "d"), started_with({})) == Entries{"PWD=/here/d"});
+}
+
+}  // namespace hvd
