@@ -13,7 +13,9 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/agent/worker_environment.h"
 #include "cli/exit_code.h"
+#include "cli/frame.h"
 #include "cli/interfaces.h"
 #include "cli/quoted.h"
 #include "cli/rank_folder.h"
@@ -26,6 +28,9 @@ namespace {
 
 constexpr size_t kExampleBytesMax = 200;  // of a command in a message
 constexpr int kOwnDescriptors = 18;       // what hvdrun opens beside those of ranks, at least
+// In what a host's ranks are started from, at most: around a word, of a rank's place without its
+// host's name, and of all that has no word here.
+constexpr size_t kFieldBytes = 16, kWorldBytes = 64, kStartBytesOfRest = 64u << 10;
 
 // What stat() and access() say of a path, as exec would see it.
 struct Look {
@@ -57,9 +62,6 @@ std::string seen_from(const std::string& directory, const std::string& path) {
 
 std::vector<std::string> path_entries(const JobSpec& spec, const std::string& path) {
   std::string_view rest = path;
-  for (const EnvironmentSetting& setting : spec.environment) {
-    if (setting.name == "PATH" && setting.value && setting.ranks.empty()) rest = *setting.value;
-  }
   std::vector<std::string> entries;
   for (;;) {
     const size_t colon = std::min(rest.find(':'), rest.size());
@@ -334,14 +336,29 @@ std::optional<Refusal> check_variables(const JobSpec& spec) {
   return std::nullopt;
 }
 
-// Whether this machine has a network of --network-interface, where ranks of other hosts are to
-// reach those that it has.
+// Whether what one host's ranks are started from goes into a message, as long as it may become.
+std::optional<Refusal> check_length(const JobSpec& spec, std::span<const Slot> slots,
+                                    std::span<const std::string> environment) {
+  size_t bytes = kStartBytesOfRest;
+  for (const std::string& word : spec.command) bytes += word.size() + kFieldBytes;
+  for (const std::string& entry : environment) bytes += entry.size() + kFieldBytes;
+  for (const EnvironmentSetting& one : spec.environment) {
+    bytes += one.name.size() + kFieldBytes;
+    if (!one.ranks.empty())
+      bytes += one.value.value_or("").size() + kFieldBytes + one.ranks.size() * kFieldBytes;
+  }
+  for (const Slot& slot : slots) bytes += slot.world.host.size() + kWorldBytes;
+  if (bytes <= kFrameBytesMax) return std::nullopt;
+  return Refusal{kExitUsage,
+                 "the command, the environment of ranks and what -x@ says of them are " +
+                     std::to_string(bytes) + " bytes together; a host takes " +
+                     std::to_string(kFrameBytesMax) + ": put what is long into a file"};
+}
+
+// Whether this machine has a network of --network-interface: ranks of other hosts are to reach its
+// own.
 std::optional<Refusal> check_networks(const JobSpec& spec) {
-  const auto has_ranks = [&](bool remote) {
-    return std::any_of(spec.hosts.begin(), spec.hosts.end(),
-                       [&](const Host& host) { return host.remote == remote && host.slots > 0; });
-  };
-  if (!has_ranks(true) || !has_ranks(false) || spec.networks.empty()) return std::nullopt;
+  if (spec.networks.empty()) return std::nullopt;
   const std::vector<InterfaceAddress> all = look_at_interfaces();
   if (!find_network(all, spec.networks).empty()) return std::nullopt;
   return Refusal{kExitUsage, no_such_network(all, spec.networks)};
@@ -366,18 +383,21 @@ std::optional<Refusal> check_container() {
 
 }  // namespace
 
-std::optional<Refusal> check_job(const JobSpec& spec, const std::string& path) {
+std::optional<Refusal> check_job(const JobSpec& spec, std::span<const Slot> slots,
+                                 std::span<const std::string> environment) {
+  const auto has_ranks = [&](bool remote) {
+    return std::ranges::any_of(
+        slots, [&](const Slot& slot) { return spec.hosts.at(size_t(slot.host)).remote == remote; });
+  };
+  const bool here = has_ranks(false);  // what another host has, its agent finds out
   auto refusal = check_output_ranks(spec);
   if (!refusal) refusal = check_variables(spec);
-  if (!refusal) refusal = check_networks(spec);
+  if (!refusal) refusal = check_length(spec, slots, environment);
+  if (!refusal && here && has_ranks(true)) refusal = check_networks(spec);
   if (!refusal) refusal = check_container();
-  // What another host has, its agent finds out.
-  const bool here = spec.hosts.empty() ||
-                    std::any_of(spec.hosts.begin(), spec.hosts.end(),
-                                [](const Host& host) { return !host.remote && host.slots > 0; });
   if (!refusal && !spec.directory.starts_with('/')) refusal = check_working_directory();
   if (!refusal && here && !spec.directory.empty()) refusal = check_directory(spec.directory);
-  if (!refusal && here) refusal = check_command(spec, path);
+  if (!refusal && here) refusal = check_command(spec, value_in(environment, "PATH", kDefaultPath));
   if (!refusal && !spec.output_directory.empty()) {
     refusal = check_output_directory(spec);
     if (!refusal) refusal = check_descriptors(spec);

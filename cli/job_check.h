@@ -2,9 +2,11 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 
 #include "cli/job_spec.h"
+#include "rendezvous/slots.h"
 
 namespace hvd {
 
@@ -14,9 +16,11 @@ struct Refusal {
   std::string message;  // one line
 };
 
-// Looks at which ranks' output is wanted, what a container may lack, the working directory, the
-// command (in `path`, a PATH, unless -x sets another), and at where output and result are to be
-// written. Changes nothing. `spec.size` must be known.
-std::optional<Refusal> check_job(const JobSpec& spec, const std::string& path);
+// Looks at which ranks' output is wanted, what a container may lack, the working directory and the
+// command where ranks are to be on this machine, and at where output and result are to be written.
+// `slots`: which host has which ranks. `environment`: what ranks anywhere find in theirs,
+// "NAME=value". Changes nothing.
+std::optional<Refusal> check_job(const JobSpec& spec, std::span<const Slot> slots,
+                                 std::span<const std::string> environment);
 
 }  // namespace hvd

@@ -78,7 +78,7 @@ int run(int argc, char** argv, const StartState& start) {
   for (const std::string& warning : line.warnings)
     if (wants_warnings(spec)) say(warning);
   const std::vector<Slot> slots = assign_slots(spec.hosts, spec.size);
-  if (const auto refusal = check_job(spec, value_in(start.environment, "PATH", kDefaultPath))) {
+  if (const auto refusal = check_job(spec, slots, users_environment(spec, start))) {
     say(refusal->message);
     return refusal->exit_code;
   }

@@ -192,12 +192,14 @@ proto::StartWorkers start_message(const JobSpec& spec, const StartState& start,
   for (const std::string& entry : users_environment(spec, start)) message.add_environment(entry);
   for (const std::string& name : chosen_names(start.environment, spec.environment))
     message.add_chosen(name);
-  for (const World& world : worlds) {
-    const std::vector<std::string> entries = entries_of_rank(spec.environment, world.rank);
-    if (entries.empty()) continue;
-    proto::RankVariables& own = *message.add_of_ranks();
-    own.set_rank(world.rank);
-    own.mutable_entries()->Add(entries.begin(), entries.end());
+  for (const EnvironmentSetting& one : spec.environment) {
+    proto::RankVariable own;
+    for (const World& world : worlds)
+      if (std::binary_search(one.ranks.begin(), one.ranks.end(), world.rank))
+        own.add_ranks(world.rank);
+    if (own.ranks().empty() || !one.value) continue;
+    own.set_entry(one.name + "=" + *one.value);
+    *message.add_of_ranks() = std::move(own);
   }
   message.set_directory(spec.directory);
   message.set_file_mask(current_umask());

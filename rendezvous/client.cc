@@ -72,6 +72,7 @@ constexpr int kKeepAliveSeconds = 3, kKeepAliveAgainSeconds = 1;
 std::shared_ptr<grpc::Channel> channel_to(const std::string& address,
                                           const Credentials& credentials) {
   grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kOrderBytesMax);
   arguments.SetSslTargetNameOverride(kLauncherName);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
@@ -227,6 +228,7 @@ struct RendezvousClient::Impl {
     pthread_setname_np(pthread_self(), "rendezvous");
     grpc::CompletionQueue queue;
     grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(kOrderBytesMax);
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     serve(queue, grpc::CreateCustomInsecureChannelFromFd("hvdrun", connection, arguments));
   }

@@ -17,6 +17,8 @@
 
 namespace hvd {
 
+inline constexpr int kOrderBytesMax = 16 << 20;  // of one message to an agent
+
 class RendezvousClient {
  public:
   // hvdrun on another host.

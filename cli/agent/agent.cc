@@ -30,6 +30,8 @@ namespace hvd {
 namespace {
 
 using std::chrono::milliseconds;
+// What workers are started from comes one way or the other, and is checked before (job_check).
+static_assert(kOrderBytesMax == kFrameBytesMax);
 constexpr int kSpawnsPerTurn = 8;  // the lease and orders are looked at in between
 
 }  // namespace

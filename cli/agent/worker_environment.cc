@@ -88,14 +88,6 @@ std::vector<std::string> chosen_names(std::span<const std::string> users,
   return names;
 }
 
-std::vector<std::string> entries_of_rank(std::span<const EnvironmentSetting> settings, int rank) {
-  std::vector<std::string> entries;
-  for (const EnvironmentSetting& one : settings)
-    if (one.value && std::binary_search(one.ranks.begin(), one.ranks.end(), rank))
-      entries.push_back(one.name + "=" + *one.value);
-  return entries;
-}
-
 std::vector<std::string> with_entries(std::span<const std::string> users,
                                       std::span<const std::string> entries) {
   std::vector<std::string> all(users.begin(), users.end());

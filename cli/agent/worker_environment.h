@@ -44,8 +44,6 @@ std::vector<std::string> with_settings(std::span<const std::string> users,
 // The names that they give a value to by that.
 std::vector<std::string> chosen_names(std::span<const std::string> users,
                                       std::span<const EnvironmentSetting> settings);
-// What it says of this rank alone, "NAME=V" each.
-std::vector<std::string> entries_of_rank(std::span<const EnvironmentSetting> settings, int rank);
 // The later ones replace those of the same name.
 std::vector<std::string> with_entries(std::span<const std::string> users,
                                       std::span<const std::string> entries);

@@ -81,13 +81,12 @@ std::vector<std::string> Workers::environment_of(int slot) const {
   place.master_port = master_port_;
   place.interface = start_.interface();
   place.threads_each = threads_each_;
-  const auto own = std::find_if(start_.of_ranks().begin(), start_.of_ranks().end(),
-                                [&](const auto& one) { return one.rank() == place.world.rank; });
-  if (own == start_.of_ranks().end()) return worker_environment(users_environment_, chosen_, place);
-  std::vector<std::string> chosen = chosen_;
-  for (const std::string& entry : own->entries())
-    chosen.push_back(entry.substr(0, entry.find('=')));
-  const std::vector<std::string> entries(own->entries().begin(), own->entries().end());
+  std::vector<std::string> chosen = chosen_, entries;
+  for (const proto::RankVariable& own : start_.of_ranks()) {
+    if (std::ranges::find(own.ranks(), place.world.rank) == own.ranks().end()) continue;
+    entries.push_back(own.entry());
+    chosen.push_back(own.entry().substr(0, own.entry().find('=')));
+  }
   return worker_environment(with_entries(users_environment_, entries), chosen, place);
 }
 

@@ -93,10 +93,9 @@ void start_from_shipped(const Shipped& shipped, proto::StartWorkers& start) {
                      [](const std::string& entry) { return entry.starts_with(kLibraryPath); }),
       entries.end());
   start.add_environment(std::string(kLibraryPath) + before(shipped.libraries, of_all));
-  for (proto::RankVariables& rank : *start.mutable_of_ranks())
-    for (std::string& entry : *rank.mutable_entries())
-      if (entry.starts_with(kLibraryPath))
-        entry = std::string(kLibraryPath) + before(shipped.libraries, entry);
+  for (proto::RankVariable& own : *start.mutable_of_ranks())
+    if (own.entry().starts_with(kLibraryPath))
+      own.set_entry(std::string(kLibraryPath) + before(shipped.libraries, own.entry()));
 }
 
 std::string where_to_start(const Shipped& shipped, const std::string& wanted) {

@@ -92,11 +92,9 @@ TEST_CASE("environment: -x wins over files, the later file over the earlier, som
   line.spec.environment = {{"A", "given", {}}, {"C", "third", {2}}};
   find_environment(line, {});
   const Words all = with_settings(Words{"A=here", "D=here"}, line.spec.environment);
-  const auto of = [&](int rank, std::string_view name) {
-    return value_in(with_entries(all, entries_of_rank(line.spec.environment, rank)), name, "none");
-  };
-  CHECK(of(2, "A") + of(2, "B") + of(2, "C") + of(2, "D") == "givenlaterthirdhere");
-  CHECK(of(1, "C") == "file");
+  const auto of = [&](std::string_view name) { return value_in(all, name, "none"); };
+  CHECK(of("A") + of("B") + of("C") + of("D") == "givenlaterfilehere");
+  CHECK(line.spec.environment.back() == EnvironmentSetting{"C", "third", {2}});
 
   CommandLine passing_on;
   passing_on.environment_files = {one};

@@ -10,6 +10,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "cli/agent/worker_environment.h"
+#include "cli/frame.h"
+#include "cli/interfaces.h"
 #include "runtime/base/unique_fd.h"
 #include "tests/support/catch.h"
 #include "tests/support/few_descriptors.h"
@@ -66,9 +69,12 @@ JobSpec job(std::vector<std::string> command, std::string directory = "") {
   return spec;
 }
 
-// "127 message", or "ok".
-std::string check(const JobSpec& spec, const std::string& path = "/usr/bin:/bin") {
-  const auto refusal = check_job(spec, path);
+// "127 message", or "ok". Without hosts all ranks are here.
+std::string check(JobSpec spec, const std::string& path = "/usr/bin:/bin") {
+  if (spec.hosts.empty()) spec.hosts = {{"localhost", "", spec.size}};
+  const std::vector<std::string> here = {"PATH=" + path};
+  const auto refusal =
+      check_job(spec, assign_slots(spec.hosts, spec.size), with_settings(here, spec.environment));
   if (!refusal) return "ok";
   return std::to_string(refusal->exit_code) + " " + refusal->message;
 }
@@ -97,6 +103,9 @@ TEST_CASE("job check: a PATH given by -x is the one that counts") {
   CHECK(check(spec) == "ok");
   spec.command = {"true"};
   CHECK(check(spec).substr(0, 4) == "127 ");
+  spec.environment.push_back({"PATH", {}});
+  CHECK(check(spec) == "ok");  // the one that is set here, again
+  spec.environment.pop_back();
   spec.environment.push_back({"PATH", "/usr/bin:/bin"});
   spec.environment.back().ranks = {0, 1};
   CHECK(check(spec) == "ok");  // where ranks have their own, they look there
@@ -209,6 +218,42 @@ TEST_CASE("job check: a limit that the files of --output-filename exceed is 125"
   CHECK(check(spec) ==
         "125 the 22 files of --output-filename cannot all be open: Too many open files; raise the "
         "limit on open files (ulimit -n)");
+}
+
+TEST_CASE("job check: this machine is looked at where it has ranks, not where it has slots") {
+  JobSpec spec = job({"./only-there"}, "/only/there");
+  spec.networks = {"no-such0"};
+  const Host elsewhere{.name = "gpu1", .user = "", .slots = 2, .remote = true};
+  spec.hosts = {elsewhere, {"localhost", "", 2}};
+  CHECK(check(spec) == "ok");
+  spec.size = 3;
+  CHECK_THAT(check(spec), Catch::StartsWith("2 ") && Catch::Contains("no-such0"));
+  spec.networks.clear();
+  CHECK_THAT(check(spec), Catch::StartsWith("2 --wdir"));
+  spec.directory = "/";
+  CHECK_THAT(check(spec), Catch::StartsWith("127 "));
+  spec = job({"true"});
+  spec.networks = {"no-such0"};
+  spec.hosts = {{"localhost", "", 2}, elsewhere};
+  CHECK(check(spec) == "ok");  // whatever its networks: nobody is to be reached
+  spec.size = 3;
+  CHECK_THAT(check(spec), Catch::StartsWith("2 ") && Catch::Contains("no-such0"));
+}
+
+TEST_CASE("job check: what no message to a host would take is 2") {
+  JobSpec spec = job({"true"});
+  spec.environment.assign(kFrameBytesMax / 100'000 + 1, {"A", std::string(100'000, 'x'), {0, 1}});
+  CHECK_THAT(check(spec),
+             Catch::StartsWith("2 the command, the environment of ranks and what -x@ "
+                               "says of them are 16") &&
+                 Catch::EndsWith("a host takes 16777216: put what is long into a file"));
+  spec.environment.resize(spec.environment.size() - 5);
+  CHECK(check(spec) == "ok");
+  spec.command.push_back(std::string(600'000, 'x'));
+  CHECK_THAT(check(spec), Catch::StartsWith("2 the command"));
+  spec.command.pop_back();
+  spec.environment.push_back({"B", std::string(600'000, 'x')});
+  CHECK_THAT(check(spec), Catch::StartsWith("2 the command"));
 }
 
 TEST_CASE("job check: a working directory that is gone is 2, unless --wdir names another") {

@@ -58,6 +58,22 @@ TEST_CASE("messages: another host's session keeps what -x does not give") {
   CHECK(words(message.environment()) == Entries{"DISPLAY=:1", "TMPDIR=/x"});
 }
 
+TEST_CASE("messages: what some ranks alone find goes to their host, and once") {
+  std::vector<World> worlds(100);
+  for (int i = 0; i < 100; ++i) worlds[size_t(i)].rank = 50 + i;
+  std::vector<int> ranks(100);
+  for (int i = 0; i < 100; ++i) ranks[size_t(i)] = i;
+  const std::string large(90'000, 'x');
+  const JobSpec spec = job({{"A", "all"}, {"A", large, ranks}, {"A", "2", {60}}, {"B", "3", {7}}});
+  const proto::StartWorkers message = start_message(spec, started_with({}), worlds, 0, 1);
+  REQUIRE(message.of_ranks_size() == 2);
+  CHECK(message.of_ranks(0).entry() == "A=" + large);
+  CHECK(message.of_ranks(0).ranks_size() == 50);
+  CHECK(message.of_ranks(0).ranks(0) == 50);
+  CHECK(message.of_ranks(1).entry() == "A=2");
+  CHECK(message.ByteSizeLong() < 100'000);
+}
+
 TEST_CASE("messages: with --wdir PWD is that directory, unless -x gives it") {
   const StartState start = started_with({"PWD=/here"});
   CHECK(users_environment(job({}, "d"), start) == Entries{"PWD=/here/d"});

@@ -53,6 +53,13 @@ RendezvousClient::Incoming at_client(RendezvousClient& client, Done done) {
 inline bool has_message(const RendezvousServer::Incoming& all) { return !all.messages.empty(); }
 inline bool has_order(const RendezvousClient::Incoming& all) { return !all.messages.empty(); }
 
+// As long as one may be, but for a few bytes.
+inline proto::ToAgent long_order() {
+  proto::ToAgent order;
+  order.mutable_refuse_epoch()->set_reason(std::string(size_t(kOrderBytesMax) - 32, 'x'));
+  return order;
+}
+
 inline proto::FromAgent claimed(int rank) {
   proto::FromAgent message;
   message.mutable_claimed()->set_rank(rank);

@@ -68,6 +68,18 @@ TEST_CASE("control stream: text that is no UTF-8 arrives as it is") {
   REQUIRE(orders.messages.front().refuse_epoch().reason() == words);
 }
 
+TEST_CASE("control stream: an order may be as long as a frame") {
+  Pair pair;
+  pair.client->send(claimed(0));
+  const int session = at_server(*pair.server, has_message).session;
+  const proto::ToAgent order = long_order();
+  pair.server->send(session, order);
+  const auto got =
+      at_client(*pair.client, [](auto& all) { return !all.messages.empty() || all.closed; });
+  REQUIRE(got.messages.size() == 1);
+  CHECK(got.messages.front().refuse_epoch().reason() == order.refuse_epoch().reason());
+}
+
 TEST_CASE("control stream: no message has a field whose bytes could break it") {
   const google::protobuf::FileDescriptor* file = proto::FromAgent::descriptor()->file();
   REQUIRE(file->message_type_count() > 10);

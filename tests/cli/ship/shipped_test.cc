@@ -100,14 +100,13 @@ TEST_CASE("shipped: libraries come before the user's, for all ranks and for cert
   proto::StartWorkers start = command({"./train"});
   start.add_environment("LD_LIBRARY_PATH=/a:/b");
   start.add_environment("LD_LIBRARY_PATHS=/c");
-  proto::RankVariables& rank = *start.add_of_ranks();
-  rank.add_entries("A=1");
-  rank.add_entries("LD_LIBRARY_PATH=/d");
+  start.add_of_ranks()->set_entry("A=1");
+  start.add_of_ranks()->set_entry("LD_LIBRARY_PATH=/d");
   start_from_shipped(at("/t", "/l"), start);
   CHECK(std::vector<std::string>(start.environment().begin(), start.environment().end()) ==
         std::vector<std::string>{"LD_LIBRARY_PATHS=/c", "LD_LIBRARY_PATH=/l:/a:/b"});
-  CHECK(start.of_ranks(0).entries(0) == "A=1");
-  CHECK(start.of_ranks(0).entries(1) == "LD_LIBRARY_PATH=/l:/d");
+  CHECK(start.of_ranks(0).entry() == "A=1");
+  CHECK(start.of_ranks(1).entry() == "LD_LIBRARY_PATH=/l:/d");
   start = command({"./train"});
   start_from_shipped(at("/t", "/l"), start);
   CHECK(start.environment(0) == "LD_LIBRARY_PATH=/l");
