@@ -25,6 +25,7 @@ ExitStatus exit_status_of(EndCause cause) {
     case EndCause::kStartTimeout:
     case EndCause::kAgentLost:
     case EndCause::kOwnFailure:
+    case EndCause::kNotStarted:
       break;
   }
   return {kExitOwnFailure, 0};

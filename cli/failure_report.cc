@@ -253,6 +253,7 @@ std::string report(const Verdict& verdict, const JobFacts& facts,
     case EndCause::kStartTimeout:
     case EndCause::kAgentLost:
     case EndCause::kOwnFailure:
+    case EndCause::kNotStarted:
       line(facts.cause_text);
       break;
   }

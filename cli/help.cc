@@ -55,7 +55,9 @@ constexpr Status kStatuses[] = {
      "first of those others ended with; but 137, its own, if it was stopped or did not answer and "
      "was killed for that"},
     {"1", "also: a rank ended with 0 while others waited for it in a collective"},
-    {"2", "the command line or a host file is wrong, or a file cannot be written; nothing started"},
+    {"2",
+     "the command line or a host file is wrong, or a file cannot be written; nothing started, and "
+     "--result-file left as it was"},
     {"124", "the job took longer than --timeout"},
     {"125",
      "hvdrun itself failed, or could not write all output or read all input of a job that "
@@ -67,7 +69,8 @@ constexpr Status kStatuses[] = {
 constexpr std::string_view kSignals =
     "INT (Ctrl-C) reaches the ranks as INT, and TERM follows; TERM, HUP and QUIT reach them as "
     "TERM; "
-    "who has not ended after --stop-grace is killed. A second INT kills them at once. USR1 and "
+    "who has not ended after --stop-grace is killed. A second INT kills them at once, and with a "
+    "third hvdrun waits for nobody. USR1 and "
     "USR2 "
     "go to each rank's own process, and the job goes on.";
 
@@ -241,7 +244,8 @@ constexpr Field kResultFields[] = {
     {"exit_code, signal", "hvdrun's own: the status, and the signal it ended by, or null"},
     {"cause",
      "finished, rank_failed, interrupted, terminated, hangup, quit, output_closed, time_limit, "
-     "start_timeout, agent_lost or own_failure"},
+     "start_timeout, agent_lost, own_failure or not_started (the command cannot be run or is not "
+     "found, or this machine lacks what a start needs)"},
     {"cause_text",
      "the cause in words if it needs some, or an empty text; of rank_failed why and how the first "
      "rank failed"},

@@ -394,15 +394,15 @@ std::optional<Refusal> check_job(const JobSpec& spec, std::span<const Slot> slot
   if (!refusal) refusal = check_variables(spec);
   if (!refusal) refusal = check_length(spec, slots, environment);
   if (!refusal && here && has_ranks(true)) refusal = check_networks(spec);
-  if (!refusal) refusal = check_container();
   if (!refusal && !spec.directory.starts_with('/')) refusal = check_working_directory();
   if (!refusal && here && !spec.directory.empty()) refusal = check_directory(spec.directory);
-  if (!refusal && here) refusal = check_command(spec, value_in(environment, "PATH", kDefaultPath));
-  if (!refusal && !spec.output_directory.empty()) {
-    refusal = check_output_directory(spec);
-    if (!refusal) refusal = check_descriptors(spec);
-  }
+  const bool has_files = !spec.output_directory.empty();
+  if (!refusal && has_files) refusal = check_output_directory(spec);
   if (!refusal && !spec.result_file.empty()) refusal = check_result_file(spec);
+  // What is no mistake of the command line; the result file, which may be written, says so too.
+  if (!refusal) refusal = check_container();
+  if (!refusal && here) refusal = check_command(spec, value_in(environment, "PATH", kDefaultPath));
+  if (!refusal && has_files) refusal = check_descriptors(spec);
   return refusal;
 }
 

@@ -19,7 +19,7 @@ struct Refusal {
 // Looks at which ranks' output is wanted, what a container may lack, the working directory and the
 // command where ranks are to be on this machine, and at where output and result are to be written.
 // `slots`: which host has which ranks. `environment`: what ranks anywhere find in theirs,
-// "NAME=value". Changes nothing.
+// "NAME=value". Mistakes of the command line, exit code 2, come first. Changes nothing.
 std::optional<Refusal> check_job(const JobSpec& spec, std::span<const Slot> slots,
                                  std::span<const std::string> environment);
 

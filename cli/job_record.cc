@@ -24,7 +24,7 @@ JobRecord::JobRecord(const JobSpec& spec, const std::vector<Slot>& slots, TimePo
       began_(now),
       started_at_s_(std::time(nullptr)),
       job_(std::to_string(started_at_s_) + "-" + std::to_string(getpid())) {
-  facts_.size = int(slots.size());
+  facts_.size = spec.size;
 }
 
 void JobRecord::seat(const std::vector<Slot>& slots) { hosts_ = host_names(slots); }

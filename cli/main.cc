@@ -19,9 +19,12 @@
 #include "cli/host_choice.h"
 #include "cli/job_check.h"
 #include "cli/job_log.h"
+#include "cli/job_record.h"
 #include "cli/local_carrier.h"
 #include "cli/messages.h"
 #include "cli/plan.h"
+#include "cli/result_file.h"
+#include "cli/result_place.h"
 #include "cli/ship/read_shipment.h"
 #include "cli/signals.h"
 #include "cli/supervisor.h"
@@ -62,26 +65,36 @@ bool ships(const JobSpec& spec, const std::vector<Slot>& slots) {
   });
 }
 
+Refusal refusal_of(const std::exception& error) {
+  const Error* ours = dynamic_cast<const Error*>(&error);
+  const bool usage = ours != nullptr && (ours->code() == ErrorCode::kInvalidArgument ||
+                                         ours->code() == ErrorCode::kUnsupported);
+  return {usage ? kExitUsage : kExitOwnFailure, error.what()};
+}
+
+// Says why, also to who will look for the job's end in a file, where an earlier job's may be: but
+// who was misunderstood finds all as it was. Returns the exit status.
+int give_up(const CommandLine& line, const std::vector<Slot>& slots, EndCause cause,
+            const Refusal& why) {
+  say(why.message);
+  const std::string& file = line.spec.result_file;
+  if (why.exit_code == kExitUsage || line.request == Request::kDryRun || file.empty())
+    return why.exit_code;
+  settle_signals();
+  JobRecord record(line.spec, slots, Clock::now());
+  record.note_cause(cause, why.message);
+  JobResult result = record.result(Clock::now());
+  result.verdict.status = {why.exit_code, 0};
+  if (const std::string trouble = write_result_file(file, result_json(result)); !trouble.empty())
+    say(trouble);
+  return why.exit_code;
+}
+
 // Returns the exit status, or does not return when hvdrun has to end by a signal.
-int run(int argc, char** argv, const StartState& start) {
-  const std::vector<std::string> words(argv + 1, argv + argc);
-  if (!words.empty() && words[0] == "clean")
-    return run_clean(std::span(words).subspan(1), env::get);
-  CommandLine line = parse_command_line(words, env::get);
-  if (line.request == Request::kShow) {
-    print(line.text);
-    return 0;
-  }
-  find_hosts(line);
-  find_environment(line, start.environment);
+int run_job(const CommandLine& line, const std::vector<Slot>& slots, const StartState& start) {
   const JobSpec& spec = line.spec;
-  for (const std::string& warning : line.warnings)
-    if (wants_warnings(spec)) say(warning);
-  const std::vector<Slot> slots = assign_slots(spec.hosts, spec.size);
-  if (const auto refusal = check_job(spec, slots, users_environment(spec, start))) {
-    say(refusal->message);
-    return refusal->exit_code;
-  }
+  if (const auto refusal = check_job(spec, slots, users_environment(spec, start)))
+    return give_up(line, slots, EndCause::kNotStarted, *refusal);
   std::optional<ShipOffer> offer;
   if (ships(spec, slots)) {
     settle_signals();
@@ -100,6 +113,28 @@ int run(int argc, char** argv, const StartState& start) {
   return status.code;
 }
 
+// As run_job().
+int run(int argc, char** argv, const StartState& start) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (!words.empty() && words[0] == "clean")
+    return run_clean(std::span(words).subspan(1), env::get);
+  CommandLine line = parse_command_line(words, env::get);
+  if (line.request == Request::kShow) {
+    print(line.text);
+    return 0;
+  }
+  find_hosts(line);
+  find_environment(line, start.environment);
+  for (const std::string& warning : line.warnings)
+    if (wants_warnings(line.spec)) say(warning);
+  const std::vector<Slot> slots = assign_slots(line.spec.hosts, line.spec.size);
+  try {
+    return run_job(line, slots, start);
+  } catch (const std::exception& error) {
+    return give_up(line, slots, EndCause::kOwnFailure, refusal_of(error));
+  }
+}
+
 }  // namespace
 }  // namespace hvd
 
@@ -111,13 +146,10 @@ int main(int argc, char** argv) {
   int code = hvd::kExitOwnFailure;
   try {
     code = hvd::run(argc, argv, start);
-  } catch (const hvd::Error& error) {
-    hvd::say(error.what());
-    if (error.code() == hvd::ErrorCode::kInvalidArgument ||
-        error.code() == hvd::ErrorCode::kUnsupported)
-      code = hvd::kExitUsage;
   } catch (const std::exception& error) {
-    hvd::say(error.what());
+    const hvd::Refusal why = hvd::refusal_of(error);
+    hvd::say(why.message);
+    code = why.exit_code;
   }
   std::fflush(nullptr);
   _exit(code);  // no thread is joined: none can be waited for in vain

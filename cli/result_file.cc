@@ -34,6 +34,8 @@ const char* name_of(EndCause cause) {
       return "start_timeout";
     case EndCause::kAgentLost:
       return "agent_lost";
+    case EndCause::kNotStarted:
+      return "not_started";
     case EndCause::kOwnFailure:
       break;
   }

@@ -12,6 +12,8 @@
 
 #include "cli/agent/descendants.h"
 #include "cli/messages.h"
+#include "cli/result_file.h"
+#include "cli/result_place.h"
 #include "cli/supervisor_impl.h"
 #include "runtime/base/error.h"
 #include "runtime/base/fault_point.h"
@@ -210,9 +212,20 @@ void Supervisor::on_stop_asked() {
 void Supervisor::on_interrupt() {
   ++interrupts_;
   if (interrupts_ == 1) say("interrupted; ending the ranks (again: kill them now)");
-  if (interrupts_ >= kInterruptsMax) die_by(SIGINT);  // the agent sees the lease close
+  if (interrupts_ >= kInterruptsMax) leave();
   tell(event::EndAsked{EndCause::kInterrupted, interrupts_ > 1 ? SIGKILL : SIGINT,
                        "hvdrun was interrupted"});
+}
+
+// The agents see the lease close. What is known is written, or an earlier job's would be taken for
+// this one's.
+void Supervisor::leave() {
+  if (!spec_.result_file.empty()) {
+    JobResult known = result();
+    known.verdict.status = {128 + SIGINT, SIGINT};
+    write_result_file(spec_.result_file, result_json(known), kImpatience);
+  }
+  die_by(SIGINT);
 }
 
 void Supervisor::on_control() {

@@ -369,6 +369,15 @@ ExitStatus Supervisor::run() {
   return finish();
 }
 
+// As far as it is known now.
+JobResult Supervisor::result() const {
+  JobResult result = record_.result(Clock::now());
+  if (result.verdict.first) result.stderr_tail = output_.stderr_tail(result.verdict.first->rank);
+  result.lost_output_bytes = output_.lost_bytes();
+  result.split_lines = output_.split_lines();
+  return result;
+}
+
 ExitStatus Supervisor::finish() {
   fault_point("hvdrun_finish");
   cleaning_.reset();  // ends an ssh that still asks what is known by now
@@ -381,10 +390,7 @@ ExitStatus Supervisor::finish() {
   if (output_.unread_bytes() > 0)
     say("lost " + std::to_string(output_.unread_bytes()) +
         " bytes of output that nobody read in time");
-  JobResult result = record_.result(Clock::now());
-  if (result.verdict.first) result.stderr_tail = output_.stderr_tail(result.verdict.first->rank);
-  result.lost_output_bytes = output_.lost_bytes();
-  result.split_lines = output_.split_lines();
+  const JobResult result = this->result();
   ExitStatus status = result.verdict.status;
   std::string trouble;
   if (!spec_.result_file.empty())

@@ -47,6 +47,7 @@ class Supervisor {
   void on_signals();
   void on_stop_asked();
   void on_interrupt();
+  [[noreturn]] void leave();
   void on_control();
   void on_message(HostAgent& agent, const proto::FromAgent& message);
   void on_attached(HostAgent& agent, int session, const proto::Attached& attached);
@@ -105,6 +106,7 @@ class Supervisor {
   bool is_stranger(pid_t child) const;
   void sweep();
   void write_out();
+  JobResult result() const;
   ExitStatus finish();
   RendezvousServer::Remote way_in();
   void start_agents(Carrier& carrier, const ShipOffer* offer);

@@ -198,6 +198,17 @@ TEST_CASE("job check: a working directory that is not one is 2") {
             "\" cannot be used: Not a directory; name another directory");
 }
 
+TEST_CASE("job check: mistakes of the command line come before what is none") {
+  const Folder folder;
+  JobSpec spec = job({"no-such-program"});
+  spec.result_file = folder.in("gone/result.json");
+  CHECK_THAT(check(spec), Catch::StartsWith("2 --result-file"));
+  spec.result_file = folder.in("result.json");
+  CHECK_THAT(check(spec), Catch::StartsWith("127 "));
+  spec.output_directory = "/proc/nowhere";
+  CHECK_THAT(check(spec), Catch::StartsWith("2 --output-filename"));
+}
+
 TEST_CASE("job check: ranks whose output is wanted have to be there") {
   JobSpec spec = job({"true"});
   spec.output_ranks = {0, 1};

@@ -1,4 +1,5 @@
 """Bad input: one line that says what is wrong and what to do, the right exit status, and nothing started."""
+import json
 import os
 import re
 import resource
@@ -104,6 +105,24 @@ def commands():
         refused(folder, ["-np", "2", "--wdir", "gone", *TOUCH], 2, "--wdir", "No such file")
 
 
+def a_job_that_is_not_started_has_a_result_all_the_same():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "result.json")
+        for words, code in ((["./no-such-command"], 127), (["/"], 126), (["--wdir", "/gone", "true"], 2), (["--dry-run", "./no-such-command"], 127)):
+            with open(path, "w") as file:
+                file.write('"an earlier job\'s"')
+            seen = subprocess.run([support.options.hvdrun, "-np", "2", "--result-file", path, *words], stdin=subprocess.DEVNULL,
+                                  capture_output=True, timeout=30)
+            expect((seen.returncode, seen.stderr.count(b"\n")), (code, 1), seen.stderr)
+            with open(path) as file:
+                result = json.load(file)
+            if code == 2 or words[0] == "--dry-run":
+                expect(result, "an earlier job's", words)
+                continue
+            expect((result["cause"], result["exit_code"], result["size"]), ("not_started", code, 2))
+            expect(f"hvdrun: {result['cause_text']}\n".encode(), seen.stderr)
+
+
 def places_that_cannot_be_written():
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "file"), "w"):
@@ -206,6 +225,6 @@ support.parse_options()
 # AddressSanitizer itself needs /proc.
 of_the_product = [] if support.options.sanitizers else [containers_without_dev_or_proc]
 support.main(how_many_ranks, *of_the_product, options_that_are_not_known_or_not_there_yet, host_lists, host_files, commands,
-             places_that_cannot_be_written, a_limit_that_the_output_files_exceed, a_link_that_anybody_may_have_put_there,
+             a_job_that_is_not_started_has_a_result_all_the_same, places_that_cannot_be_written, a_limit_that_the_output_files_exceed, a_link_that_anybody_may_have_put_there,
              what_is_accepted_starts_exactly_the_ranks_asked_for, a_host_without_slots_has_no_part_in_the_job,
              an_output_directory_is_made_with_those_above_it, a_dry_run_starts_nothing_and_shows_no_value)

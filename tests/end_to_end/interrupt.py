@@ -1,7 +1,9 @@
 """Ctrl-C and its kin: what ranks get, when they are killed, and how hvdrun itself ends."""
 import contextlib
+import json
 import os
 import signal
+import tempfile
 import time
 
 import support
@@ -60,7 +62,19 @@ def the_second_interrupt_kills_now():
 
 
 def the_third_interrupt_leaves_even_an_agent_that_is_stuck():
-    job = start("--stop-grace", "30", "--", "bash", "-c", STUBBORN)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "result.json")
+        note = leave_an_agent_that_is_stuck(path)
+        if note:
+            return note
+        with open(path) as file:
+            result = json.load(file)
+    expect((result["exit_code"], result["signal"], result["cause"]), (130, "SIGINT", "interrupted"))
+    return None
+
+
+def leave_an_agent_that_is_stuck(result):
+    job = start("--stop-grace", "30", "--result-file", result, "--", "bash", "-c", STUBBORN)
     up(job)
     # One that a debugger holds is waited for without limit, so nothing else can end this job.
     debugger = take_hold(job, agent_of(job.pid), Debugger)
@@ -76,6 +90,7 @@ def the_third_interrupt_leaves_even_an_agent_that_is_stuck():
         job.kill()
         debugger.bury()  # its keeper has killed it
     expect(job.returncode, -2, words)
+    return None
 
 
 def ranks_get_int_and_may_end_by_themselves():

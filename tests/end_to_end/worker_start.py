@@ -1,5 +1,6 @@
 """What a worker starts with: environment, directory, limits, signals, descriptors; and that hvdrun is one static file."""
 import ctypes
+import json
 import os
 import re
 import resource
@@ -111,11 +112,11 @@ def workers_start_clean():
     def before():
         os.umask(0o027)
         resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-    out = sh("grep -E 'SigBlk|SigIgn' /proc/self/status; ls /proc/$$/fd | tr '\\n' ' '; echo; ulimit -n; umask; "
+    out = sh("grep -E 'SigBlk|SigIgn' /proc/self/status; ls -m /proc/$$/fd; ulimit -n; umask; "
              "cat /proc/$$/oom_score_adj", "--no-tag-output", np=1, preexec_fn=before).stdout.decode().splitlines()
     expect(int(out[0].split()[-1], 16), 0, "blocked signals")
     expect(int(out[1].split()[-1], 16) & 0x7fffffff, 0, "ignored signals")
-    expect(set(out[2].split()) - {"255"}, {"0", "1", "2"}, "descriptors")
+    expect(set(out[2].split(", ")) - {"255"}, {"0", "1", "2"}, "descriptors")
     expect(out[3], "200")
     expect(out[4], "0027")
     expect(out[5], "500")
@@ -188,10 +189,15 @@ def a_limit_that_stops_threads_is_named_with_its_value():
             if user:
                 os.setuid(user)
         # By descriptor: another user may not be let into the folder.
-        with open(support.options.hvdrun, "rb") as program:
-            seen = subprocess.run([f"/proc/self/fd/{program.fileno()}", "-np", "2", "true"], stdin=subprocess.DEVNULL,
-                                  stderr=subprocess.PIPE, preexec_fn=enter, pass_fds=[program.fileno()], timeout=30)
+        with open(support.options.hvdrun, "rb") as program, tempfile.TemporaryFile("w+") as told:
+            seen = subprocess.run([f"/proc/self/fd/{program.fileno()}", "-np", "2", "--result-file", f"/dev/fd/{told.fileno()}", "true"],
+                                  stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=enter,
+                                  pass_fds=[program.fileno(), told.fileno()], timeout=30)
+            told.seek(0)
+            result = json.load(told)
         expect(seen.returncode, 125, seen.stderr)
+        expect((result["cause"], result["exit_code"], [one["outcome"] for one in result["ranks"]]), ("own_failure", 125, ["unknown"] * 2))
+        assert result["cause_text"].encode() in seen.stderr, (result, seen.stderr)
         return seen.stderr
 
     for kind, value, option in ((resource.RLIMIT_DATA, 20_000, b"-d"), (resource.RLIMIT_AS, 60_000, b"-v")):
