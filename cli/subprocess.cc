@@ -129,9 +129,9 @@ SpawnResult spawn(const SpawnOptions& options) {
   static thread_local const unsigned long long ignored_here =
       ignored_signals();  // callers change none after the first
   Child child{&options, &files, argv.data(), {}, 0, getpid(), ignored_here};
-  if (options.oom_score_adj != 0)
+  if (options.oom_score_adj)
     child.oom_bytes =
-        std::snprintf(child.oom_text, sizeof child.oom_text, "%d", options.oom_score_adj);
+        std::snprintf(child.oom_text, sizeof child.oom_text, "%d", *options.oom_score_adj);
   // With every signal blocked no handler or default action runs in the shared memory before the
   // child's own reset.
   sigset_t all, before;

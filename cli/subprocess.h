@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,8 +33,8 @@ struct SpawnOptions {
   int extra_fd = -1;                 // keeps its number; -1: none
   bool parent_death_signal = false;  // SIGKILL when the calling thread ends
   bool new_session = false;
-  int oom_score_adj = 0;  // 0: leave
-  int file_mask = -1;     // umask, -1: leave
+  std::optional<int> oom_score_adj;  // nothing: leave
+  int file_mask = -1;                // umask, -1: leave
   std::span<const RlimitValue> limits;
   unsigned long long ignored_signals =
       0;  // bit n-1 stays ignored; every other signal gets its default action

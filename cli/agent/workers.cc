@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <utility>
 
 #include "cli/agent/worker_environment.h"
@@ -19,7 +20,14 @@
 namespace hvd {
 namespace {
 
-constexpr int kWorkerOomScore = 500;  // the kernel takes a worker before hvdrun or the agent
+constexpr int kOomScoreMore = 500, kOomScoreMax = 1000;
+
+// The kernel takes a worker before hvdrun or the agent, whatever they have themselves.
+int worker_oom_score() {
+  int own = 0;
+  std::ifstream("/proc/self/oom_score_adj") >> own;
+  return std::min(own + kOomScoreMore, kOomScoreMax);
+}
 
 // A machine's CPUs are shared by the ranks of all its hosts.
 int threads_for_each(const std::vector<std::string>& users, const proto::StartWorkers& start) {
@@ -51,6 +59,7 @@ Workers::Workers(Loop& loop, proto::StartWorkers start, std::string job, int hel
       chosen_(start_.chosen().begin(), start_.chosen().end()),
       master_port_(start_.master_port() > 0 ? start_.master_port() : held_port),
       threads_each_(threads_for_each(users_environment_, start_)),
+      oom_score_(worker_oom_score()),
       null_(open_null()),
       workers_(size_t(start_.worlds_size())) {
   // As where hvdrun runs, as far as this host allows it.
@@ -115,7 +124,7 @@ SpawnResult Workers::start_next() {
   options.stderr_fd = err.write.get();
   options.parent_death_signal = true;
   options.new_session = true;
-  options.oom_score_adj = kWorkerOomScore;
+  options.oom_score_adj = oom_score_;
   options.file_mask = int(start_.file_mask());
   options.limits = limits_;
   options.ignored_signals = start_.ignored_signals();

@@ -78,6 +78,7 @@ class Workers {
   const int threads_each_;  // 0: the user chose
   std::vector<RlimitValue> limits_;
   google::protobuf::RepeatedPtrField<proto::ResourceLimit> lowered_;
+  const int oom_score_;
   UniqueFd null_;
   std::vector<Worker> workers_;  // in the order of their ranks
   std::map<pid_t, int> running_by_pid_;
