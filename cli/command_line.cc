@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cctype>
 #include <string_view>
 
 #include "cli/agent/worker_environment.h"
@@ -50,43 +49,6 @@ std::vector<std::string> answer_horovod_options(const Arguments& arguments) {
     if (std::find(warnings.begin(), warnings.end(), warning) == warnings.end()) {
       warnings.push_back(warning);
     }
-  }
-  return warnings;
-}
-
-// Whether a variable of Horovod's with this value asks for what its option does.
-bool asks_for(const Option& option, std::string value) {
-  for (char& c : value) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  if (value.empty() || value == "0") return false;
-  return value_count(option) != 0 || (value != "false" && value != "no" && value != "off");
-}
-
-bool is_explained(const Arguments& arguments, const Option& option) {
-  return std::any_of(arguments.options.begin(), arguments.options.end(),
-                     [&](const GivenOption& given) { return given.option->text == option.text; });
-}
-
-// Environments are inherited, so that a variable is warned about where its option is refused.
-std::vector<std::string> answer_horovod_variables(const Arguments& arguments, const JobSpec& spec,
-                                                  const ReadEnvironment& read_environment) {
-  std::vector<std::string> warnings;
-  for (const Option& option : all_options()) {
-    if (option.environment.empty() || option.fate == OptionFate::kWorks) continue;
-    const std::string variable(option.environment);
-    std::optional<std::string> value = read_environment(variable.c_str());
-    bool by_option = false;
-    for (const EnvironmentSetting& setting : spec.environment) {
-      if (setting.name != variable || !setting.value) continue;
-      value = setting.value;
-      by_option = true;
-    }
-    if (!value || !asks_for(option, *value) || is_explained(arguments, option)) continue;
-    std::string advice(option.text);
-    if (advice == "leave it out" && !by_option) advice = "unset it";
-    const bool refused = option.fate == OptionFate::kRefused;
-    warnings.push_back((by_option ? "-x " + variable : variable + " (in the environment)") +
-                       (refused ? " is not supported yet and is ignored; " : " has no effect: ") +
-                       advice);
   }
   return warnings;
 }
@@ -218,8 +180,6 @@ CommandLine parse_command_line(std::span<const std::string> words,
   std::vector<EnvironmentSetting>& environment = line.spec.environment;
   const std::vector<EnvironmentSetting> ours = settings_for_ranks(arguments);
   environment.insert(environment.begin(), ours.begin(), ours.end());
-  const auto warnings = answer_horovod_variables(arguments, line.spec, read_environment);
-  line.warnings.insert(line.warnings.end(), warnings.begin(), warnings.end());
   line.spec.command = std::move(arguments.command);
   check_together(arguments, line);
   for (const EnvironmentSetting& setting : environment) {

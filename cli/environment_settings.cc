@@ -3,9 +3,12 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <cctype>
+#include <optional>
 #include <utility>
 
 #include "cli/agent/worker_environment.h"
+#include "cli/options.h"
 #include "cli/quoted.h"
 #include "cli/read_file.h"
 #include "runtime/base/error.h"
@@ -99,6 +102,56 @@ std::string read_line(std::string_view line, std::vector<EnvironmentSetting>& se
   return {};
 }
 
+// Whether a variable of Horovod's with this value asks for what its option does.
+bool asks_for(const Option& option, std::string value) {
+  for (char& c : value) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (value.empty() || value == "0") return false;
+  return value_count(option) != 0 || (value != "false" && value != "no" && value != "off");
+}
+
+// What ranks find of a variable, and who says so; `first_given` is the first setting of -x.
+struct Found {
+  std::optional<std::string> value;
+  std::string source;
+  bool is_ours = false;  // on the command line, or in a file of its
+};
+
+Found find_variable(const std::string& name, std::span<const EnvironmentSetting> settings,
+                    size_t first_given, std::span<const std::string> environment) {
+  Found here{.value = {}, .source = name + " (in the environment)"};
+  if (is_set_in(environment, name)) here.value = value_in(environment, name, "");
+  Found found = here;
+  for (size_t i = 0; i < settings.size(); ++i) {
+    if (settings[i].name != name) continue;
+    if (settings[i].value)
+      found = {settings[i].value, i < first_given ? name + " (in --env-file)" : "-x " + name, true};
+    else if (here.value)
+      found = here;
+  }
+  return found;
+}
+
+// What variables of Horovod's that do nothing here ask for. Environments are inherited, so that one
+// is warned about where its option is refused.
+std::vector<std::string> answer_horovod_variables(const CommandLine& line, size_t first_given,
+                                                  std::span<const std::string> environment) {
+  std::vector<std::string> warnings;
+  for (const Option& option : all_options()) {
+    if (option.environment.empty() || option.fate == OptionFate::kWorks) continue;
+    const std::string text(option.text);
+    const bool is_said = std::ranges::any_of(
+        line.warnings, [&](const std::string& warning) { return warning.ends_with(": " + text); });
+    const Found found = find_variable(std::string(option.environment), line.spec.environment,
+                                      first_given, environment);
+    if (is_said || !found.value || !asks_for(option, *found.value)) continue;
+    const bool refused = option.fate == OptionFate::kRefused;
+    warnings.push_back(found.source +
+                       (refused ? " is not supported yet and is ignored; " : " has no effect: ") +
+                       (text == "leave it out" && !found.is_ours ? "unset it" : text));
+  }
+  return warnings;
+}
+
 }  // namespace
 
 std::string has_no_effect(const std::string& words, const std::string& name) {
@@ -170,6 +223,8 @@ void find_environment(CommandLine& line, std::span<const std::string> environmen
   }
   settings.insert(settings.begin(), of_files.begin(), of_files.end());
   settings = expand_wildcards(settings, environment, line.warnings);
+  const auto warnings = answer_horovod_variables(line, of_files.size(), environment);
+  line.warnings.insert(line.warnings.end(), warnings.begin(), warnings.end());
 }
 
 }  // namespace hvd

@@ -40,8 +40,9 @@ std::vector<EnvironmentSetting> expand_wildcards(std::span<const EnvironmentSett
                                                  std::vector<std::string>& warnings);
 
 // Reads the environment files of the command line, looks at `environment`, which is hvdrun's, and
-// completes line.spec.environment and line.warnings. Files come first, so that -x wins. Throws as
-// above, and kInvalidArgument when a file cannot be read.
+// completes line.spec.environment and line.warnings, also of variables of Horovod's that do nothing
+// here. Files come first, so that -x wins. Throws as above, and kInvalidArgument when a file cannot
+// be read.
 void find_environment(CommandLine& line, std::span<const std::string> environment);
 
 }  // namespace hvd

@@ -460,40 +460,5 @@ TEST_CASE("command line: an option without effect is warned about once, with wha
         Words{"--cycle-time-ms has no effect: an operation starts when all ranks are ready, not "
               "at the next cycle",
               "--gloo has no effect: hvdrun starts and connects the ranks itself"});
-}
-
-TEST_CASE("command line: a variable of Horovod's that does nothing here is warned about once") {
-  CHECK(
-      parse("ls", {{"HOROVOD_TIMELINE", "t.json"}, {"HOROVOD_CYCLE_TIME", "5"}}).warnings ==
-      Words{"HOROVOD_CYCLE_TIME (in the environment) has no effect: an operation starts when all "
-            "ranks are ready, not at the next cycle",
-            "HOROVOD_TIMELINE (in the environment) is not supported yet and is ignored; unset it"});
-  CHECK(parse("-x HOROVOD_THREAD_AFFINITY=0,1 ls").warnings ==
-        Words{"-x HOROVOD_THREAD_AFFINITY is not supported yet and is ignored; put taskset or "
-              "numactl before the command instead"});
-  CHECK(parse("-x HOROVOD_AUTOTUNE=1 ls").warnings ==
-        Words{"-x HOROVOD_AUTOTUNE is not supported yet and is ignored; leave it out"});
-  CHECK(parse("-x HOROVOD_AUTOTUNE=0 ls", {{"HOROVOD_AUTOTUNE", "1"}}).warnings.empty());
-  for (const char* off : {"false", "False", "FALSE", "no", "off"})
-    CHECK(parse("ls", {{"HOROVOD_AUTOTUNE", off}}).warnings.empty());
-  CHECK(parse("ls", {{"HOROVOD_TIMELINE", "off"}}).warnings.size() == 1);  // a file of that name
-  CHECK(parse("ls", {{"HOROVOD_ELASTIC_TIMEOUT", "600"}}).warnings.empty());
-  CHECK(parse("--mpi ls", {{"HOROVOD_CONTROLLER", "mpi"}}).warnings ==
-        Words{"--mpi has no effect: hvdrun starts and connects the ranks itself"});
-  // What an option exports in Horovod, for each that does nothing here.
-  for (const char* name :
-       {"FUSION_THRESHOLD", "CYCLE_TIME", "CACHE_CAPACITY", "HIERARCHICAL_ALLREDUCE",
-        "HIERARCHICAL_ALLGATHER", "TORUS_ALLREDUCE", "AUTOTUNE", "AUTOTUNE_LOG",
-        "AUTOTUNE_WARMUP_SAMPLES", "AUTOTUNE_STEPS_PER_SAMPLE", "AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
-        "AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "TIMELINE", "TIMELINE_MARK_CYCLES",
-        "MPI_THREADS_DISABLE", "NUM_NCCL_STREAMS", "THREAD_AFFINITY", "GLOO_TIMEOUT_SECONDS",
-        "CONTROLLER"}) {
-    const std::string variable = std::string("HOROVOD_") + name;
-    CAPTURE(variable);
-    for (const char* unset : {"", "0"}) CHECK(parse("ls", {{variable, unset}}).warnings.empty());
-    const Words warnings = parse("ls", {{variable, "1"}}).warnings;
-    REQUIRE(warnings.size() == 1);
-    CHECK(warnings[0].find(variable + " (in the environment) ") == 0);
-  }
   CHECK(environment_of(parse("--cycle-time-ms 5 --gloo ls")).empty());  // ranks are not told
 }

@@ -2,6 +2,8 @@
 #include "cli/environment_settings.h"
 
 #include <fstream>
+#include <map>
+#include <sstream>
 
 #include "cli/agent/worker_environment.h"
 #include "runtime/base/error.h"
@@ -28,6 +30,17 @@ std::string refusal(std::string_view text) {
   } catch (const Error& error) {
     return error.code() == ErrorCode::kInvalidArgument ? error.what() : "wrong code";
   }
+}
+
+// All that is warned about of a command line without blanks in its words, and of what is set here.
+Words warnings_of(const char* text, const std::map<std::string, std::string>& environment = {}) {
+  std::istringstream stream(text);
+  Words words, entries;
+  for (std::string word; stream >> word;) words.push_back(word);
+  for (const auto& [name, value] : environment) entries.push_back(name + "=" + value);
+  CommandLine line = parse_command_line(words, [](const char*) { return std::nullopt; });
+  find_environment(line, entries);
+  return line.warnings;
 }
 
 }  // namespace
@@ -79,6 +92,65 @@ TEST_CASE("environment: wildcards stand for what is set here, but for what is ea
             {"NCCL_DEBUG", {}, {}}, {"NCCL_X", {}, {}}, {"B", "1", {}}, {"A", {}, {}}});
   CHECK(warnings == Words{"-x '*RANK' passes nothing on: no variable of such a name is set here",
                           "-x 'OMPI_*' passes nothing on: no variable of such a name is set here"});
+}
+
+TEST_CASE("environment: a variable of Horovod's that does nothing here is warned about once") {
+  CHECK(
+      warnings_of("ls", {{"HOROVOD_TIMELINE", "t.json"}, {"HOROVOD_CYCLE_TIME", "5"}}) ==
+      Words{"HOROVOD_CYCLE_TIME (in the environment) has no effect: an operation starts when all "
+            "ranks are ready, not at the next cycle",
+            "HOROVOD_TIMELINE (in the environment) is not supported yet and is ignored; unset it"});
+  CHECK(warnings_of("-x HOROVOD_THREAD_AFFINITY=0,1 ls") ==
+        Words{"-x HOROVOD_THREAD_AFFINITY is not supported yet and is ignored; put taskset or "
+              "numactl before the command instead"});
+  CHECK(warnings_of("-x HOROVOD_AUTOTUNE=1 ls") ==
+        Words{"-x HOROVOD_AUTOTUNE is not supported yet and is ignored; leave it out"});
+  CHECK(warnings_of("-x HOROVOD_AUTOTUNE=0 ls", {{"HOROVOD_AUTOTUNE", "1"}}).empty());
+  for (const char* off : {"false", "False", "FALSE", "no", "off"})
+    CHECK(warnings_of("ls", {{"HOROVOD_AUTOTUNE", off}}).empty());
+  CHECK(warnings_of("ls", {{"HOROVOD_TIMELINE", "off"}}).size() == 1);  // a file of that name
+  CHECK(warnings_of("ls", {{"HOROVOD_ELASTIC_TIMEOUT", "600"}}).empty());
+  CHECK(warnings_of("--mpi ls", {{"HOROVOD_CONTROLLER", "mpi"}}) ==
+        Words{"--mpi has no effect: hvdrun starts and connects the ranks itself"});
+  // What an option exports in Horovod, for each that does nothing here.
+  for (const char* name :
+       {"FUSION_THRESHOLD", "CYCLE_TIME", "CACHE_CAPACITY", "HIERARCHICAL_ALLREDUCE",
+        "HIERARCHICAL_ALLGATHER", "TORUS_ALLREDUCE", "AUTOTUNE", "AUTOTUNE_LOG",
+        "AUTOTUNE_WARMUP_SAMPLES", "AUTOTUNE_STEPS_PER_SAMPLE", "AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
+        "AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "TIMELINE", "TIMELINE_MARK_CYCLES",
+        "MPI_THREADS_DISABLE", "NUM_NCCL_STREAMS", "THREAD_AFFINITY", "GLOO_TIMEOUT_SECONDS",
+        "CONTROLLER"}) {
+    const std::string variable = std::string("HOROVOD_") + name;
+    CAPTURE(variable);
+    for (const char* unset : {"", "0"}) CHECK(warnings_of("ls", {{variable, unset}}).empty());
+    const Words warnings = warnings_of("ls", {{variable, "1"}});
+    REQUIRE(warnings.size() == 1);
+    CHECK(warnings[0].find(variable + " (in the environment) ") == 0);
+  }
+}
+
+TEST_CASE("environment: a variable of Horovod's in a file is warned about as any other") {
+  const TemporaryDirectory folder;
+  const std::string path = folder.path().string() + "/job.env";
+  std::ofstream(path) << "HOROVOD_AUTOTUNE=1\n";
+  const auto warnings = [&](std::vector<EnvironmentSetting> given, const Words& here) {
+    CommandLine line;
+    line.environment_files = {path};
+    line.spec.environment = std::move(given);
+    find_environment(line, here);
+    return line.warnings;
+  };
+  const std::string words =
+      "HOROVOD_AUTOTUNE (in --env-file) is not supported yet and is ignored; ";
+  CHECK(warnings({}, {}) == Words{words + "leave it out"});
+  CHECK(warnings({}, {"HOROVOD_AUTOTUNE=0"}) == Words{words + "leave it out"});
+  CHECK(warnings({{"HOROVOD_AUTOTUNE", "0", {}}}, {}).empty());
+  CHECK(warnings({{"HOROVOD_AUTOTUNE", {}, {}}}, {"HOROVOD_AUTOTUNE=0"}).empty());
+  std::ofstream(path) << "HOROVOD_AUTOTUNE=0\n";
+  CHECK(warnings({}, {"HOROVOD_AUTOTUNE=1"}).empty());
+  CHECK(
+      warnings({{"HOROVOD_AUTOTUNE", {}, {}}}, {"HOROVOD_AUTOTUNE=1"}) ==
+      Words{"HOROVOD_AUTOTUNE (in the environment) is not supported yet and is ignored; unset it"});
 }
 
 TEST_CASE("environment: -x wins over files, the later file over the earlier, some ranks over all") {
