@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "cli/pipe.h"
 #include "cli/quoted.h"
@@ -148,6 +149,7 @@ void Output::stamp() {
 }
 
 void Output::begin() {
+  if (std::exchange(begun_, true)) return;
   for (size_t i = 0; i < files_.size(); ++i)  // pipes and devices (EINVAL) have nothing to lose
     while (ftruncate(files_[i].get(), 0) != 0 && errno != EINVAL)
       if (errno != EINTR) refuse("empty the output file " + routes_[consoles_ + i]->name, errno);

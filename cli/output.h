@@ -40,7 +40,8 @@ class Output {
   // Throws kInvalidArgument when the files cannot be made, kUnavailable when no descriptor is left.
   explicit Output(OutputOptions options);
 
-  // Before ranks run: what is in the files is an earlier job's and goes. Throws as the constructor.
+  // Before ranks run, at the latest, and not before it is known that they will: what is in the
+  // files is an earlier job's and goes, by the first call. Throws as the constructor.
   void begin();
   void feed(const FrameReader::Piece& piece, TimePoint now);  // of a frame of a rank's output
   void say(std::string_view words,
@@ -105,6 +106,7 @@ class Output {
   std::vector<std::unique_ptr<Route>>
       routes_;  // one or two consoles, then rank 0's stdout and stderr, rank 1's, …
   size_t consoles_ = 0;
+  bool begun_ = false;
   std::vector<UniqueFd> files_;
   std::vector<StderrTail> tails_;
   std::time_t stamped_ = 0;

@@ -67,6 +67,7 @@ void Supervisor::perform(const std::vector<Action>& actions) {
 }
 
 void Supervisor::perform(const action::StartWorkers& start) {
+  output_.begin();
   HostAgent& agent = *agent_of(start.host);
   std::vector<int> groups;  // hosts in the order of their ranks
   for (const Slot& slot : slots_)

@@ -53,7 +53,6 @@ Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, cons
     loop_.watch(sink->wake_fd(), EPOLLIN, [this](uint32_t) { on_sink(); });
   log_.began(record_.job(), spec);
   perform(membership_.begin(Clock::now()));
-  output_.begin();
   for (const auto& agent : agents_) agent->send_bootstrap();
   if (!authority_) begin_stdin();
   if (spec.timeout.count() > 0) time_limit_ = Clock::now() + spec.timeout;

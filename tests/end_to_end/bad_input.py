@@ -148,6 +148,24 @@ def a_limit_that_the_output_files_exceed():
             expect(file.read(), "of an earlier job")
 
 
+def files_of_an_earlier_job_stay_when_no_host_comes():
+    with tempfile.TemporaryDirectory() as folder:
+        earlier = os.path.join(folder, "rank.0")
+        os.mkdir(earlier)
+        for name in ("stdout", "stderr"):
+            with open(os.path.join(earlier, name), "w") as file:
+                file.write("of an earlier job")
+        result = os.path.join(folder, "result.json")
+        seen = subprocess.run([support.options.hvdrun, "-np", "1", "-H", "198.51.100.1:1", "--ssh-command", "false", "--output-filename", folder,
+                               "--result-file", result, "true"], stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+        assert seen.returncode == 125 and b"no agent on 198.51.100.1" in seen.stderr, seen.stderr
+        for name in ("stdout", "stderr"):
+            with open(os.path.join(earlier, name)) as file:
+                expect(file.read(), "of an earlier job")
+        with open(result) as file:
+            expect(json.load(file)["exit_code"], 125)
+
+
 def a_link_that_anybody_may_have_put_there():
     if os.geteuid() != 0:
         return "left out: only root can make another user's link"
@@ -225,6 +243,7 @@ support.parse_options()
 # AddressSanitizer itself needs /proc.
 of_the_product = [] if support.options.sanitizers else [containers_without_dev_or_proc]
 support.main(how_many_ranks, *of_the_product, options_that_are_not_known_or_not_there_yet, host_lists, host_files, commands,
-             a_job_that_is_not_started_has_a_result_all_the_same, places_that_cannot_be_written, a_limit_that_the_output_files_exceed, a_link_that_anybody_may_have_put_there,
+             a_job_that_is_not_started_has_a_result_all_the_same, places_that_cannot_be_written, a_limit_that_the_output_files_exceed, files_of_an_earlier_job_stay_when_no_host_comes,
+             a_link_that_anybody_may_have_put_there,
              what_is_accepted_starts_exactly_the_ranks_asked_for, a_host_without_slots_has_no_part_in_the_job,
              an_output_directory_is_made_with_those_above_it, a_dry_run_starts_nothing_and_shows_no_value)
