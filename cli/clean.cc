@@ -95,7 +95,7 @@ int run_clean(std::span<const std::string> words, const ReadEnvironment& read_en
   bool done = true;
   for (const Host& host : line.spec.hosts)
     if (!host.remote) tell(host.name, describe(clean_host(order, AgentFile(kSelf).name()), order));
-  std::signal(SIGPIPE, SIG_IGN);
+  settle_signals();
   if (std::ranges::any_of(line.spec.hosts, [](const Host& host) { return host.remote; }))
     done = clean_remote_hosts(line.spec, order);
   return done ? 0 : kExitOwnFailure;

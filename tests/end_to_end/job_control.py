@@ -1,6 +1,7 @@
 """Terminals and background: Ctrl-Z and fg, a job in the background, a terminal that closes, nohup."""
 import os
 import signal
+import subprocess
 import tempfile
 import time
 
@@ -142,6 +143,15 @@ def an_ignored_sigchld_hides_no_end():
     expect(job.returncode, 4)
 
 
+def an_ignored_sigchld_hides_no_end_of_an_ssh():
+    begin = time.monotonic()
+    seen = subprocess.run([support.options.hvdrun, "clean", "-H", "198.51.100.1", "--ssh-command", "false", "--start-timeout", "100"],
+                          stdin=subprocess.DEVNULL, capture_output=True, timeout=200,
+                          preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+    assert seen.returncode == 125 and b"198.51.100.1: cannot be cleaned: " in seen.stderr, seen.stderr
+    assert time.monotonic() - begin < 90, seen.stderr
+
+
 def nohup_keeps_the_job_when_its_terminal_closes():
     with tempfile.TemporaryDirectory() as folder:
         terminal = Terminal()
@@ -241,6 +251,7 @@ support.main(ctrl_z_stops_ranks_and_fg_goes_on, ctrl_z_while_ranks_are_being_sta
              an_end_that_comes_before_the_ranks_stand_still_is_not_put_off,
              a_background_job_neither_reads_nor_stops, a_terminal_that_closes_ends_the_job,
              what_was_ignored_at_the_start_stays_ignored, an_ignored_sigchld_hides_no_end,
+             an_ignored_sigchld_hides_no_end_of_an_ssh,
              nohup_keeps_the_job_when_its_terminal_closes, a_hvdrun_that_is_stopped_while_its_job_ends_knows_how_it_ended,
              a_hvdrun_that_is_stopped_while_its_job_starts_has_not_timed_out,
              a_hvdrun_that_is_killed_while_it_is_stopped_leaves_nobody,
