@@ -23,6 +23,8 @@ class AgentWatch {
   };
   static constexpr Duration kTick{1000};
   static constexpr Duration kSilence{3000};
+  // A host elsewhere that says nothing for so long is dead to the job.
+  static constexpr Duration kHostSilence{6000};
   // With the keeper, from the agent's last word or the end of its lease on.
   static constexpr Duration kPatience{3000};
 

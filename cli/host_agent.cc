@@ -10,9 +10,9 @@ namespace {
 
 // After the keeper's death, for what is still in the channels.
 constexpr std::chrono::milliseconds kLastWords{1000};
-// A host that says nothing for so long is dead to the job; at the last one its agent has ended what
-// runs there, if it lives (agent/uplink).
-constexpr std::chrono::seconds kDead{6}, kSafe{11};
+// By then the agent of a host that says nothing has ended what runs there, if it lives
+// (agent/uplink).
+constexpr std::chrono::seconds kSafe{11};
 constexpr int kSshFailed = 255;  // its exit code when it is not that of the program there
 
 }  // namespace
@@ -23,7 +23,7 @@ HostAgent::HostAgent(int number, Host host, Loop& loop, AgentChannels channels,
     : number_(number),
       host_(std::move(host)),
       pipes_(loop, std::move(channels), std::move(callbacks), buffer),
-      watch_(host_.remote ? std::min<AgentWatch::Duration>(timeout, kDead) : timeout, Clock::now()),
+      watch_(host_.remote ? std::min(timeout, AgentWatch::kHostSilence) : timeout, Clock::now()),
       frames_(!host_.remote) {
   bootstrap_.set_host(number);
 }

@@ -82,7 +82,10 @@ constexpr Option kOptions[] = {
      "limit",
      "HVD_COLLECTIVE_TIMEOUT"},
     {"--agent-timeout", "", "S", kTime, kWorks,
-     "give a host up when its agent has been silent for so long; 60", ""},
+     "give a host up when its agent has been silent for so long; 60, but another machine after 6 "
+     "at "
+     "most",
+     ""},
 
     {"--stall-check-warning-time-seconds", "", "N", kStall, kWorks,
      "warn, naming the missing ranks, when a collective has waited for so long; 60",

@@ -3,6 +3,7 @@
 
 #include <sstream>
 
+#include "cli/agent_watch.h"
 #include "cli/features.h"
 #include "cli/options.h"
 #include "tests/support/catch.h"
@@ -33,6 +34,13 @@ TEST_CASE("help: the level is hvdrun's, and decides on libhvd's stall warning al
   const std::string text(find_option("--log-level")->text);
   CHECK(has(text, "what hvdrun logs: "));
   CHECK(has(text, "with the last two the ranks' libhvd leaves out its stall warning"));
+}
+
+TEST_CASE("help: for how long a host may be silent is said as it is") {
+  const auto limit = std::chrono::duration_cast<std::chrono::seconds>(AgentWatch::kHostSilence);
+  CHECK_THAT(
+      std::string(find_option("--agent-timeout")->text),
+      Catch::EndsWith("another machine after " + std::to_string(limit.count()) + " at most"));
 }
 
 TEST_CASE("help: no line is longer than 80 columns") {
