@@ -287,6 +287,20 @@ std::shared_ptr<Segment> Engine::Parts::add_segment(uint64_t bytes, uint64_t pop
   return {segment.get(), [segment, kept_bytes](Segment*) { segment->give_back(kept_bytes); }};
 }
 
+// While draining: of a step that was begun here others may know nothing, and wait for this rank in
+// something else, which it never calls. What is in the log, however late, they come to by
+// themselves.
+void Engine::Parts::end_unfinished_step() {
+  const int me = peers->world().rank;
+  for (const Communicator* one : progress.communicators())
+    if (one != log.get() && !one->idle() && !one->missing_ranks().empty()) {
+      raise_trouble(*peers, TroubleReason::kLeft,
+                    rank_text(*peers, me) + " called shutdown() in the middle of a step",
+                    std::span(&me, 1));
+      return;
+    }
+}
+
 void Engine::Parts::go_quiet() {
   progress.hold();
   progress.advance();  // what is in the log by now is done before
@@ -300,6 +314,7 @@ void Engine::Parts::go_quiet() {
     return progress.end().broken() ||
            std::all_of(all.begin(), all.end(), [](Communicator* one) { return one->idle(); });
   };
+  drained.on_sleep = [this](TimePoint) { end_unfinished_step(); };
   progress.wait_and_leave(drained);
   progress.hold();
   if (negotiation && !progress.end().broken() && peers->block().trouble == 0) negotiation->leave();

@@ -72,6 +72,7 @@ struct Engine::Parts {
   bool met_ = false, told_of_waiting_ = false;  // the init thread's
 
   void wait_for(Operation& operation, std::chrono::milliseconds timeout);
+  void end_unfinished_step();
   void meet();
   void expect_met(Outcome outcome);
   std::shared_ptr<Segment> take_first_segment(uint64_t bytes);

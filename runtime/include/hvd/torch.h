@@ -109,6 +109,7 @@ class HVD_API DistributedOptimizer {
                        const DistributedOptimizerOptions& options = {});
   // Gives back the parameters' hooks; gradients stay. Between backward() and step() it breaks the
   // epoch on all ranks, which may be waiting for the rest of the step: call synchronize() first.
+  // So does shutdown(), unless all ranks have got as far.
   ~DistributedOptimizer();
   DistributedOptimizer(const DistributedOptimizer&) = delete;
   DistributedOptimizer& operator=(const DistributedOptimizer&) = delete;

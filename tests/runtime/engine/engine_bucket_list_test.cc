@@ -2,6 +2,7 @@
 #include "runtime/engine/engine_bucket_list.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <numeric>
 #include <random>
@@ -289,6 +290,48 @@ TEST_CASE("bucket list: let go in the middle of a step, it breaks the epoch off 
       {}, false);
   CHECK_THAT(said, Catch::EndsWith("step 1 of \"sgd\" failed: rank 1 let go of \"sgd\" in the "
                                    "middle of a step"));
+}
+
+TEST_CASE("bucket list: shutdown() in the middle of a step is told to whoever waits elsewhere") {
+  const auto hosts = GENERATE(values<Hosts>({{2}, {1, 1}}));
+  const std::string elsewhere = GENERATE("in a call", "in the log", "in another list");
+  CAPTURE(hosts, elsewhere);
+  std::string said;
+  run_engines(
+      hosts,
+      [&](int rank, Engine& engine) {
+        const auto list = engine.make_bucket_list(spec_of("sgd"));
+        const auto other = engine.make_bucket_list(spec_of("other"));
+        error_of([&] { barrier(engine); });  // between hosts it may be broken off already
+        if (rank == 0) {
+          list->ready(0, Home::kHome);
+          return engine.shutdown();
+        }
+        std::array<float, 1> data{};
+        said = error_of([&] {
+          if (elsewhere == "in a call") sum(engine, data);
+          if (elsewhere == "in the log") sum_async(engine, data, "x")->wait();
+          if (elsewhere == "in another list") step(*other);
+        });
+      },
+      {.collective_timeout = 10s}, false);
+  CHECK_THAT(said, Catch::StartsWith("CommFailure: ") &&
+                       Catch::EndsWith("rank 0 called shutdown() in the middle of a step"));
+}
+
+TEST_CASE("bucket list: shutdown() by all in the middle of a step ends it on all") {
+  const auto hosts = GENERATE(values<Hosts>({{3}, {1, 2}}));
+  CAPTURE(hosts);
+  std::atomic<int> ended{0};
+  run_engines(hosts, [&](int, Engine& engine) {
+    const auto list = engine.make_bucket_list(spec_of("sgd"));
+    step(*list);
+    list->ready(0, Home::kHome);
+    list->ready(1, Home::kHome);
+    engine.shutdown();
+    ++ended;
+  });
+  CHECK(ended == 3);
 }
 
 TEST_CASE("bucket list: who needs a rank that let go of it after a step fails and names it") {
