@@ -1,7 +1,7 @@
 // 16-bit floating point elements: storage, and conversions from and to float.
 //
-// No arithmetic: convert, compute, convert back. Conversions round to nearest, ties to even; every
-// NaN becomes the quiet one.
+// No arithmetic: convert, compute, convert back. Conversions from float round to nearest, ties to
+// even, and make every NaN the quiet one; those to float are exact, and keep a NaN's bits.
 #pragma once
 
 #include <bit>
