@@ -15,11 +15,10 @@ using Describe = std::function<void(Operation&)>;
 std::shared_ptr<Work> submit(Context& context, const char* kind, const std::string& name,
                              const Describe& describe, std::shared_ptr<void> keep) {
   auto submission = std::make_unique<Submission>();
-  submission->name = name.empty() ? context.next_name(kind) : name;
+  submission->name = name;
   describe(submission->operation);
-  submission->operation.name = submission->name;
   submission->keep_alive = std::move(keep);
-  return context.engine().submit(std::move(submission));
+  return context.submit(std::move(submission), kind);
 }
 
 // Program order on the init thread; on any other one a named submission and a wait.

@@ -85,14 +85,18 @@ std::shared_ptr<Context> join(Globals& all, const Config& config) REQUIRES(all.s
 Context::Context(std::unique_ptr<Peers> peers, const Config& config)
     : engine_(std::move(peers), config.engine) {}
 
-std::string Context::next_name(const char* kind) {
+std::shared_ptr<Work> Context::submit(std::unique_ptr<Submission> submission, const char* kind) {
+  if (!submission->name.empty()) return engine_.submit(std::move(submission));
   if (!engine_.on_init_thread()) {
     throw Error(ErrorCode::kInvalidArgument,
                 std::string(kind) +
                     " without a name outside the thread that called init() cannot be matched with "
                     "that of other ranks; give it a name");
   }
-  return std::string(kind) + ".noname." + std::to_string(++unnamed_);
+  submission->name = std::string(kind) + ".noname." + std::to_string(unnamed_ + 1);
+  auto work = engine_.submit(std::move(submission));
+  ++unnamed_;
+  return work;
 }
 
 std::shared_ptr<Context> context() {

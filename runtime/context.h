@@ -19,10 +19,10 @@ class HVD_API Context {
 
   Engine& engine() { return engine_; }
   const World& world() const { return engine_.world(); }
-  // A name for an unnamed asynchronous operation: counted, so equal on all ranks that submit in the
-  // same order. Throws kInvalidArgument on any thread but the init thread, where a count would pair
-  // strangers.
-  std::string next_name(const char* kind);
+  // Engine::submit(), with a name for what has none: counted once it is submitted, so equal on all
+  // ranks that submit in the same order, whatever one of them was refused. Throws kInvalidArgument,
+  // too, for what has none on any thread but the init thread, where a count would pair strangers.
+  std::shared_ptr<Work> submit(std::unique_ptr<Submission> submission, const char* kind);
 
  private:
   Engine engine_;

@@ -25,11 +25,6 @@ Reduction reduction_of(const AllreduceOptions& options) {
   return {.op = options.op, .prescale = options.prescale, .postscale = options.postscale};
 }
 
-template <class Options>
-std::string name_of(const Options& options, Context& current, const char* kind) {
-  return options.name.empty() ? current.next_name(kind) : options.name;
-}
-
 std::unique_ptr<BucketList> make_bucket_list(const BucketListSpec& spec) {
   const auto current = context();
   if (!current->engine().on_init_thread()) {
@@ -77,8 +72,9 @@ torch::Tensor TensorWork::wait() { return impl_->wait(); }
 
 namespace {
 
-TensorWork submit(Context& current, const Collective& collective) {
-  auto work = TensorCollective::submit(current.engine(), collective);
+TensorWork submit(const char* kind, const Collective& collective) {
+  const auto current = context();
+  auto work = current->submit(TensorCollective::submission(current->world(), collective), kind);
   return TensorWork::Impl::make(std::move(work), collective);
 }
 
@@ -91,9 +87,8 @@ torch::Tensor run_allreduce(const torch::Tensor& tensor, Place place,
 
 TensorWork submit_allreduce(const torch::Tensor& tensor, Place place,
                             const AllreduceOptions& options) {
-  const auto current = context();
-  return submit(*current, TensorCollective::allreduce(tensor, place, reduction_of(options),
-                                                      name_of(options, *current, "allreduce")));
+  return submit("allreduce",
+                TensorCollective::allreduce(tensor, place, reduction_of(options), options.name));
 }
 
 torch::Tensor run_broadcast(const torch::Tensor& tensor, Place place, int root,
@@ -104,9 +99,7 @@ torch::Tensor run_broadcast(const torch::Tensor& tensor, Place place, int root,
 
 TensorWork submit_broadcast(const torch::Tensor& tensor, Place place, int root,
                             const BroadcastOptions& options) {
-  const auto current = context();
-  return submit(*current, TensorCollective::broadcast(tensor, place, root,
-                                                      name_of(options, *current, "broadcast")));
+  return submit("broadcast", TensorCollective::broadcast(tensor, place, root, options.name));
 }
 
 }  // namespace
@@ -154,9 +147,7 @@ torch::Tensor allgather(const torch::Tensor& tensor, const AllgatherOptions& opt
 }
 
 TensorWork allgather_async(const torch::Tensor& tensor, const AllgatherOptions& options) {
-  const auto current = context();
-  return submit(*current,
-                TensorCollective::allgather(tensor, name_of(options, *current, "allgather")));
+  return submit("allgather", TensorCollective::allgather(tensor, options.name));
 }
 
 torch::Device local_device() {

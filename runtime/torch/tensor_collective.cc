@@ -162,15 +162,19 @@ at::Tensor TensorCollective::run(Engine& engine,
   return collective->take_result();
 }
 
-std::shared_ptr<Work> TensorCollective::submit(
-    Engine& engine, const std::shared_ptr<TensorCollective>& collective) {
-  collective->check_root(engine.world());
+std::unique_ptr<Submission> TensorCollective::submission(
+    const World& world, const std::shared_ptr<TensorCollective>& collective) {
+  collective->check_root(world);
   auto submission = std::make_unique<Submission>();
   submission->name = collective->name_;
   submission->keep_alive = collective;
   collective->describe(submission->operation);
-  submission->operation.name = submission->name;
-  return engine.submit(std::move(submission));
+  return submission;
+}
+
+std::shared_ptr<Work> TensorCollective::submit(
+    Engine& engine, const std::shared_ptr<TensorCollective>& collective) {
+  return engine.submit(submission(engine.world(), collective));
 }
 
 at::Tensor TensorCollective::take_result() {

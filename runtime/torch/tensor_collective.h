@@ -32,7 +32,10 @@ class TensorCollective {
 
   // Runs it now: program order on the init thread, elsewhere a named submission and a wait.
   static at::Tensor run(Engine& engine, const std::shared_ptr<TensorCollective>& collective);
-  // `collective` lives as long as the Work. Throws kInvalidArgument when it has no name.
+  // For Engine::submit() or Context::submit(): `collective` lives as long as the Work.
+  static std::unique_ptr<Submission> submission(
+      const World& world, const std::shared_ptr<TensorCollective>& collective);
+  // The same, submitted. Throws kInvalidArgument when it has no name.
   static std::shared_ptr<Work> submit(Engine& engine,
                                       const std::shared_ptr<TensorCollective>& collective);
 

@@ -11,9 +11,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
+#include <vector>
 
 // Last: LibTorch has a CHECK of its own, which ends the program.
 #include "tests/support/catch.h"
@@ -82,6 +85,24 @@ TEST_CASE("api: collectives, synchronous, in place and asynchronous") {
   hvd::broadcast_async_(zeros, 0, {.name = "zeros"}).wait();
   CHECK(zeros.equal(at::zeros({2, 3})));
   CHECK(hvd::local_device().is_cpu());
+}
+
+TEST_CASE("api: what one rank is refused does not count among its calls without a name") {
+  Job job;
+  if (hvd::rank() == 0) {
+    bool flags[2] = {};
+    CHECK(contains(error_of([] { hvd::allreduce_async(at::Tensor()); }), "is undefined"));
+    CHECK(contains(error_of([] { hvd::broadcast_async(at::ones({2}), -1); }), "is not a rank"));
+    CHECK(contains(error_of([&] { hvd::allreduce_async_(std::span(flags)); }), "bool"));
+  }
+  const auto work = hvd::allreduce_async(at::full({2}, double(hvd::rank())));
+  auto another = hvd::allgather_async(std::vector<int>{hvd::rank()});
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!(work.done() && another.done()) && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::yield();
+  REQUIRE((work.done() && another.done()));
+  CHECK(hvd::TensorWork(work).wait().equal(at::full({2}, mean_rank())));
+  CHECK(another.wait().size() == static_cast<size_t>(hvd::size()));
 }
 
 TEST_CASE("api: every form of broadcast_parameters() brings root's, buffers too") {
