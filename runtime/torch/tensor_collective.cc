@@ -103,10 +103,6 @@ std::shared_ptr<TensorCollective> TensorCollective::allgather(const at::Tensor& 
       new TensorCollective(OperationKind::kAllgather, std::move(name)));
   made->check(tensor, Place::kNew);
   made->type_ = data_type_of(tensor.scalar_type(), made->title());
-  if (row_elements(tensor) == 0) {
-    throw Error(ErrorCode::kInvalidArgument, made->title() + ": a row of " + hvd::describe(tensor) +
-                                                 " has no elements; gather another dimension");
-  }
   made->set_buffer(tensor.dim() == 0 ? tensor.detach().reshape({1}) : tensor, Place::kNew);
   std::string shape = hvd::describe(made->buffer_);
   const size_t first = shape.find('[') + 1;
@@ -116,6 +112,7 @@ std::shared_ptr<TensorCollective> TensorCollective::allgather(const at::Tensor& 
 }
 
 void* TensorCollective::allocate_parts(std::span<const uint64_t> counts) {
+  if (row_elements(buffer_) == 0) return nullptr;  // take_result() says so
   uint64_t elements = 0;
   for (const uint64_t count : counts) elements += count;
   std::vector<int64_t> sizes = buffer_.sizes().vec();
@@ -177,8 +174,16 @@ std::shared_ptr<Work> TensorCollective::submit(
   return engine.submit(submission(engine.world(), collective));
 }
 
+// How many rows without elements there are is not exchanged; that no rank has any elements is known
+// only now.
+at::Tensor TensorCollective::gathered() const {
+  if (row_elements(buffer_) != 0) return target_;
+  throw Error(ErrorCode::kInvalidArgument, title() + ": a row of " + hvd::describe(buffer_) +
+                                               " has no elements; gather another dimension");
+}
+
 at::Tensor TensorCollective::take_result() {
-  if (kind_ == OperationKind::kAllgather) return target_;
+  if (kind_ == OperationKind::kAllgather) return gathered();
   MutexLock lock(mutex_);
   if (taken_) return target_;
   at::NoGradGuard no_grad;

@@ -40,7 +40,8 @@ class TensorCollective {
                                       const std::shared_ptr<TensorCollective>& collective);
 
   // After completion: the result, written back to where it belongs. Once; later the same tensor.
-  // Any thread: all return when it is written.
+  // Any thread: all return when it is written. Throws kInvalidArgument, on all ranks, when what was
+  // gathered has no elements.
   at::Tensor take_result() EXCLUDES(mutex_);
 
  private:
@@ -50,6 +51,7 @@ class TensorCollective {
   void set_buffer(const at::Tensor& tensor, Place place);
   void set_shape(std::string dimensions);
   void* allocate_parts(std::span<const uint64_t> counts);
+  at::Tensor gathered() const;
   void describe(Operation& operation);  // which points into this object
   std::string title() const;            // `allreduce "loss"`, for errors
 

@@ -190,6 +190,9 @@ TEST_CASE("tensor_collective: different shapes or types are an error on every ra
                           Place::kNew);
               }).empty());
       EXPECT(!error_of([&] { allgather(rank, at::ones({2, rank.rank == 1 ? 3 : 2})); }).empty());
+      const std::string rows =
+          error_of([&] { allgather(rank, at::ones({3, rank.rank == 0 ? 0 : 2})); });
+      EXPECT(contains(rows, "[*, 0]") && contains(rows, "[*, 2]"));
       EXPECT(allreduce(rank, at::ones({}), kSum).item<float>() == float(rank.size));
     });
   }

@@ -67,6 +67,7 @@ HVD_API TensorWork broadcast_async_(const torch::Tensor& tensor, int root,
                                     const BroadcastOptions& options = {});
 
 // All ranks' rows, in rank order; their numbers may differ. A tensor without dimensions is a row.
+// Rows without elements are an Error on every rank.
 HVD_API torch::Tensor allgather(const torch::Tensor& tensor, const AllgatherOptions& options = {});
 HVD_API TensorWork allgather_async(const torch::Tensor& tensor,
                                    const AllgatherOptions& options = {});
