@@ -16,6 +16,6 @@ namespace hvd {
                                        int line) noexcept;
 
 // What every call of a rank's throws in a child that was forked from it.
-[[noreturn]] void throw_forked();
+[[noreturn]] HVD_API void throw_forked();
 
 }  // namespace hvd

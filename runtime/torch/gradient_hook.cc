@@ -4,9 +4,12 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <unistd.h>
+
+#include <atomic>
 #include <utility>
 
-#include "hvd/error.h"
+#include "runtime/base/error.h"
 #include "runtime/base/mutex.h"
 
 namespace hvd {
@@ -16,6 +19,11 @@ using torch::autograd::PostAccumulateGradHook;
 // Outlives the GradientHook when somebody chained a hook of theirs behind ours, and the hook in the
 // tensor's slot when somebody put another one there.
 struct GradientHook::Target {
+  // A child that was forked meanwhile finds the mutex locked for ever.
+  bool in_child() const { return getpid() != process; }
+
+  const pid_t process = getpid();
+  std::atomic<bool> calls{true};  // there is a callback: for such a child
   Mutex mutex;
   // Empty once the GradientHook is gone, or retired; only before that may `in_use` be asked.
   std::function<void()> callback GUARDED_BY(mutex);
@@ -29,18 +37,24 @@ class GradientHook::Installed final : public PostAccumulateGradHook {
 
   void operator()(const at::Tensor& parameter) override {
     if (earlier_) (*earlier_)(parameter);
+    if (target_->in_child()) return refuse_in_child();
     MutexLock lock(target_->mutex);
     if (target_->callback) target_->callback();
   }
   const std::shared_ptr<Target>& target() const { return target_; }
   // Calls nothing any more; returns what was there before.
   std::unique_ptr<PostAccumulateGradHook> retire() {
+    target_->calls = false;
     MutexLock lock(target_->mutex);
     target_->callback = nullptr;
     return std::move(earlier_);
   }
 
  private:
+  void refuse_in_child() const {
+    if (target_->calls) throw_forked();
+  }
+
   const std::shared_ptr<Target> target_;
   std::unique_ptr<PostAccumulateGradHook> earlier_;
 };
@@ -48,7 +62,7 @@ class GradientHook::Installed final : public PostAccumulateGradHook {
 bool GradientHook::is_in_use(const at::Tensor& parameter) {
   auto* ours =
       dynamic_cast<Installed*>(torch::autograd::impl::post_acc_grad_hooks(parameter).get());
-  if (ours == nullptr) return false;
+  if (ours == nullptr || ours->target()->in_child()) return false;
   MutexLock lock(ours->target()->mutex);
   return ours->target()->callback && ours->target()->in_use();
 }
@@ -74,6 +88,8 @@ GradientHook::GradientHook(const at::Tensor& parameter, const std::string& name,
 }
 
 GradientHook::~GradientHook() {
+  target_->calls = false;
+  if (target_->in_child()) return;
   {
     MutexLock lock(target_->mutex);
     target_->callback = nullptr;

@@ -17,7 +17,8 @@ class GradientHook {
   // one that is in use no more, as `in_use` says from any thread, calls nothing from now on.
   GradientHook(const at::Tensor& parameter, const std::string& name, std::function<void()> callback,
                std::function<bool()> in_use);
-  // Waits for a callback under way; none comes afterwards.
+  // Waits for a callback under way; none comes afterwards. In a forked child, where it does not
+  // wait, backward() throws for as long as it lives.
   ~GradientHook();
   GradientHook(const GradientHook&) = delete;
   GradientHook& operator=(const GradientHook&) = delete;

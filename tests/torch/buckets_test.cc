@@ -9,7 +9,12 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/optim/sgd.h>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <chrono>
+#include <memory>
 #include <thread>
 
 #include "tests/torch/training.h"
@@ -322,6 +327,39 @@ TEST_CASE("buckets: a hook that was there is called, and is there again afterwar
     net->loss(0, 0).backward();
     EXPECT(calls == 2);
   });
+}
+
+// The exit code of a child: 0 if the hook throws there, and lets go, without waiting.
+int use_hook_in_child(const at::Tensor& parameter, std::unique_ptr<GradientHook>& hook) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(30);
+    auto& installed = *torch::autograd::impl::post_acc_grad_hooks(parameter);
+    const std::string error = error_of([&] { installed(parameter); });
+    const bool free = !GradientHook::is_in_use(parameter);
+    hook.reset();
+    const std::string after = error_of([&] { installed(parameter); });
+    _exit(contains(error, "forked from a rank") && free && after.empty() ? 0 : 1);
+  }
+  int status = -1;
+  return waitpid(child, &status, 0) == child ? status : -1;
+}
+
+TEST_CASE("buckets: in a child that is forked during a hook none of them waits") {
+  const at::Tensor parameter = at::zeros({1}).requires_grad_();
+  std::atomic<bool> inside{false}, over{false};
+  auto hook = std::make_unique<GradientHook>(
+      parameter, "p",
+      [&] {
+        inside = true;
+        while (!over) std::this_thread::yield();
+      },
+      [] { return true; });
+  std::jthread backward(
+      [&] { (*torch::autograd::impl::post_acc_grad_hooks(parameter))(parameter); });
+  while (!inside) std::this_thread::yield();
+  CHECK(use_hook_in_child(parameter, hook) == 0);
+  over = true;
 }
 
 TEST_CASE("buckets: parameters without dimensions or elements are trained like others") {
