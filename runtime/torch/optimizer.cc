@@ -3,6 +3,7 @@
 
 #include <torch/optim/lbfgs.h>
 
+#include <algorithm>
 #include <limits>
 #include <unordered_map>
 #include <utility>
@@ -36,11 +37,13 @@ void check_options(const DistributedOptimizerOptions& options) {
     refuse(ErrorCode::kInvalidArgument, "bucket_bytes is 0; 2097152 is the default");
 }
 
-// The parameters of `inner` that require a gradient, in the order of its groups, by their names.
+// The parameters of `inner` that require a gradient, in the order of its groups, by their names;
+// one that a module lists under several only once.
 NamedTensors name_parameters(const torch::optim::Optimizer& inner,
                              const DistributedOptimizer::NamedParameters& named) {
   std::unordered_map<const at::TensorImpl*, std::string> names;
   for (const auto& item : named) names.emplace(item.value().unsafeGetTensorImpl(), item.key());
+  std::unordered_set<const at::TensorImpl*> taken;
   NamedTensors result;
   size_t position = 0;
   for (const auto& group : inner.param_groups()) {
@@ -55,7 +58,7 @@ NamedTensors name_parameters(const torch::optim::Optimizer& inner,
                         ", is not among the named parameters; pass the named_parameters() of all "
                         "modules that it trains");
       }
-      result.emplace_back(found->second, parameter);
+      if (taken.insert(found->first).second) result.emplace_back(found->second, parameter);
     }
   }
   if (result.empty()) {
@@ -106,13 +109,15 @@ void DistributedOptimizer::Impl::add_set(const std::string& name, const NamedTen
 
 // Those that came by add_param_group(), or require a gradient only now.
 NamedTensors DistributedOptimizer::Impl::new_parameters() const {
+  std::unordered_set<const at::TensorImpl*> taken;
   NamedTensors result;
   for (size_t g = 0; g < inner_.param_groups().size(); ++g) {
     const auto& parameters = inner_.param_groups()[g].params();
     for (size_t i = 0; i < parameters.size(); ++i) {
-      if (!parameters[i].requires_grad() || known_.contains(parameters[i].unsafeGetTensorImpl()))
-        continue;
-      result.emplace_back("group" + std::to_string(g) + "." + std::to_string(i), parameters[i]);
+      const at::TensorImpl* const impl = parameters[i].unsafeGetTensorImpl();
+      if (!parameters[i].requires_grad() || known_.contains(impl)) continue;
+      if (taken.insert(impl).second)
+        result.emplace_back("group" + std::to_string(g) + "." + std::to_string(i), parameters[i]);
     }
   }
   return result;
@@ -157,7 +162,7 @@ torch::Tensor DistributedOptimizer::Impl::step(
     const torch::optim::Optimizer::LossClosure& closure) {
   if (skip_guards_ == 0) return step_synchronized(closure);
   torch::Tensor loss = evaluate(closure);
-  if (in_flight()) {  // the closure's, too
+  if (any_unreduced()) {  // the closure's, too
     throw Error(ErrorCode::kInvalidArgument,
                 "step() under skip_synchronize() but gradients came since the last synchronize(); "
                 "call synchronize() first");
@@ -187,6 +192,13 @@ bool DistributedOptimizer::Impl::in_flight() const {
   for (const auto& set : sets_)
     if (set->in_flight()) return true;
   return false;
+}
+
+// Also those of parameters that no set has yet: nothing waits for their gradients.
+bool DistributedOptimizer::Impl::any_unreduced() const {
+  return in_flight() || std::ranges::any_of(new_parameters(), [](const auto& parameter) {
+           return parameter.second.grad().defined();
+         });
 }
 
 void DistributedOptimizer::Impl::zero_grad(bool set_to_none) {

@@ -38,6 +38,7 @@ class DistributedOptimizer::Impl {
   NamedTensors new_parameters() const;
   void compare_additions(const std::vector<uint64_t>& all, size_t mine) const;
   bool in_flight() const;
+  bool any_unreduced() const;
   bool ended() const { return sets_[0]->list().ended(); }  // all sets are of one epoch
   torch::Tensor step_synchronized(const torch::optim::Optimizer::LossClosure& closure);
 

@@ -72,6 +72,18 @@ struct Shared : Net {
   }
 };
 
+struct ListedTwice : Net {
+  torch::nn::Linear a{60, 60}, b{60, 3};
+  ListedTwice() {
+    register_module("a", a);
+    register_module("again", a);
+    register_module("b", b);
+  }
+  at::Tensor loss(int part, int step) override {
+    return b(torch::tanh(a(torch::tanh(a(random(part, step, {8, 60})))))).pow(2).mean();
+  }
+};
+
 // LibTorch's default generator is one for all threads.
 std::mutex generator_mutex;
 
@@ -96,6 +108,7 @@ MakeNet mlp() { return make<Mlp>(); }
 MakeNet channels_last() { return make<ChannelsLast>(); }
 MakeNet unused() { return make<Unused>(); }
 MakeNet shared() { return make<Shared>(); }
+MakeNet listed_twice() { return make<ListedTwice>(); }
 
 MakeOptimizer sgd(double lr, double momentum) {
   return [=](std::vector<at::Tensor> parameters) {

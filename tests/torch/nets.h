@@ -29,6 +29,7 @@ MakeNet mlp();            // three layers
 MakeNet channels_last();  // convolutions, batch norm
 MakeNet unused();         // a layer used by some parts in some steps, and one never used
 MakeNet shared();         // one weight used three times
+MakeNet listed_twice();   // a layer with two names, used by both
 
 MakeOptimizer sgd(double lr = 0.05, double momentum = 0.9);
 MakeOptimizer adamw();

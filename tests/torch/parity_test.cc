@@ -97,6 +97,10 @@ TEST_CASE("parity: parameters that some or all parts do not use, with AdamW") {
 
 TEST_CASE("parity: one weight used three times") { check_parity({.net = nets::shared()}); }
 
+TEST_CASE("parity: a layer that is listed under two names") {
+  check_parity({.net = nets::listed_twice()});
+}
+
 TEST_CASE("parity: gradients zeroed in place") {
   check_parity({.set_to_none = false});
   check_parity({.net = nets::unused(), .set_to_none = false});
