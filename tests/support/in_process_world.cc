@@ -4,8 +4,10 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <stdexcept>
 
 #include "hvd/error.h"
@@ -13,10 +15,13 @@
 namespace hvd {
 
 std::pair<UniqueFd, UniqueFd> connected_pair() {
+  // Ports stay taken for a minute after use, of each address: so each pair has another one's.
+  static std::atomic<uint32_t> made{0};
+  const uint32_t host = (static_cast<uint32_t>(getpid()) * 61 + made++) % 0xffff + 1;
   const UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK + (host << 8));
   auto* const any = reinterpret_cast<sockaddr*>(&address);
   socklen_t length = sizeof address;
   UniqueFd first(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
