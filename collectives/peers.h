@@ -58,8 +58,9 @@ class Peers {
   // Readable when the agent said something (drained by take_segment(), take_links() and the Store),
   // or is gone; -1: nothing to watch.
   virtual int agent_fd() const = 0;
-  // False: nobody would tell of deaths any more, so the process has to end.
-  virtual bool agent_alive() = 0;
+  // Empty while the agent is there; else why nobody would tell of deaths any more, so that the
+  // process has to end.
+  virtual std::string lost_agent() = 0;
   // Tells the agent that the epoch is broken, so that it sees to it that everybody goes quiet. Any
   // thread; never blocks.
   virtual void report_broken() noexcept = 0;

@@ -134,7 +134,7 @@ AgentMessage AgentConnection::ask(AgentMessage question) {
         if (answer.kind == AgentMessage::kStoreRefused) throw_refusal(answer);
         return answer;
       }
-      if (socket_.ended() || !failure_.empty()) pending_.erase(question.id);
+      if (!why_lost().empty()) pending_.erase(question.id);
       check_alive();
     }
     wait_readable(wake_fd);
@@ -193,17 +193,20 @@ void AgentConnection::forget(const void* owner) {
   if (arrived_owner_ == owner) arrived_ = nullptr;
 }
 
-bool AgentConnection::alive() {
+std::string AgentConnection::lost() {
   MutexLock lock(mutex_);
   take_in();
-  return !socket_.ended() && failure_.empty();
+  return why_lost();
 }
 
 void AgentConnection::close_in_child() noexcept { ::close(fd_); }
 
+std::string AgentConnection::why_lost() const {
+  return failure_.empty() && socket_.ended() ? kAgentEnded : failure_;
+}
+
 void AgentConnection::check_alive() {
-  if (!failure_.empty()) throw Error(ErrorCode::kUnavailable, failure_);
-  if (socket_.ended()) throw Error(ErrorCode::kUnavailable, kAgentEnded);
+  if (std::string why = why_lost(); !why.empty()) throw Error(ErrorCode::kUnavailable, why);
 }
 
 void AgentConnection::wait_readable(int also) {

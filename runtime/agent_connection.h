@@ -62,7 +62,8 @@ class AgentConnection {
   void on_segment(const void* owner, std::function<void()> arrived);
   void forget(const void* owner);
 
-  bool alive();
+  // Why nothing comes from the agent any more: it has ended, or sent what cannot be read; or empty.
+  std::string lost();
 
   // In a forked child, which must not speak for the rank: closes the socket, takes no lock.
   void close_in_child() noexcept;
@@ -89,6 +90,7 @@ class AgentConnection {
   void take_in(AgentMessage message) REQUIRES(mutex_);
   void take_in_segment(AgentMessage message) REQUIRES(mutex_);
   void take_in_link(AgentMessage message) REQUIRES(mutex_);
+  std::string why_lost() const REQUIRES(mutex_);
   void check_alive() REQUIRES(mutex_);
   void wait_readable(int also) EXCLUDES(mutex_);
 

@@ -151,7 +151,7 @@ void AgentPeers::report_broken() noexcept {
   try {
     connection_->post(report);
   } catch (const Error&) {
-    // The agent reads nothing any more; whoever waits finds that out by agent_alive().
+    // The agent reads nothing any more; whoever waits finds that out by lost_agent().
   }
 }
 

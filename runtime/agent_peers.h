@@ -38,7 +38,7 @@ class AgentPeers : public Peers {
   void ring(int local_rank, Sleeper sleeper) override;
   int doorbell(Sleeper sleeper) const override { return doorbell(world_.local_rank, sleeper); }
   int agent_fd() const override { return connection_->fd(); }
-  bool agent_alive() override { return connection_->alive(); }
+  std::string lost_agent() override { return connection_->lost(); }
   void report_broken() noexcept override;
   void close_in_child() noexcept override;
 

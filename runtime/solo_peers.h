@@ -27,7 +27,7 @@ class SoloPeers : public Peers {
   void ring(int local_rank, Sleeper sleeper) override;
   int doorbell(Sleeper sleeper) const override { return doorbells_[sleeper].get(); }
   int agent_fd() const override { return -1; }
-  bool agent_alive() override { return true; }
+  std::string lost_agent() override { return ""; }
   void report_broken() noexcept override {}
   void close_in_child() noexcept override;
 

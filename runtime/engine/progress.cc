@@ -343,9 +343,10 @@ void Progress::poll_doorbell(Sleeper sleeper, bool links, bool agent_answers,
          {peers_.agent_fd(), static_cast<short>((agent_answers ? POLLIN : 0) | POLLRDHUP), 0}};
   if (links) fds.insert(fds.end(), links_[sleeper].begin(), links_[sleeper].end());
   poll(fds.data(), fds.size(), static_cast<int>(most.count()));
-  if (peers_.agent_alive()) return;
-  std::fprintf(stderr, "hvd: rank %d lost its agent, which would tell it of deaths, and ends\n",
-               peers_.world().rank);
+  const std::string why = peers_.lost_agent();
+  if (why.empty()) return;
+  std::fprintf(stderr, "hvd: rank %d ends, for nobody would tell it of deaths any more: %s\n",
+               peers_.world().rank, why.c_str());
   _exit(kExitWithoutAgent);
 }
 

@@ -7,15 +7,24 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
+#include <atomic>
+#include <cstdio>
+#include <filesystem>
 #include <functional>
+#include <memory>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include "runtime/agent_peers.h"
 #include "runtime/base/control_block.h"
+#include "runtime/base/env.h"
 #include "runtime/base/error.h"
+#include "runtime/engine/progress.h"
 #include "tests/support/catch.h"
 #include "tests/support/extent.h"
 #include "tests/support/few_descriptors.h"
+#include "tests/support/rank_program.h"
 
 using namespace hvd;
 using namespace std::chrono_literals;
@@ -70,7 +79,7 @@ class ScriptedAgent {
     message.epoch = 4;
     message.key = "localhost";
     message.body = encode({4, 1, 2, 1, 2, 0, 1, "localhost"});
-    const UniqueFd event(eventfd(0, EFD_CLOEXEC));
+    const UniqueFd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     const int fds[] = {event.get(), event.get(), event.get()};
     socket_.send(message, std::span(block < 0 ? fds : &block, 1));
     send(AgentMessage::kDoorbells, 0, "", 0, fds);
@@ -88,6 +97,47 @@ class ScriptedAgent {
   AgentSocket socket_;
   std::jthread thread_;
 };
+
+// Of the epoch that ScriptedAgent starts.
+UniqueFd block_memory(uint32_t version) {
+  UniqueFd memory(memfd_create("block", MFD_CLOEXEC));
+  ControlBlock block{};
+  block.magic = ControlBlock::kMagic;
+  block.version = version;
+  block.epoch = 4;
+  block.local_size = block.world_size = block.machine_ranks = 2;
+  const auto bytes = static_cast<off_t>(ControlBlock::bytes(2, 2));
+  if (ftruncate(memory.get(), bytes) != 0 ||
+      pwrite(memory.get(), static_cast<void*>(&block), sizeof block, 0) != sizeof block)
+    memory.reset();
+  return memory;
+}
+
+// Waits for what never comes.
+const RankProgram waiting("waiting", [] {
+  const AgentAddress address = AgentAddress::parse(env::get("HVD_AGENT").value_or(""));
+  AgentPeers peers(std::make_shared<AgentConnection>(address));
+  Progress progress(peers, {});
+  const std::atomic<bool> never{false};
+  Awaited awaited;
+  awaited.flag = &never;
+  progress.hold();
+  progress.wait_and_leave(awaited);
+  return 0;
+});
+
+// Its exit status, and all that it says.
+std::pair<int, std::string> run_waiting_rank(const AgentAddress& address) {
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  const std::string command =
+      "HVD_AGENT=" + address.text() + " exec '" + self + "' --rank-program waiting 2>&1";
+  std::FILE* output = popen(command.c_str(), "re");
+  REQUIRE(output != nullptr);
+  std::string said;
+  for (int c; (c = std::fgetc(output)) != EOF;) said += static_cast<char>(c);
+  const int status = pclose(output);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, said};
+}
 
 }  // namespace
 
@@ -123,11 +173,11 @@ TEST_CASE("agent connection: an agent that ends ends every wait") {
       self.expect(AgentMessage::kStoreGet);
     });
     AgentConnection connection(agent.address());
-    CHECK(connection.alive());
+    CHECK(connection.lost().empty());
     AgentMessage question;
     question.kind = AgentMessage::kStoreGet;
     CHECK_THROWS_WITH(connection.ask(std::move(question)), Catch::Contains("has ended"));
-    CHECK_FALSE(connection.alive());
+    CHECK_THAT(connection.lost(), Catch::Contains("has ended"));
   }
 }
 
@@ -157,15 +207,7 @@ TEST_CASE("agent connection: init() is refused, and may be tried again") {
 TEST_CASE("agent connection: an hvdrun of another version is named as such") {
   ScriptedAgent agent([](ScriptedAgent& self) {
     self.welcome();
-    const UniqueFd memory(memfd_create("block", MFD_CLOEXEC));
-    ControlBlock block{};
-    block.magic = ControlBlock::kMagic;
-    block.version = ControlBlock::kVersion + 1;
-    const auto bytes = static_cast<off_t>(ControlBlock::bytes(2, 2));
-    if (ftruncate(memory.get(), bytes) != 0 ||
-        pwrite(memory.get(), static_cast<void*>(&block), sizeof block, 0) != sizeof block)
-      return;
-    self.start_epoch(memory.get());
+    self.start_epoch(block_memory(ControlBlock::kVersion + 1).get());
     self.expect(AgentMessage::kClaim);
   });
   CHECK_THROWS_WITH(AgentPeers(std::make_shared<AgentConnection>(agent.address())),
@@ -262,7 +304,7 @@ TEST_CASE("agent connection: without room for descriptors what needs them is ref
   connection.post(request);
   CHECK_THROWS_WITH(wait([&] { return connection.take_links(7); }),
                     Catch::Contains("no room") && Catch::Contains("ulimit -n"));
-  CHECK(connection.alive());
+  CHECK(connection.lost().empty());
 }
 
 TEST_CASE("agent connection: threads that ask at once get their own answers") {
@@ -322,8 +364,24 @@ TEST_CASE("agent connection: a broken message ends the waits of threads that did
           refused = std::string_view(error.what()).find("only workers send") != std::string::npos;
         }
       });
-      while (connection.alive()) std::this_thread::yield();
+      while (connection.lost().empty()) std::this_thread::yield();
     }
     CHECK(refused);
   }
+}
+
+TEST_CASE("agent connection: a rank that nobody would tell of deaths ends, and says why") {
+  const bool ends = GENERATE(true, false);
+  ScriptedAgent agent([ends](ScriptedAgent& self) {
+    self.welcome();
+    self.start_epoch(block_memory(ControlBlock::kVersion).get());
+    if (ends) return;
+    self.send(AgentMessage::kClaim);
+    self.expect(AgentMessage::kClaim);  // none comes: the socket stays open until the rank's end
+  });
+  const auto [status, said] = run_waiting_rank(agent.address());
+  CHECK(status == 125);
+  CHECK(said == std::string("hvd: rank 1 ends, for nobody would tell it of deaths any more: ") +
+                    (ends ? "the agent of this host has ended; the job is over\n"
+                          : "the agent sent what only workers send\n"));
 }

@@ -99,7 +99,7 @@ class InProcessHost::RankPeers final : public Peers {
     return host_.doorbell(world_.local_rank, sleeper);
   }
   int agent_fd() const override { return -1; }
-  bool agent_alive() override { return host_.agent_alive_; }
+  std::string lost_agent() override { return ""; }
   void report_broken() noexcept override { host_.report_broken(); }
 
  private:

@@ -69,8 +69,6 @@ class InProcessHost {
   void hear_of_death(int world_rank);
   void hear_of_trouble(const std::string& text);
 
-  // The agent is gone: agent_alive() is false.
-  void end_agent() { agent_alive_ = false; }
   // Asks and relays nothing from now on.
   void stop_agent();
 
@@ -102,7 +100,6 @@ class InProcessHost {
   std::unique_ptr<StatusPage[]> status_pages_;
   std::vector<UniqueFd> doorbells_;  // rank * kSleepers + sleeper
   std::unique_ptr<MemoryStore> store_;
-  std::atomic<bool> agent_alive_{true};
 
   std::mutex mutex_;
   std::condition_variable_any reported_;

@@ -23,7 +23,7 @@ inline void wait_for(Peers& peers, const std::function<bool()>& done) {
     poll(polled, 2, 1'000);
     uint64_t count;
     [[maybe_unused]] const ssize_t drained = read(peers.doorbell(kCaller), &count, sizeof count);
-    if (!peers.agent_alive()) _exit(9);
+    if (!peers.lost_agent().empty()) _exit(9);
   }
 }
 
