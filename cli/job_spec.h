@@ -36,7 +36,7 @@ struct JobSpec {
   // --env-file, the options that ranks read, -x; of one name the last wins, and one for certain
   // ranks over one for all.
   std::vector<EnvironmentSetting> environment;
-  std::string directory;             // --wdir; empty: where hvdrun was started
+  std::string directory;             // --wdir, as cd takes it; empty: where hvdrun was started
   std::vector<std::string> ship;     // --ship: paths here, to be sent to other hosts
   uint64_t ship_limit = 2ull << 30;  // --ship-limit: bytes, to each of them
 

@@ -3,10 +3,10 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <string>
 #include <utility>
 
+#include "cli/after_cd.h"
 #include "cli/agent/worker_environment.h"
 
 namespace hvd {
@@ -14,8 +14,7 @@ namespace {
 
 // Where ranks start, as any process would say it.
 std::string whole_directory(const JobSpec& spec, const StartState& start) {
-  if (spec.directory.empty()) return start.directory;
-  return std::filesystem::path(start.directory) / spec.directory;
+  return spec.directory.empty() ? start.directory : after_cd(start.directory, spec.directory);
 }
 
 mode_t current_umask() {
@@ -176,7 +175,7 @@ std::string limit_note(const std::string& host, const proto::ResourceLimit& lowe
 
 std::vector<std::string> users_environment(const JobSpec& spec, const StartState& start) {
   std::vector<EnvironmentSetting> settings;
-  if (!spec.directory.empty()) settings.push_back({"PWD", whole_directory(spec, start)});  // as cd
+  if (!spec.directory.empty()) settings.push_back({"PWD", whole_directory(spec, start)});
   settings.insert(settings.end(), spec.environment.begin(), spec.environment.end());
   return with_settings(start.environment, settings);
 }

@@ -55,7 +55,9 @@ constexpr Option kOptions[] = {
      "off, # begins a comment, nothing is expanded; may be given again",
      ""},
     {"--wdir", "", "DIR", kCommand, kWorks,
-     "start the command in this directory, on all hosts; a relative one is below hvdrun's own", ""},
+     "start the command in this directory, on all hosts; a relative one is below hvdrun's own, and "
+     ".. means what it means to cd",
+     ""},
     {"--ship", "", "PATH", kCommand, kWorks,
      "send this file or folder to the other hosts, and of a program there the shared libraries "
      "that a host lacks; may be given again; see \"What --ship sends\"",

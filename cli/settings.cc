@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "cli/after_cd.h"
 #include "cli/environment_settings.h"
 #include "cli/interfaces.h"
 #include "cli/quoted.h"
@@ -189,7 +190,7 @@ constexpr Setting kSettings[] = {
     {"--env@", [](Draft& d, Source s,
                   Value v) { d.line.spec.environment.push_back(read_variable_of_ranks(s, v)); }},
     {"--env-file", [](Draft& d, Source, Value v) { d.line.environment_files.push_back(v); }},
-    {"--wdir", [](Draft& d, Source, Value v) { d.line.spec.directory = v; }},
+    {"--wdir", [](Draft& d, Source, Value v) { d.line.spec.directory = after_cd("", v); }},
     {"--ship", [](Draft& d, Source, Value v) { d.line.spec.ship.push_back(v); }},
     {"--ship-limit", [](Draft& d, Source s, Value v) { d.line.spec.ship_limit = read_size(s, v); }},
     {"--stdin",

@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "cli/after_cd.h"
 #include "runtime/base/error.h"
 #include "tests/support/catch.h"
 
@@ -38,6 +39,22 @@ TEST_CASE("settings: what is to be shipped, and how much at most") {
   for (const char* bad : {"0", "-1", "G", "1.5G", "2GB", "9999999T", "many"})
     CHECK(error_of({std::string("--ship-limit=") + bad}) ==
           "--ship-limit takes a size such as 500M or 8G, not \"" + std::string(bad) + "\"");
+}
+
+TEST_CASE("settings: a directory is the one that cd would go to") {
+  const struct {
+    const char *from, *to, *there;
+  } rows[] = {
+      {"", "a", "a"},           {"", "./a//b/.", "a/b"},  {"", "a/..", "."},
+      {"", "../a", "../a"},     {"", "/", "/"},           {"", "//a/../..", "/"},
+      {"/x", "a/../b", "/x/b"}, {"/x/y", "../..", "/"},   {"/x/y", "../z/", "/x/z"},
+      {"/x", ".", "/x"},        {"/x", "/y/./z", "/y/z"}, {"/x", "...", "/x/..."},
+  };
+  for (const auto& row : rows) {
+    INFO(row.from << ' ' << row.to);
+    CHECK(after_cd(row.from, row.to) == row.there);
+  }
+  CHECK(spec_of({"--wdir", "./a/../b/"}).directory == "b");
 }
 
 }  // namespace hvd

@@ -60,9 +60,13 @@ def a_working_directory_can_be_given():
 def pwd_names_the_directory_that_was_given():
     with tempfile.TemporaryDirectory() as folder:
         os.mkdir(os.path.join(folder, "deep"))
-        for given in folder, "deep":
+        here, above = os.path.realpath(folder), os.path.dirname(os.path.realpath(folder))
+        os.symlink("/", os.path.join(folder, "link"))
+        for given, there in {folder: folder, "deep": f"{here}/deep", "..": above, ".": here, "./deep//.": f"{here}/deep",
+                             f"{folder}/deep/..//./deep/": f"{folder}/deep", "link/../deep": f"{here}/deep", "link/..": here}.items():
             seen = environment("--wdir", given, cwd=folder, env={"PATH": os.environ["PATH"], "PWD": folder, "OLDPWD": "/"})
-            expect((seen["PWD"], seen["OLDPWD"]), (os.path.join(os.path.realpath(folder), given), "/"))
+            expect((seen["PWD"], seen["OLDPWD"]), (there, "/"))
+            expect(run("--no-tag-output", "--wdir", given, "--", "pwd", "-P", np=1, cwd=folder).stdout.decode(), os.path.realpath(there) + "\n")
         expect(environment("--wdir", "deep", "-x", "PWD=mine", cwd=folder)["PWD"], "mine")
         expect(environment(cwd=folder, env={"PATH": os.environ["PATH"], "PWD": "as it was"})["PWD"], "as it was")
 
