@@ -10,11 +10,13 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <thread>
 
 #include "runtime/base/unique_fd.h"
 #include "tests/support/catch.h"
+#include "tests/support/left_out.h"
 #include "tests/support/temporary_directory.h"
 
 namespace hvd {
@@ -64,6 +66,17 @@ std::string access_list(uint16_t of_user) {
 
 bool set(const std::string& path, const char* name, const std::string& list) {
   return setxattr(path.c_str(), name, list.data(), list.size(), 0) == 0;
+}
+
+// Where files may have such lists, of the places that a test may use.
+std::optional<fs::path> place_with_lists() {
+  for (const fs::path& where :
+       {fs::temp_directory_path(), fs::path("/dev/shm"), fs::current_path()}) {
+    if (access(where.c_str(), W_OK) != 0) continue;
+    const TemporaryDirectory folder(where);
+    if (set(folder.path(), kDefault, access_list(4))) return where;
+  }
+  return std::nullopt;
 }
 
 std::string list_of(const std::string& path) {
@@ -167,13 +180,15 @@ TEST_CASE("result place: the owner and the group stay, as far as the writer may 
 }
 
 TEST_CASE("result place: who may read the old file by a list may read the new one, nobody else") {
-  const TemporaryDirectory folder;
-  const std::string path = folder.path() / "result.json", list = access_list(4);
-  std::ofstream(path) << "old\n";
-  if (!set(path, kAccess, list)) {
-    CHECK(errno == ENOTSUP);  // the file system knows no lists
+  const auto where = place_with_lists();
+  if (!where) {
+    note_left_out("result_place_test: access lists", "no file system here knows them");
     return;
   }
+  const TemporaryDirectory folder(*where);
+  const std::string path = folder.path() / "result.json", list = access_list(4);
+  std::ofstream(path) << "old\n";
+  REQUIRE(set(path, kAccess, list));
   CHECK(write_result_file(path, "new\n").empty());
   CHECK(content(path) == "new\n");
   CHECK(list_of(path) == list);

@@ -11,8 +11,9 @@ namespace hvd {
 
 class TemporaryDirectory {
  public:
-  TemporaryDirectory() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "hvd-test-XXXXXX").string();
+  explicit TemporaryDirectory(
+      const std::filesystem::path& where = std::filesystem::temp_directory_path()) {
+    std::string pattern = (where / "hvd-test-XXXXXX").string();
     if (mkdtemp(pattern.data()) == nullptr)
       throw std::runtime_error("the test cannot make a directory like " + pattern);
     path_ = pattern;
