@@ -49,7 +49,7 @@ NewSegment::Step NewSegment::prepare_or_throw(const Operation& operation, Peers&
   }
   const uint64_t wanted = std::min(operation.populate_bytes, operation.segment_bytes);
   if (populated_ >= wanted) return Step::kDone;
-  if (populated_ % kLookEvery == 0) Segment::check_headroom(wanted - populated_);
+  if (populated_ % kLookEvery == 0) peers.check_headroom(wanted - populated_);
   segment_->populate(me, populated_, std::min(kPopulateBytes, wanted - populated_));
   populated_ += kPopulateBytes;
   return populated_ < wanted ? Step::kMoved : Step::kDone;

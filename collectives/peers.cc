@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "collectives/arena.h"
 #include "hvd/error.h"
 #include "runtime/base/fault_point.h"
 #include "runtime/base/mutex.h"
@@ -33,6 +34,8 @@ void note_reason(ControlBlock& block, const World& world, TroubleReason reason,
 }
 
 }  // namespace
+
+void Peers::check_headroom(uint64_t bytes) { Segment::check_headroom(bytes); }
 
 void Peers::request_links(uint32_t, std::span<const int>) {}
 

@@ -37,6 +37,9 @@ class Peers {
   // The descriptors by local rank once they are there, given out once. Never blocks; throws
   // kUnavailable when it was refused (out of memory, too large), with the reason.
   virtual std::optional<std::vector<UniqueFd>> take_segment(uint32_t id) = 0;
+  // Throws kUnavailable, with both figures, when the limits of this process's memory leave no room
+  // for `bytes` more of its segments. Any thread.
+  virtual void check_headroom(uint64_t bytes);
 
   // Can ranks of other hosts be reached at all?
   virtual bool gives_links() const { return false; }

@@ -61,9 +61,13 @@ class BucketList {
   // others do.
   virtual void check_open() const = 0;
 
+  // To be asked before the bucket's spare is used: takes its memory the first time. False: there is
+  // no room, the epoch breaks, and nothing may be written there; the bucket is not ready then, and
+  // finish() says why. Any thread, for one bucket one at a time.
+  virtual bool take_spare(int bucket) = 0;
   virtual void ready(int bucket, Home home) = 0;
-  // All buckets are ready. Blocks until all results lie in all buckets and all words are read.
-  // Throws CommFailure.
+  // All buckets are ready, or there was no room. Blocks until all results lie in all buckets and
+  // all words are read. Throws CommFailure.
   virtual StepVerdict finish(const StepWord& word) = 0;
 
   virtual uint64_t step() const = 0;         // finish() calls that returned

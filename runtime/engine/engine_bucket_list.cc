@@ -18,6 +18,9 @@
 namespace hvd {
 namespace {
 
+// Other ranks take memory at the same time, so we look again.
+constexpr uint64_t kLookEvery = 64 << 20;
+
 uint64_t rounded(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
 
 // What has to agree, the memory's shape included.
@@ -204,6 +207,31 @@ void EngineBucketList::check_open() const {
     throw_over();
 }
 
+// A page that there is no room for is answered with SIGKILL, or SIGBUS. Nor can the bucket go out
+// from its home, where the sum would be written over what somebody kept.
+bool EngineBucketList::take_spare(int bucket) {
+  Bucket& one = buckets_[static_cast<size_t>(bucket)];
+  if (one.has_spare) return true;
+  const uint64_t begin = offsets_.spares + offsets_.bucket[static_cast<size_t>(bucket)];
+  const uint64_t end = begin + one.operation.result.bytes();
+  Peers& peers = *parts_->peers;
+  try {
+    for (uint64_t at = begin; at < end; at += kLookEvery) {
+      peers.check_headroom(end - at);
+      segment_->populate(peers.world().local_rank, at, std::min(kLookEvery, end - at));
+    }
+  } catch (const std::exception& error) {
+    no_room_.store(true, std::memory_order_release);
+    raise_trouble(peers, TroubleReason::kEngineError,
+                  rank_text(peers, rank_) +
+                      " kept gradients and has no room for the next ones: " + error.what(),
+                  std::span(&rank_, 1));
+    return false;
+  }
+  one.has_spare = true;
+  return true;
+}
+
 void EngineBucketList::ready(int bucket, Home home) {
   if (parts_->state.load(std::memory_order_relaxed) != Engine::Parts::State::kRunning) return;
   Bucket& one = buckets_[static_cast<size_t>(bucket)];
@@ -259,9 +287,13 @@ class EngineBucketList::StepStatus {
 
 StepVerdict EngineBucketList::finish(const StepWord& word) {
   check_open();
+  const StepStatus status(*this);
+  if (no_room_.load(std::memory_order_acquire)) {
+    parts_->progress.wait_until_over();
+    throw_over();
+  }
   for (size_t i = 0; i < spec_.buckets.size(); ++i)
     HVD_CHECK(buckets_[i].ready.load(), "finish() before all buckets are ready");
-  const StepStatus status(*this);
   write_control(word);
   Operation exchange;
   exchange.kind = OperationKind::kAllreduce;

@@ -28,6 +28,7 @@ class EngineBucketList final : public BucketList, private Feed {
   const std::shared_ptr<Segment>& segment() const override { return segment_; }
   bool ended() const override;
   void check_open() const override;
+  bool take_spare(int bucket) override;
   void ready(int bucket, Home home) override;
   StepVerdict finish(const StepWord& word) override;
   uint64_t step() const override { return step_.load(std::memory_order_relaxed); }
@@ -48,6 +49,7 @@ class EngineBucketList final : public BucketList, private Feed {
     Operation operation;
     std::atomic<Home> home{Home::kHome};
     std::atomic<bool> ready{false};
+    bool has_spare = false;  // its memory was taken
   };
   class StepStatus;
   static constexpr size_t kPoisonBytes = 512;
@@ -80,6 +82,7 @@ class EngineBucketList final : public BucketList, private Feed {
   const int rank_, size_;
   std::unique_ptr<Bucket[]> buckets_;
   std::atomic<uint64_t> step_{0};
+  std::atomic<bool> no_room_{false};  // for a spare: the epoch breaks
   const pid_t process_ = getpid();
 
   // Guarded by the progress token.

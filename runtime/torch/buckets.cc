@@ -163,6 +163,7 @@ void Buckets::complete(int index) {
   Home home = other(bucket.home);  // a void step overwrites no kept gradients either
   try {
     home = choose_home(bucket);
+    if (home == Home::kSpare && !list_->take_spare(index)) return;  // the epoch ends
     gather(bucket, home);
   } catch (const std::exception& error) {
     if (word_.poison.empty()) word_.poison = error.what();

@@ -37,6 +37,7 @@ class NothingBucketList final : public BucketList {
 
   bool ended() const override { return false; }
   void check_open() const override {}
+  bool take_spare(int) override { return true; }
   void ready(int, Home) override {}
   StepVerdict finish(const StepWord& word) override {
     ++step_;

@@ -16,6 +16,7 @@
 #include "hvd/error.h"
 #include "tests/support/catch.h"
 #include "tests/support/extent.h"
+#include "tests/support/memory_limit_folder.h"
 #include "tests/support/ranks.h"
 
 using namespace hvd;
@@ -184,15 +185,23 @@ TEST_CASE("between hosts: different calls are refused on every rank, both named,
 
 TEST_CASE("between hosts: a rank that cannot add a segment says why to all") {
   const Setting setting = GENERATE(from_range(settings()));
+  const bool by_agent = GENERATE(true, false);
   const int size = setting.ranks();
   INFO(setting.name);
+  const MemoryLimitFolder limit(0);
   RankThreads ranks(setting.hosts, setting.factory);
-  ranks.world().host(ranks.world().hosts() - 1).limit_segments(100, "that host is full");
-  const std::string unable = "rank " + std::to_string(size - setting.hosts.back());
+  InProcessHost& host = ranks.world().host(ranks.world().hosts() - 1);
+  by_agent ? host.limit_segments(100, "that host is full") : host.limit_memory(limit.path());
+  const std::string why = by_agent
+                              ? "that host is full"
+                              : "cannot take 4096 bytes of shared memory: of the 1024000 bytes of "
+                                "this machine 1024000 are in use; ask for less, or start fewer "
+                                "ranks on this host";
+  const std::string unable = "rank " + std::to_string(size - setting.hosts.back()) + ": " + why;
   ranks.run([&](Rank& rank) {
     const auto call = make_call(rank, kShapes[7]);
     expect(rank.run(call->operation) == Outcome::kRefused, "not refused");
-    expect(call->operation.error == unable + ": that host is full", call->operation.error);
+    expect(call->operation.error == unable, call->operation.error);
     expect(call->operation.code == ErrorCode::kUnavailable, "another code");
     expect(!rank.arena.has(1), "a segment stayed");
     rank.complete(make_call(rank, kShapes[0])->operation);

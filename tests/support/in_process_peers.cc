@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "collectives/arena.h"
 #include "hvd/error.h"
 #include "runtime/base/utf8.h"
 
@@ -87,6 +88,7 @@ class InProcessHost::RankPeers final : public Peers {
   std::optional<std::vector<UniqueFd>> take_segment(uint32_t id) override {
     return host_.take_segment(id);
   }
+  void check_headroom(uint64_t bytes) override { host_.check_headroom(bytes); }
   bool gives_links() const override { return host_.place_.others != nullptr; }
   void request_links(uint32_t id, std::span<const int> ranks) override {
     host_.place_.others->request_links(id, world_.rank, ranks);
@@ -195,6 +197,19 @@ void InProcessHost::limit_segments(uint64_t bytes, const std::string& reason) {
   std::lock_guard lock(mutex_);
   segment_bytes_max_ = bytes;
   segment_refusal_ = reason;
+}
+
+void InProcessHost::limit_memory(const std::string& root) {
+  std::lock_guard lock(mutex_);
+  proc_ = root + "/proc";
+  cgroups_ = root + "/cgroup";
+}
+
+void InProcessHost::check_headroom(uint64_t bytes) {
+  std::unique_lock lock(mutex_);
+  const std::string proc = proc_, cgroups = cgroups_;
+  lock.unlock();
+  Segment::check_headroom(bytes, proc, cgroups);
 }
 
 void InProcessHost::declare_dead(int rank) {

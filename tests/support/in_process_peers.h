@@ -64,6 +64,8 @@ class InProcessHost {
 
   // From now on segments of more bytes are refused with this text.
   void limit_segments(uint64_t bytes, const std::string& reason);
+  // From now on the ranks' memory is limited as `root`/proc and `root`/cgroup say.
+  void limit_memory(const std::string& root);
   // As the agent that was told by another one: of a rank of another host, or that the epoch broke
   // there.
   void hear_of_death(int world_rank);
@@ -86,6 +88,7 @@ class InProcessHost {
   void ring(int rank, int sleeper);
   void request_segment(uint32_t id, uint64_t bytes);
   std::optional<std::vector<UniqueFd>> take_segment(uint32_t id);
+  void check_headroom(uint64_t bytes);
   void report_broken() noexcept;
   void answer_questions(std::stop_token stop);
   bool ask();
@@ -107,6 +110,7 @@ class InProcessHost {
   std::map<uint32_t, SegmentRequest> segments_;
   uint64_t segment_bytes_max_ = uint64_t{1} << 40;
   std::string segment_refusal_;
+  std::string proc_ = "/proc", cgroups_ = "/sys/fs/cgroup";
   bool broken_ = false;
   std::vector<bool> stopped_;
   bool told_elsewhere_ = false;

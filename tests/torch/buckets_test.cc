@@ -17,6 +17,7 @@
 #include <memory>
 #include <thread>
 
+#include "tests/support/memory_limit_folder.h"
 #include "tests/torch/training.h"
 
 namespace hvd {
@@ -113,6 +114,33 @@ TEST_CASE("buckets: what is kept for one step is not written, whatever else is k
     }
     expect_same(*t.net, *alone.net);
   });
+}
+
+TEST_CASE("buckets: without room beside kept gradients the step fails for all, and they stay") {
+  const MemoryLimitFolder limit(0);
+  for (const int size : {1, 3})
+    run_as_threads(size, [&](const ThreadRank& rank) {
+      Training t(rank, nets::mlp(), nets::sgd(), kSmallBuckets);
+      t.train(0, 1);
+      const int poor = size - 1;
+      Kept kept;
+      if (rank.rank == poor) {
+        kept.keep(*t.net);
+        rank.host->limit_memory(limit.path());
+      }
+      t.optimizer->zero_grad();
+      t.backward(1);  // not where it is heard
+      bool failed = false;
+      try {
+        t.optimizer->step();
+      } catch (const CommFailure& failure) {
+        failed = contains(failure.what(), "failed: rank " + std::to_string(poor) +
+                                              " kept gradients and has no room for the next ones: "
+                                              "cannot take ");
+      }
+      EXPECT(failed);
+      kept.expect_whole();
+    });
 }
 
 TEST_CASE("buckets: once the epoch broke zero_grad zeroes and backward says what broke it") {

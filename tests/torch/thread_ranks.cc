@@ -11,7 +11,7 @@ namespace {
 
 void run_rank(InProcessWorld& world, int rank, const std::function<void(const ThreadRank&)>& body) {
   Engine engine(world.peers(rank), {});
-  body({rank, world.size(), &engine,
+  body({rank, world.size(), &engine, &world.host_of(rank),
         [&engine](const BucketListSpec& spec) { return engine.make_bucket_list(spec); }});
   engine.shutdown();
 }

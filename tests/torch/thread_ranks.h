@@ -6,6 +6,7 @@
 
 #include "runtime/engine/engine.h"
 #include "runtime/torch/buckets.h"
+#include "tests/support/in_process_peers.h"
 
 namespace hvd {
 
@@ -13,7 +14,8 @@ struct ThreadRank {
   int rank = 0;
   int size = 1;
   Engine* engine = nullptr;
-  MakeBucketList make;  // the engine's; collective of all ranks
+  InProcessHost* host = nullptr;  // of this rank
+  MakeBucketList make;            // the engine's; collective of all ranks
 };
 
 // Runs `body` as ranks 0 … size-1, shuts their engines down, and rethrows the first exception that

@@ -96,8 +96,8 @@ HVD_API void broadcast_parameters(const std::vector<torch::Tensor>& tensors, int
 //
 // A gradient becomes memory that the ranks share, valid as long as the tensor is held; one that is
 // kept while the next two steps are made is overwritten: clone() what you keep for longer. That
-// memory, as much as all gradients and once more where some are kept, goes back to the machine when
-// the DistributedOptimizer and the last of the gradients are gone. A forked child has none of it.
+// memory, as much as all gradients and, where some are kept, once more (step() throws CommFailure
+// without room), goes back with the optimizer and the last gradient. A forked child has none of it.
 class HVD_API DistributedOptimizer {
  public:
   using NamedParameters = torch::OrderedDict<std::string, torch::Tensor>;

@@ -11,6 +11,7 @@
 
 #include "tests/runtime/engine/engine_ranks.h"
 #include "tests/support/catch.h"
+#include "tests/support/memory_limit_folder.h"
 
 using namespace hvd;
 using Home = BucketList::Home;
@@ -395,6 +396,58 @@ TEST_CASE("bucket list: its memory goes back with its last user, but for what ot
   CHECK(before == 2 * 1024);
   CHECK(held == before);
   CHECK(after == 0);
+}
+
+TEST_CASE("bucket list: the memory of a spare is taken at its first use, of that bucket alone") {
+  constexpr size_t kAllSpares = 76 * 4096;
+  std::atomic<size_t> before{0}, taken{0}, again{0};
+  run_engines(2, [&](int, Engine& engine) {
+    const auto list = engine.make_bucket_list(spec_of("sgd"));
+    const std::byte* spares = list->memory(0, Home::kSpare);
+    before += resident_pages(spares, kAllSpares);
+    const bool first = list->take_spare(0);
+    taken += first ? resident_pages(spares, kAllSpares) : 0;
+    const bool second = list->take_spare(0);
+    again += second ? resident_pages(spares, kAllSpares) : 0;
+  });
+  CHECK(before == 0);
+  CHECK(taken == 2 * 7);  // 28,000 bytes
+  CHECK(again == taken);
+}
+
+TEST_CASE("bucket list: without room for a spare the epoch breaks, with the figures, for all") {
+  const auto hosts = GENERATE(values<Hosts>({{1}, {3}, {1, 1}}));
+  CAPTURE(hosts);
+  const MemoryLimitFolder limit(20);  // the first bucket has 28,000 bytes, the second one 800
+  InProcessWorld world(hosts);
+  const int poor = world.size() - 1;
+  std::vector<std::string> said(static_cast<size_t>(world.size()));
+  std::atomic<int> wrong{0};
+  run_engines(
+      world,
+      [&](int rank, Engine& engine) {
+        const auto list = engine.make_bucket_list(spec_of("sgd"));
+        step(*list);
+        if (rank != poor) {
+          all_ready(*list);
+        } else {
+          world.host_of(rank).limit_memory(limit.path());
+          wrong += !list->take_spare(1);
+          wrong += list->take_spare(0);
+          wrong += resident_pages(list->memory(0, Home::kSpare), 6 * 4096) != 0;
+          for (const int bucket : {1, 2, 3})
+            list->ready(bucket, bucket == 1 ? Home::kSpare : Home::kHome);
+        }
+        for (int round = 0; round < 2; ++round)
+          said[static_cast<size_t>(rank)] = error_of([&] { list->finish({}); });
+      },
+      {}, false);
+  CHECK(wrong == 0);
+  for (const std::string& text : said)
+    CHECK(text == "CommFailure: step 2 of \"sgd\" failed: rank " + std::to_string(poor) +
+                      " kept gradients and has no room for the next ones: cannot take 28000 bytes "
+                      "of shared memory: of the 1024000 bytes of this machine 1003520 are in use; "
+                      "ask for less, or start fewer ranks on this host");
 }
 
 TEST_CASE("bucket list: outlives its engine and says so") {
