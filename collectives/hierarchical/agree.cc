@@ -58,7 +58,7 @@ void HierarchicalCommunicator::write_entry(Operation& operation) {
   said.offset = operation.address.offset;
   said.place = place;
   fault_point("collective_entry");
-  publish(said.word, stamp(operation.sequence, 0));
+  publish(said.word, stamp(operation.sequence));
 }
 
 // --- The leader's part.
@@ -79,14 +79,14 @@ void HierarchicalCommunicator::notice_departure(int local_rank, uint64_t sequenc
 HierarchicalCommunicator::Step HierarchicalCommunicator::await_entries(Operation& operation) {
   for (; next_rank_ < local_size_; ++next_rank_) {
     const HostEntry& said = entry(next_rank_, operation.sequence);
-    if (!has_said(next_rank_, said.word, stamp(operation.sequence, 0))) {
+    if (!has_said(next_rank_, said.word, stamp(operation.sequence))) {
       notice_departure(next_rank_, operation.sequence);
       return Step::kWait;
     }
     differs_ |= said.hash != operation.hash || said.place == TensorPlace::kUnable;
   }
   begin_exchange(operation, differs_);
-  mine().heard.store(stamp(operation.sequence, 0), kRelease);
+  mine().heard.store(stamp(operation.sequence), kRelease);
   stage_ = Stage::kExchange;
   return advance(operation);
 }
@@ -150,7 +150,7 @@ HierarchicalCommunicator::Step HierarchicalCommunicator::leave_exchange(Operatio
   const size_t before = exchange_.steps_over();
   const Step step = exchange_.advance(lanes_.front().links);
   if (exchange_.steps_over() != before)
-    mine().heard.store(stamp(operation.sequence, exchange_.steps_over()), kRelease);
+    mine().heard.store(stamp(operation.sequence, 1 + exchange_.steps_over()), kRelease);
   if (step != Step::kDone) return step;
   const bool agreed = !exchange_.differs();
   if (agreed && exchange_.rider() == Rider::kCounts)
@@ -172,7 +172,7 @@ HierarchicalCommunicator::Step HierarchicalCommunicator::await_verdict(Operation
     notice_departure(0, operation.sequence);
     return Step::kWait;
   }
-  return go_on(operation, static_cast<Verdict>(word.load(std::memory_order_acquire) & 0xffffffff));
+  return go_on(operation, static_cast<Verdict>(progress_of(word.load(std::memory_order_acquire))));
 }
 
 HierarchicalCommunicator::Step HierarchicalCommunicator::go_on(Operation& operation,
@@ -195,12 +195,12 @@ void HierarchicalCommunicator::tell(const Operation& operation) {
   const std::string unable = new_segment_.take_unable();
   copy_text(mine().text, sizeof mine().text, unable.empty() ? describe(operation) : unable);
   fault_point("collective_told");
-  publish(mine().told, stamp(operation.sequence, 0));
+  publish(mine().told, stamp(operation.sequence));
 }
 
 HierarchicalCommunicator::Step HierarchicalCommunicator::await_tellers(Operation& operation) {
   for (; next_rank_ < local_size_; ++next_rank_)
-    if (!has_said(next_rank_, words(next_rank_).told, stamp(operation.sequence, 0)))
+    if (!has_said(next_rank_, words(next_rank_).told, stamp(operation.sequence)))
       return Step::kWait;
   std::vector<Side> sides;
   for (int k = 0; k < local_size_; ++k) {

@@ -169,7 +169,7 @@ HierarchicalCommunicator::Step HierarchicalCommunicator::flow(Operation& operati
   }
   if (!over || is_broken_off()) return moved ? Step::kMoved : Step::kWait;
   fault_point("collective_done");
-  publish(mine().done, stamp(operation.sequence, 0));
+  publish(mine().done, stamp(operation.sequence));
   next_rank_ = 0;
   stage_ = Stage::kSettle;
   return advance(operation);

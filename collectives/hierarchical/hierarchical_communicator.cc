@@ -192,7 +192,7 @@ HierarchicalCommunicator::Step HierarchicalCommunicator::settle(Operation& opera
   const bool touched = operation.kind == OperationKind::kSegment ||
                        entry(me_, operation.sequence).place == TensorPlace::kArena;
   for (; touched && next_rank_ < local_size_; ++next_rank_)
-    if (!has_said(next_rank_, words(next_rank_).done, stamp(operation.sequence, 0)))
+    if (!has_said(next_rank_, words(next_rank_).done, stamp(operation.sequence)))
       return Step::kWait;
   finish(flow_.refused ? Outcome::kRefused : Outcome::kComplete);
   return Step::kDone;
@@ -284,15 +284,15 @@ std::vector<int> HierarchicalCommunicator::missing_ranks() const {
   }
   const uint64_t sequence = under_way().sequence;
   for (int k = 0; k < local_size_; ++k)
-    if (k != me_ && !has_come(entry(k, sequence).word, stamp(sequence, 0)))
+    if (k != me_ && !has_come(entry(k, sequence).word, stamp(sequence)))
       missing.push_back(world_rank(k));
   std::vector<bool> heard(static_cast<size_t>(map_.hosts()), true);
   if (leads() && lanes_.front().links.taken()) {
     heard = exchange_.heard(lanes_.front().links, sequence, stage_ == Stage::kExchange);
   } else if (!leads() && missing.empty()) {
-    const uint64_t word = words(0).heard.load(kAcquire);
-    const bool begun = word >> 32 == (sequence & 0xffffffff);
-    heard = exchange_.heard_after(begun ? static_cast<size_t>(word & 0xffffffff) : 0);
+    const std::atomic<uint64_t>& word = words(0).heard;
+    heard = exchange_.heard_after(
+        has_come(word, stamp(sequence)) ? progress_of(word.load(kAcquire)) - 1 : 0);
   }
   for (int host = 0; host < map_.hosts(); ++host)
     for (int k = 0; k < map_.ranks_of(host) && !heard[static_cast<size_t>(host)]; ++k)

@@ -15,8 +15,12 @@
 
 namespace hvd {
 
-// An operation, and how far a rank has come in it.
-constexpr uint64_t stamp(uint64_t sequence, uint64_t progress) { return sequence << 32 | progress; }
+// An operation, and how far a rank has come in it: from 1 up, for the half sequence number is 0 now
+// and then, and no stamp may be.
+constexpr uint64_t stamp(uint64_t sequence, uint64_t progress = 1) {
+  return sequence << 32 | progress;
+}
+constexpr uint64_t progress_of(uint64_t stamp) { return stamp & 0xffffffff; }
 // As far as that in this very operation: nobody is in a later one before this rank has entered it,
 // and what an earlier one left may be as old as the communicator.
 inline bool has_come(const std::atomic<uint64_t>& word, uint64_t wanted) {
@@ -47,7 +51,7 @@ struct alignas(64) HostEntry {
 struct alignas(64) HostWords {
   HostEntry entries[2];
   alignas(64) std::atomic<uint64_t> verdict;  // by the leader
-  std::atomic<uint64_t> heard;                // by the leader: steps of the exchange that are over
+  std::atomic<uint64_t> heard;  // by the leader: 1 + steps of the exchange that are over
   alignas(64) std::atomic<uint64_t> brought;  // rounds in my input area
   alignas(64) std::atomic<uint64_t> summed;   // rounds that I read of everybody's
   alignas(64) std::atomic<uint64_t> given;    // rounds in my output area

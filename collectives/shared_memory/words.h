@@ -33,9 +33,11 @@ struct alignas(64) WordLine {
   std::atomic<uint64_t> word;  // word_of()
 };
 
-// Low half of the sequence number, which says when, and of the hash, which says what.
+// Low half of the sequence number, which says when, and of the hash, which says what. Never zero,
+// also where both halves are.
 inline uint64_t word_of(uint64_t sequence, uint64_t hash) {
-  return sequence << 32 | (hash & 0xffffffff);
+  const uint64_t what = hash & 0xffffffff;
+  return sequence << 32 | (what != 0 ? what : 1);
 }
 // A slot is not written again before all are done with it, so what was said of this operation or a
 // later one is at most kOperationSlots ahead, also when the half number wraps. What is behind may

@@ -63,7 +63,7 @@ struct alignas(8) FateWords {
 
 struct ControlBlock {
   static constexpr uint32_t kMagic = 0x68766442;  // "hvdB"
-  static constexpr uint32_t kVersion = 8;
+  static constexpr uint32_t kVersion = 9;
 
   uint32_t magic;
   uint32_t version;

@@ -390,11 +390,20 @@ TEST_CASE("outcome: what was never said, or long ago, is not taken for said") {
   const uint64_t half = uint64_t{1} << 31;
   const uint64_t next = GENERATE_COPY(values({uint64_t{1}, half, half + 1, 2 * half - 8,
                                               2 * half - 1, 2 * half, 2 * half + 8, 3 * half + 5}));
+  const uint64_t age = GENERATE_COPY(values({uint64_t{0}, half + 8, 2 * half - 16}));  // 0: never
+  CAPTURE(next, age);
+  const uint64_t old = age == 0 ? 0 : word_of(next - age, 7);
   RankThreads ranks(2);
   Communicator& zero = *ranks.rank(0).communicator;
   Communicator& one = *ranks.rank(1).communicator;
   for (Communicator* each : {&zero, &one})
     dynamic_cast<SharedMemoryCommunicator&>(*each).start_at(next - 1);
+  const auto lines_of = [&](int rank) {
+    std::byte* words = ranks.rank(rank).arena.segment(0)->own();
+    return std::span(reinterpret_cast<CommunicatorWords*>(words)->lines[next % kOperationSlots]);
+  };
+  for (const int rank : {0, 1})
+    for (WordLine& line : lines_of(rank)) line.word = old;
   std::array<std::vector<float>, 2> data = {std::vector<float>(100, 1), std::vector<float>(100, 2)};
   Operation lines = allreduce(data[0].data(), 100), theirs = allreduce(data[1].data(), 100);
   zero.start(lines);
@@ -402,9 +411,8 @@ TEST_CASE("outcome: what was never said, or long ago, is not taken for said") {
   CHECK(zero.missing_ranks() == std::vector<int>{1});
   one.start(theirs);
   one.progress();
-  auto& words = *reinterpret_cast<CommunicatorWords*>(ranks.rank(1).arena.segment(0)->own());
-  WordLine& last = words.lines[next % kOperationSlots][7];
-  const uint64_t said = last.word.exchange(0);  // as if it was stopped before its last line
+  WordLine& last = lines_of(1)[7];
+  const uint64_t said = last.word.exchange(old);  // as if it was stopped before its last line
   zero.progress();
   CHECK(lines.outcome == Outcome::kPending);
   last.word = said;
@@ -413,6 +421,12 @@ TEST_CASE("outcome: what was never said, or long ago, is not taken for said") {
   CHECK(theirs.outcome == Outcome::kComplete);
   CHECK(data[0] == std::vector<float>(100, 3));
   CHECK(data[1] == std::vector<float>(100, 3));
+}
+
+TEST_CASE("outcome: a word that has come is never zero") {
+  const uint64_t sequence = GENERATE(uint64_t{1}, uint64_t{1} << 32);
+  for (const uint64_t hash : {uint64_t{0}, uint64_t{3} << 32, uint64_t{5}})
+    CHECK(reached(word_of(sequence, hash), sequence));
 }
 
 TEST_CASE("outcome: no operation allocates") {

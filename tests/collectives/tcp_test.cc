@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "collectives/hierarchical/hierarchical_communicator.h"
 #include "collectives/tcp/cube.h"
 #include "collectives/tcp/frame.h"
 #include "hvd/error.h"
+#include "tests/collectives/calls.h"
 #include "tests/support/catch.h"
 #include "tests/support/extent.h"
 #include "tests/support/memory_limit_folder.h"
@@ -51,54 +51,6 @@ std::vector<Setting> settings() {
 
 void expect(bool condition, const std::string& what) {
   if (!condition) throw std::runtime_error(what);
-}
-
-// A call of one kind and length, with memory to look at afterwards.
-struct Call {
-  Operation operation;
-  std::vector<float> data, before, gathered;
-  bool allocated = false;
-};
-
-struct Shape {
-  const char* text;  // as it is described
-  OperationKind kind;
-  size_t count;
-};
-// Every way through an exchange, and what flows after it.
-constexpr Shape kShapes[] = {
-    {"allreduce float32 [3] Sum", OperationKind::kAllreduce, 3},
-    {"allreduce float32 [32768] Sum", OperationKind::kAllreduce, 32'768},
-    {"allreduce float32 [600000] Sum", OperationKind::kAllreduce, 600'000},
-    {"broadcast float32 [7] from rank 0", OperationKind::kBroadcast, 7},
-    {"broadcast float32 [50000] from rank 0", OperationKind::kBroadcast, 50'000},
-    {"allgather float32 [20000]", OperationKind::kAllgather, 20'000},
-    {"barrier", OperationKind::kBarrier, 0},
-    {"arena_buffer of 8192 bytes", OperationKind::kSegment, 0},
-};
-
-std::unique_ptr<Call> make_call(Rank& rank, const Shape& shape) {
-  auto call = std::make_unique<Call>();
-  for (size_t i = 0; i < shape.count; ++i)
-    call->data.push_back(static_cast<float>(i % 97 + static_cast<size_t>(rank.rank)));
-  call->before = call->data;
-  Operation& operation = call->operation;
-  operation.kind = shape.kind;
-  operation.result = {call->data.data(), shape.count, DataType::kFloat32};
-  operation.input = {call->data.data(), shape.count, DataType::kFloat32};
-  operation.reduction = {.op = ReduceOp::kSum};
-  operation.segment = rank.next_segment;
-  operation.segment_bytes = 8192;
-  operation.populate_bytes = 4096;
-  if (shape.kind == OperationKind::kSegment) ++rank.next_segment;
-  operation.allocate = [made = call.get()](std::span<const uint64_t> counts) -> void* {
-    made->allocated = true;
-    uint64_t sum = 0;
-    for (uint64_t count : counts) sum += count;
-    made->gathered.resize(sum);
-    return made->gathered.data();
-  };
-  return call;
 }
 
 // An end of a link in the hands of the test, which plays rank 1 of 2.
@@ -415,75 +367,5 @@ TEST_CASE("between hosts: abort() on one rank ends what is under way on all") {
     expect(rank.rank == 0 || call->operation.outcome == Outcome::kFailedUndefined, "outcome");
     const auto late = make_call(rank, kShapes[0]);
     expect(rank.run(late->operation) == Outcome::kFailedUntouched, "late");
-  });
-}
-
-// One thread moves all in turn, so that each rank looks at words that the others have not written.
-TEST_CASE("hierarchical: what was never said, or long ago, is not taken for said") {
-  const uint64_t half = uint64_t{1} << 31;
-  const uint64_t next =
-      GENERATE_COPY(values({uint64_t{1}, half, half + 1, 2 * half - 2, 3 * half}));
-  const auto hosts = GENERATE(values<std::vector<int>>({{2, 2}, {3}, {1, 3}}));
-  RankThreads ranks(hosts, hierarchical_factory(hosts));
-  for (int k = 0; k < ranks.size(); ++k)
-    dynamic_cast<HierarchicalCommunicator&>(*ranks.rank(k).communicator).start_at(next - 1);
-  const auto n = static_cast<size_t>(ranks.size());
-  for (const Shape& shape : {kShapes[2], kShapes[0], kShapes[4], kShapes[2]}) {
-    std::vector<std::unique_ptr<Call>> calls;
-    for (int k = 0; k < ranks.size(); ++k) {
-      calls.push_back(make_call(ranks.rank(k), shape));
-      ranks.rank(k).communicator->start(calls.back()->operation);
-    }
-    ranks.rank(0).advance_until([&] {
-      for (int k = 1; k < ranks.size(); ++k) ranks.rank(k).communicator->progress();
-      return std::ranges::all_of(
-          calls, [](const auto& call) { return call->operation.outcome != Outcome::kPending; });
-    });
-    const bool sums = shape.kind == OperationKind::kAllreduce;
-    for (const auto& call : calls) {
-      CHECK(call->operation.outcome == Outcome::kComplete);
-      bool right = true;
-      for (size_t i = 0; i < shape.count; ++i)
-        right &= call->data[i] == static_cast<float>(sums ? i % 97 * n + n * (n - 1) / 2 : i % 97);
-      CHECK(right);
-    }
-  }
-}
-
-TEST_CASE("hierarchical: without staging, what lies in the arena is summed, sent and gathered") {
-  const std::vector<int> hosts =
-      GENERATE(std::vector{2, 2}, std::vector{1, 3}, std::vector{2, 4}, std::vector{3});
-  RankThreads ranks(hosts, hierarchical_factory(hosts, false));
-  ranks.run([](Rank& rank) {
-    auto* data = reinterpret_cast<float*>(rank.add_segment(4 << 20));
-    const auto n = static_cast<size_t>(rank.size);
-    for (size_t count : {3, 2'000, 70'000, 500'000}) {
-      Operation sum{.kind = OperationKind::kAllreduce,
-                    .result = {data, count, DataType::kFloat32},
-                    .reduction = {.op = ReduceOp::kSum}};
-      for (size_t i = 0; i < count; ++i)
-        data[i] = static_cast<float>(i % 97 + static_cast<size_t>(rank.rank));
-      rank.complete(sum);
-      for (size_t i = 0; i < count; ++i)
-        expect(data[i] == static_cast<float>(i % 97 * n + n * (n - 1) / 2), "wrong sum");
-      Operation sent{.kind = OperationKind::kBroadcast,
-                     .result = {data, count, DataType::kFloat32},
-                     .root = rank.size - 1};
-      std::fill(data, data + count, static_cast<float>(rank.rank));
-      rank.complete(sent);
-      expect(std::all_of(data, data + count, [&](float x) { return x == rank.size - 1; }),
-             "wrong broadcast");
-      std::vector<float> gathered;
-      std::fill(data, data + count, static_cast<float>(rank.rank));
-      Operation gather{.kind = OperationKind::kAllgather,
-                       .input = {data, count, DataType::kFloat32},
-                       .allocate = [&](std::span<const uint64_t>) {
-                         gathered.resize(n * count);
-                         return gathered.data();
-                       }};
-      rank.complete(gather);
-      for (size_t i = 0; i < gathered.size(); ++i)
-        expect(gathered[i] == static_cast<float>(i / count), "wrong part");
-    }
   });
 }
