@@ -192,6 +192,7 @@ std::vector<EnvironmentSetting> parse_environment_file(std::string_view text,
 
 std::vector<EnvironmentSetting> expand_wildcards(std::span<const EnvironmentSetting> settings,
                                                  std::span<const std::string> environment,
+                                                 const std::set<std::string>& kept,
                                                  std::vector<std::string>& warnings) {
   std::vector<EnvironmentSetting> all;
   for (const EnvironmentSetting& one : settings) {
@@ -199,13 +200,14 @@ std::vector<EnvironmentSetting> expand_wildcards(std::span<const EnvironmentSett
       all.push_back(one);
       continue;
     }
-    const size_t before = all.size();
+    bool is_any_set = false;
     for (const std::string& entry : environment) {
       const std::string name = entry.substr(0, entry.find('='));
-      if (fnmatch(one.name.c_str(), name.c_str(), FNM_NOESCAPE) == 0 && !is_of_place(name))
-        all.push_back({name, std::nullopt, {}});
+      if (fnmatch(one.name.c_str(), name.c_str(), FNM_NOESCAPE) != 0 || is_of_place(name)) continue;
+      is_any_set = true;
+      if (!kept.contains(name)) all.push_back({name, std::nullopt, {}});
     }
-    if (all.size() == before)
+    if (!is_any_set)
       warnings.push_back("-x " + shell_word(one.name) +
                          " passes nothing on: no variable of such a name is set here");
   }
@@ -214,6 +216,9 @@ std::vector<EnvironmentSetting> expand_wildcards(std::span<const EnvironmentSett
 
 void find_environment(CommandLine& line, std::span<const std::string> environment) {
   std::vector<EnvironmentSetting>& settings = line.spec.environment;
+  std::set<std::string> kept = {"PWD"};  // ranks have that of the directory that they start in
+  for (const EnvironmentSetting& one : settings)
+    if (one.value && one.ranks.empty()) kept.insert(one.name);
   std::vector<EnvironmentSetting> of_files;
   for (const std::string& path : line.environment_files) {
     const std::string text =
@@ -222,7 +227,7 @@ void find_environment(CommandLine& line, std::span<const std::string> environmen
       of_files.push_back(std::move(one));
   }
   settings.insert(settings.begin(), of_files.begin(), of_files.end());
-  settings = expand_wildcards(settings, environment, line.warnings);
+  settings = expand_wildcards(settings, environment, kept, line.warnings);
   const auto warnings = answer_horovod_variables(line, of_files.size(), environment);
   line.warnings.insert(line.warnings.end(), warnings.begin(), warnings.end());
 }

@@ -8,6 +8,7 @@
 // came from a file: it may be a secret.
 #pragma once
 
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,15 +35,17 @@ std::vector<EnvironmentSetting> parse_environment_file(std::string_view text,
 
 // Each name with wildcards becomes those that it matches in `environment`, "NAME=VALUE" entries;
 // what matches nothing is left out, and said in `warnings`. Names that say where a rank stands are
-// passed over.
+// passed over, and those `kept`, whose values hold.
 std::vector<EnvironmentSetting> expand_wildcards(std::span<const EnvironmentSetting> settings,
                                                  std::span<const std::string> environment,
+                                                 const std::set<std::string>& kept,
                                                  std::vector<std::string>& warnings);
 
 // Reads the environment files of the command line, looks at `environment`, which is hvdrun's, and
 // completes line.spec.environment and line.warnings, also of variables of Horovod's that do nothing
-// here. Files come first, so that -x wins. Throws as above, and kInvalidArgument when a file cannot
-// be read.
+// here. Files come first, so that -x wins; a wildcard wins over files, but neither over what else
+// the command line gives a value nor over PWD. Throws as above, and kInvalidArgument when a file
+// cannot be read.
 void find_environment(CommandLine& line, std::span<const std::string> environment);
 
 }  // namespace hvd

@@ -1,6 +1,7 @@
 // What -x and environment files set, and how bad ones are refused.
 #include "cli/environment_settings.h"
 
+#include <algorithm>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -87,11 +88,41 @@ TEST_CASE("environment: wildcards stand for what is set here, but for what is ea
   Words warnings;
   const std::vector<EnvironmentSetting> given = {
       {"NCCL_*", {}, {}}, {"B", "1", {}}, {"?", {}, {}}, {"*RANK", {}, {}}, {"OMPI_*", {}, {}}};
-  CHECK(expand_wildcards(given, here, warnings) ==
+  CHECK(expand_wildcards(given, here, {}, warnings) ==
         std::vector<EnvironmentSetting>{
             {"NCCL_DEBUG", {}, {}}, {"NCCL_X", {}, {}}, {"B", "1", {}}, {"A", {}, {}}});
   CHECK(warnings == Words{"-x '*RANK' passes nothing on: no variable of such a name is set here",
                           "-x 'OMPI_*' passes nothing on: no variable of such a name is set here"});
+}
+
+TEST_CASE("environment: a wildcard undoes nothing that the command line or a directory sets") {
+  const Words here = {"A1=here", "A2=here", "A3=here", "HOROVOD_LOG_LEVEL=warning", "PWD=/here"};
+  const auto ranks_find = [&](const Words& words) {
+    CommandLine line = parse_command_line(words, [&](const char* name) {
+      return is_set_in(here, name) ? std::optional(value_in(here, name, "")) : std::nullopt;
+    });
+    find_environment(line, here);
+    CHECK(line.warnings.empty());
+    const Words names = chosen_names(here, line.spec.environment);
+    CHECK(std::count(names.begin(), names.end(), "PWD") ==
+          std::count(words.begin(), words.end(), "PWD"));
+    Words all = with_settings(here, line.spec.environment);
+    std::sort(all.begin(), all.end());
+    return all;
+  };
+  const Words given = {"A1=given", "A2=here", "A3=here", "HOROVOD_LOG_LEVEL=debug", "PWD=/here"};
+  const Words options = {"--log-level", "debug", "-x"};
+  const auto with = [&](Words rest) {
+    rest.insert(rest.begin(), options.begin(), options.end());
+    rest.insert(rest.end(), {"-np", "1", "ls"});
+    return rest;
+  };
+  CHECK(ranks_find(with({"A1=given", "-x", "*"})) == given);
+  CHECK(ranks_find(with({"*", "-x", "A1=given"})) == given);
+  CHECK(ranks_find(with({"A1=given", "-x", "H*", "-x", "P*", "-x", "A1*"})) == given);
+  // A name that is spelt out goes on winning, and what is for some ranks is no other's.
+  CHECK(ranks_find(with({"A1=given", "-x", "A1", "-x", "*", "-x", "PWD"}))[0] == "A1=here");
+  CHECK(ranks_find(with({"A?", "-x@0", "A1=given"}))[0] == "A1=here");
 }
 
 TEST_CASE("environment: a variable of Horovod's that does nothing here is warned about once") {
