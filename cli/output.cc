@@ -50,12 +50,12 @@ std::vector<LineTagger::Tag> console_tags(const OutputOptions& options, int fd) 
   return all;
 }
 
+constexpr const char* kAdvice = "; give --output-filename a directory that can be written";
+
 [[noreturn]] void refuse(const std::string& what, int error) {
   if (error == EMFILE || error == ENFILE)  // says nothing about the directory
     throw Error(ErrorCode::kUnavailable, "cannot " + what + ": " + error_text(error));
-  throw Error(ErrorCode::kInvalidArgument,
-              "cannot " + what + ": " + error_text(error) +
-                  "; give --output-filename a directory that can be written");
+  throw Error(ErrorCode::kInvalidArgument, "cannot " + what + ": " + error_text(error) + kAdvice);
 }
 
 // And those above it.
@@ -152,7 +152,10 @@ void Output::begin() {
   if (std::exchange(begun_, true)) return;
   for (size_t i = 0; i < files_.size(); ++i)  // pipes and devices (EINVAL) have nothing to lose
     while (ftruncate(files_[i].get(), 0) != 0 && errno != EINVAL)
-      if (errno != EINTR) refuse("empty the output file " + routes_[consoles_ + i]->name, errno);
+      if (errno != EINTR)
+        throw Error(ErrorCode::kUnavailable, "cannot empty the output file " +
+                                                 routes_[consoles_ + i]->name + ": " +
+                                                 error_text(errno) + kAdvice);
 }
 
 void Output::feed(const FrameReader::Piece& piece, TimePoint now) {

@@ -41,7 +41,8 @@ class Output {
   explicit Output(OutputOptions options);
 
   // Before ranks run, at the latest, and not before it is known that they will: what is in the
-  // files is an earlier job's and goes, by the first call. Throws as the constructor.
+  // files is an earlier job's and goes, by the first call. Throws kUnavailable when it cannot,
+  // since agents are there by then: no mistake on the command line ends a job that was begun.
   void begin();
   void feed(const FrameReader::Piece& piece, TimePoint now);  // of a frame of a rank's output
   void say(std::string_view words,

@@ -1,6 +1,11 @@
 // Files for the ranks' output that cannot be had.
 #include "cli/output.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -8,6 +13,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/unique_fd.h"
 #include "tests/support/catch.h"
 #include "tests/support/few_descriptors.h"
 #include "tests/support/temporary_directory.h"
@@ -73,4 +79,27 @@ TEST_CASE("output: an earlier job's files stay whole until ranks are to run") {
   CHECK(content() == "of an earlier job");
   output.begin();
   CHECK(content().empty());
+}
+
+TEST_CASE("output: what cannot be emptied is no wrong command line: hosts were started by then") {
+  const TemporaryDirectory folder;
+  const std::string file = folder.path().string() + "/rank.0/stdout";
+  const UniqueFd sealed(memfd_create("sealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  REQUIRE(write(sealed.get(), "kept", 4) == 4);
+  REQUIRE(fcntl(sealed.get(), F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+  std::filesystem::create_directory(folder.path() / "rank.0");
+  std::filesystem::create_symlink("/proc/self/fd/" + std::to_string(sealed.get()), file);
+  OutputOptions options;
+  options.ranks = 1;
+  options.directory = folder.path();
+  Output output(options);
+  try {
+    output.begin();
+    FAIL("it was emptied");
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::kUnavailable);
+    CHECK(std::string(error.what()) ==
+          "cannot empty the output file " + file +
+              ": Operation not permitted; give --output-filename a directory that can be written");
+  }
 }
