@@ -10,6 +10,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <map>
+#include <optional>
+#include <ranges>
 #include <string_view>
 #include <vector>
 
@@ -336,18 +339,32 @@ std::optional<Refusal> check_variables(const JobSpec& spec) {
   return std::nullopt;
 }
 
-// Whether what one host's ranks are started from goes into a message, as long as it may become.
+// What the longest message to a host has beside what is in all: the places of its ranks, and what
+// -x@ says of them.
+size_t bytes_of_longest(const JobSpec& spec, std::span<const Slot> slots) {
+  std::map<int, size_t> of_hosts;
+  for (const Slot& slot : slots) of_hosts[slot.host] += slot.world.host.size() + kWorldBytes;
+  for (const EnvironmentSetting& one : spec.environment) {
+    const size_t entry = one.name.size() + one.value.value_or("").size() + 2 * kFieldBytes;
+    std::optional<int> last;
+    for (const int rank : one.ranks) {
+      const int host = slots[size_t(rank)].host;
+      of_hosts[host] += kFieldBytes + (host == last ? 0 : entry);
+      last = host;
+    }
+  }
+  return std::ranges::max(of_hosts | std::views::values);
+}
+
+// Whether what each host's ranks are started from goes into a message, as long as it may become;
+// check_variables() was content.
 std::optional<Refusal> check_length(const JobSpec& spec, std::span<const Slot> slots,
                                     std::span<const std::string> environment) {
-  size_t bytes = kStartBytesOfRest;
+  size_t bytes = kStartBytesOfRest + bytes_of_longest(spec, slots);
   for (const std::string& word : spec.command) bytes += word.size() + kFieldBytes;
   for (const std::string& entry : environment) bytes += entry.size() + kFieldBytes;
-  for (const EnvironmentSetting& one : spec.environment) {
-    bytes += one.name.size() + kFieldBytes;
-    if (!one.ranks.empty())
-      bytes += one.value.value_or("").size() + kFieldBytes + one.ranks.size() * kFieldBytes;
-  }
-  for (const Slot& slot : slots) bytes += slot.world.host.size() + kWorldBytes;
+  for (const EnvironmentSetting& one : spec.environment)
+    if (one.ranks.empty()) bytes += one.name.size() + kFieldBytes;
   if (bytes <= kFrameBytesMax) return std::nullopt;
   return Refusal{kExitUsage,
                  "the command, the environment of ranks and what -x@ says of them are " +

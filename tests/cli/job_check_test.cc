@@ -267,6 +267,25 @@ TEST_CASE("job check: what no message to a host would take is 2") {
   CHECK_THAT(check(spec), Catch::StartsWith("2 the command"));
 }
 
+TEST_CASE("job check: a message to a host has the places of its ranks, and no other's") {
+  JobSpec spec = job({"true"}, "/");
+  constexpr int kHosts = 256, kEach = 1024;
+  spec.size = kHosts * kEach;
+  for (int i = 0; i < kHosts; ++i)
+    spec.hosts.push_back(
+        {.name = "gpu" + std::to_string(i), .user = "", .slots = kEach, .remote = true});
+  REQUIRE(size_t(spec.size) * 64 >= kFrameBytesMax);  // what a place takes, and a name
+  CHECK(check(spec) == "ok");
+
+  spec.size = 4;
+  spec.hosts[0].slots = spec.hosts[1].slots = 2;
+  for (const int rank : {1, 2})
+    spec.environment.insert(spec.environment.end(), 100, {"A", std::string(100'000, 'x'), {rank}});
+  CHECK(check(spec) == "ok");  // 10 MB for each host
+  for (EnvironmentSetting& one : spec.environment) one.ranks = {1, 2};
+  CHECK_THAT(check(spec), Catch::StartsWith("2 the command"));
+}
+
 TEST_CASE("job check: a working directory that is gone is 2, unless --wdir names another") {
   const Folder folder, gone;
   const Inside inside(folder);
