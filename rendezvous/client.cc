@@ -97,9 +97,10 @@ std::shared_ptr<grpc::Channel> channel_to(const std::string& address,
 // and where that does not this host is cut off. gRPC hands its sockets to nobody: one is known by
 // where it leads.
 void keep_alive(const std::string& address) {
-  std::error_code none;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", none)) {
-    const int fd = std::atoi(entry.path().filename().c_str()), on = 1;
+  std::error_code none;  // and no exception, which nobody here would catch
+  for (std::filesystem::directory_iterator entry("/proc/self/fd", none), end; !none && entry != end;
+       entry.increment(none)) {
+    const int fd = std::atoi(entry->path().filename().c_str()), on = 1;
     if (SocketAddress::peer_of(fd).text() != address) continue;
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &kKeepAliveSeconds, sizeof kKeepAliveSeconds);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &kKeepAliveAgainSeconds,

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <system_error>
 
 #include "runtime/base/error.h"
@@ -75,7 +76,15 @@ SocketAddress SocketAddress::peer_of(int socket) {
   if (getpeername(socket, made.get(), &bytes) == 0 &&
       (made.family() == AF_INET || made.family() == AF_INET6))
     made.bytes_ = bytes;
-  return made;
+  const auto& six = reinterpret_cast<const sockaddr_in6&>(made.storage_);
+  if (made.family() != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&six.sin6_addr)) return made;
+  SocketAddress plain;
+  auto& four = reinterpret_cast<sockaddr_in&>(plain.storage_);
+  four.sin_family = AF_INET;
+  four.sin_port = six.sin6_port;
+  std::memcpy(&four.sin_addr, &six.sin6_addr.s6_addr[12], sizeof four.sin_addr);
+  plain.bytes_ = sizeof four;
+  return plain;
 }
 
 std::string SocketAddress::host() const {

@@ -18,7 +18,8 @@ class SocketAddress {
   static SocketAddress parse(std::string_view text);  // with a port
   static SocketAddress of(std::string_view host, uint16_t port);
   static SocketAddress local_of(int socket);  // throws std::system_error
-  // Whom a socket is connected to; empty when it is not, or by no network.
+  // Whom a socket is connected to; empty when it is not, or by no network. Who is reached over IPv4
+  // has an IPv4 address, whatever the socket (::ffff:10.0.0.1 is 10.0.0.1).
   static SocketAddress peer_of(int socket);
 
   bool empty() const { return bytes_ == 0; }

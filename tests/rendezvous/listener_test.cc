@@ -58,6 +58,17 @@ TEST_CASE("socket address: is read as it is written") {
   }
 }
 
+TEST_CASE("socket address: who is reached over IPv4 has an IPv4 address, whatever the socket") {
+  const std::vector<Listener> all = listen_on(kLoopback);
+  UniqueFd guest(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!guest) return;  // no IPv6 here, so no such socket either
+  const SocketAddress mapped = SocketAddress::of("::ffff:127.0.0.1", all[0].address.port());
+  REQUIRE(connect(guest.get(), mapped.get(), mapped.size()) == 0);
+  const SocketAddress peer = SocketAddress::peer_of(guest.get());
+  CHECK(peer.family() == AF_INET);
+  CHECK(peer.text() == all[0].address.text());
+}
+
 TEST_CASE("listener: listens on the addresses it was given and on no other") {
   const std::vector<Listener> all = listen_on(std::vector<std::string>{"127.0.0.1", "127.0.0.2"});
   REQUIRE(all.size() == 2);

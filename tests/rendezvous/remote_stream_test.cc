@@ -14,16 +14,14 @@
 namespace hvd {
 namespace {
 
-// Of each of this process's sockets that is connected to `peer`; gRPC's are of IPv6 for either.
-std::vector<int> user_timeouts(const SocketAddress& peer) {
+// Of each of this process's sockets that is connected to `peer`.
+std::vector<int> options(const SocketAddress& peer, int level, int name) {
   std::vector<int> all;
   for (int fd = 0; fd < 256; ++fd) {
-    int ms = 0;
-    socklen_t bytes = sizeof ms;
-    if (const SocketAddress other = SocketAddress::peer_of(fd);
-        !other.empty() && other.port() == peer.port() &&
-        getsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, &bytes) == 0)
-      all.push_back(ms);
+    int value = 0;
+    socklen_t bytes = sizeof value;
+    if (SocketAddress::peer_of(fd) == peer && getsockopt(fd, level, name, &value, &bytes) == 0)
+      all.push_back(value);
   }
   return all;
 }
@@ -89,8 +87,11 @@ TEST_CASE("remote stream: both ends negotiate TLS 1.3, and give up on a silent n
   const auto agent = job.agent(1);
   agent->send(attached(1));
   const auto got = at_server(*job.server, has_message);
-  const std::vector<int> timeouts = user_timeouts(job.addresses.front());
-  CHECK(timeouts == std::vector{10'000});
+  const SocketAddress& there = job.addresses.front();
+  CHECK(options(there, IPPROTO_TCP, TCP_USER_TIMEOUT) == std::vector{10'000});
+  CHECK(options(there, SOL_SOCKET, SO_KEEPALIVE) == std::vector{1});
+  CHECK(options(there, IPPROTO_TCP, TCP_KEEPIDLE) == std::vector{3});
+  CHECK(options(there, IPPROTO_TCP, TCP_KEEPINTVL) == std::vector{1});
 
   std::vector<Listener> listeners = listen_on(std::vector<std::string>{"127.0.0.1"});
   fcntl(listeners[0].socket.get(), F_SETFL, 0);
