@@ -63,15 +63,17 @@ constexpr Status kStatuses[] = {
      "hvdrun itself failed, or could not write all output or read all input of a job that "
      "succeeded"},
     {"126, 127", "the command cannot be run, or is not found"},
-    {"129-131, 141, 143", "hvdrun was ended by HUP, INT, QUIT or TERM, or its reader left (PIPE)"},
+    {"129-131, 141, 143",
+     "hvdrun was ended by HUP, INT, QUIT or TERM, or its reader left (PIPE); while it still reads "
+     "what --ship names, --result-file is left as it was"},
 };
 
 constexpr std::string_view kSignals =
     "INT (Ctrl-C) reaches the ranks as INT, and TERM follows; TERM, HUP and QUIT reach them as "
     "TERM; "
     "who has not ended after --stop-grace is killed. A second INT kills them at once, and with a "
-    "third hvdrun waits for nobody. USR1 and "
-    "USR2 "
+    "third hvdrun waits for nobody, but for a file server where --result-file lies on one. USR1 "
+    "and USR2 "
     "go to each rank's own process, and the job goes on.";
 
 // `text` in lines of at most kColumns, each behind `indent` blanks.
@@ -229,7 +231,7 @@ constexpr Variable kVariables[] = {
     {"NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME",
      "in a job with other hosts the interface on which they are reached; unless they are set"},
     {"OMP_NUM_THREADS", "the rank's share of the machine's CPUs; unless it is set"},
-    {"PWD", "with --wdir that directory; unless -x gives it"},
+    {"PWD", "with --wdir that directory; unless -x names it"},
     {"PYTHONUNBUFFERED", "1, so that Python's output comes at once; unless it is set"},
     {"HVD_AGENT", "how libhvd reaches hvdrun; no program need look at it"},
 };

@@ -12,7 +12,7 @@
 namespace hvd {
 namespace {
 
-// Where ranks start, as any process would say it.
+// Where ranks start: hvdrun's own directory is known without links, --wdir as it was named.
 std::string whole_directory(const JobSpec& spec, const StartState& start) {
   return spec.directory.empty() ? start.directory : after_cd(start.directory, spec.directory);
 }

@@ -45,8 +45,8 @@ constexpr Option kOptions[] = {
 
     {"--env", "-x", "NAME[=VALUE]", kCommand, kWorks,
      "set a variable for all ranks, or pass on the one set here, or all of a name such as "
-     "'NCCL_*'; "
-     "may be given again; RANK, WORLD_SIZE and the like are each rank's own and cannot be set",
+     "'NCCL_*', but for PWD and what the command line gives a value; may be given again; RANK, "
+     "WORLD_SIZE and the like are each rank's own and cannot be set",
      ""},
     {"--env@", "-x@", "RANKS NAME=VALUE", kCommand, kWorks,
      "set a variable for these ranks only, as in -x@0,2-5 NAME=VALUE; wins over -x", ""},
@@ -55,8 +55,8 @@ constexpr Option kOptions[] = {
      "off, # begins a comment, nothing is expanded; may be given again",
      ""},
     {"--wdir", "", "DIR", kCommand, kWorks,
-     "start the command in this directory, on all hosts; a relative one is below hvdrun's own, and "
-     ".. means what it means to cd",
+     "start the command in this directory, on all hosts; a relative one is below hvdrun's own "
+     "without links, and .. takes back the name before it, be that there or not",
      ""},
     {"--ship", "", "PATH", kCommand, kWorks,
      "send this file or folder to the other hosts, and of a program there the shared libraries "

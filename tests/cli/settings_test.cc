@@ -41,11 +41,11 @@ TEST_CASE("settings: what is to be shipped, and how much at most") {
           "--ship-limit takes a size such as 500M or 8G, not \"" + std::string(bad) + "\"");
 }
 
-TEST_CASE("settings: a directory is the one that cd would go to") {
+TEST_CASE("settings: .. in a directory takes back the name before it") {
   const struct {
     const char *from, *to, *there;
   } rows[] = {
-      {"", "a", "a"},           {"", "./a//b/.", "a/b"},  {"", "a/..", "."},
+      {"", "a", "a"},           {"", "./a//b/.", "a/b"},  {"", "no-such/..", "."},
       {"", "../a", "../a"},     {"", "/", "/"},           {"", "//a/../..", "/"},
       {"/x", "a/../b", "/x/b"}, {"/x/y", "../..", "/"},   {"/x/y", "../z/", "/x/z"},
       {"/x", ".", "/x"},        {"/x", "/y/./z", "/y/z"}, {"/x", "...", "/x/..."},
