@@ -231,15 +231,19 @@ void HierarchicalCommunicator::close() {
   go_on_leaving(true);
 }
 
+// Who gives an operation up says so to its host at once, not only by being quiet: it may be long
+// before it is, waiting in another communicator for just those who wait for it here.
 void HierarchicalCommunicator::go_on_leaving(bool moved) {
   bool hopeless = will_not_come_;
   for (Lane& lane : lanes_) hopeless |= lane.links.is_hopeless(moved);
   if (stage_ != Stage::kBegin && !hopeless) return;
+  if (stage_ != Stage::kBegin) publish(mine().closed, entered_);
   closed_ = true;
   for (Lane& lane : lanes_) lane.links.end();
 }
 
-// Never a word of this operation from a rank that is dead or quiet, or has closed before entering.
+// Never a word more of this operation from a rank that is dead or quiet, has closed before entering
+// or has given it up.
 bool HierarchicalCommunicator::is_frozen(int rank, uint64_t sequence) const {
   const RankWords& life = block_.rank(rank);
   const uint64_t closed = words(rank).closed.load(kAcquire);

@@ -13,9 +13,10 @@
 //
 // Deaths, ends of links and goodbyes break the epoch. Then nothing more is entered, and who has
 // entered an operation goes on with it: whoever died may have done its part before. When it is
-// over, or what it waits for cannot come any more, a rank touches no peer's memory from then on and
-// ends its links: by that, and by its being quiet, those who wait for it know. Survivors may differ
-// in the last operation that they completed, by one at most.
+// over, or what it waits for cannot come any more, a rank touches no peer's memory from then on,
+// ends its links and tells its host what it gave up: by that, those who wait for it know, whatever
+// it still waits for in other communicators. Survivors may differ in the last operation that they
+// completed, by one at most.
 //
 // Sources: hierarchical_communicator (order, ends), agree (entries, exchange, verdict, refusal),
 // flows (lanes).

@@ -1,9 +1,9 @@
 // What one rank says to the others of its host in one communicator: the layout of its part of a
 // segment. A change of it is a new ControlBlock::kVersion.
 //
-// Only its rank writes it, every word only grows, and zero means "nothing said yet". One operation
-// is under way at a time, and nobody enters the next one before it has resolved this one: so who
-// has entered `s` has read all that was said of `s - 1`, and two entries are enough.
+// Only its rank writes it, every word but `closed` only grows, and zero means "nothing said yet".
+// One operation is under way at a time, and nobody enters the next one before it has resolved this
+// one: so who has entered `s` has read all that was said of `s - 1`, and two entries are enough.
 #pragma once
 
 #include <atomic>
@@ -58,9 +58,11 @@ struct alignas(64) HostWords {
   alignas(64) std::atomic<uint64_t> taken;    // rounds that I read of everybody's
   alignas(64) std::atomic<uint64_t> done;     // I neither read nor write any peer's memory for it
   alignas(64) std::atomic<uint64_t> told;     // the refused operation that `text` describes
-  std::atomic<uint64_t> closed;               // 1 + the last operation I shall ever enter
-  char text[kSideTextBytes];                  // zero-terminated
-  uint64_t sides_bytes;                       // by the leader: what all have told
+  // From this operation on, nothing more comes of me: 1 + the last one that I shall ever enter; or
+  // later that one, when I gave it up.
+  std::atomic<uint64_t> closed;
+  char text[kSideTextBytes];  // zero-terminated
+  uint64_t sides_bytes;       // by the leader: what all have told
   std::byte sides[kSidesMost * kSideBytesMost];
 };
 static_assert(sizeof(HostEntry) == 64 && sizeof(HostWords) % 64 == 0);

@@ -14,9 +14,9 @@ namespace {
 constexpr auto kPatience = std::chrono::seconds(60);
 
 // Before there is a communicator.
-void add_first_segment(Rank& rank, uint64_t bytes) {
-  rank.peers->request_segment(0, bytes);
-  rank.arena.add(std::make_shared<Segment>(0, *rank.peers->take_segment(0), bytes,
+void add_words(Rank& rank, uint64_t bytes, uint32_t segment = 0) {
+  rank.peers->request_segment(segment, bytes);
+  rank.arena.add(std::make_shared<Segment>(segment, *rank.peers->take_segment(segment), bytes,
                                            rank.peers->world().local_rank, 0));
 }
 
@@ -90,16 +90,20 @@ void Rank::leave_broken_epoch() {
 CommunicatorFactory shared_memory_factory(bool disjoint) {
   return [disjoint](Rank& rank) {
     const uint64_t bytes = communicator_bytes(true);
-    add_first_segment(rank, bytes);
+    add_words(rank, bytes);
     return make_communicator(*rank.peers, rank.arena, {.seed = 1, .disjoint = disjoint});
   };
 }
 
-CommunicatorFactory hierarchical_factory(std::vector<int> hosts, bool staging) {
-  return [hosts, staging](Rank& rank) {
-    add_first_segment(rank, hierarchical_bytes(hosts, staging));
+CommunicatorFactory hierarchical_factory(std::vector<int> hosts, bool staging, uint32_t number) {
+  return [hosts, staging, number](Rank& rank) {
+    add_words(rank, hierarchical_bytes(hosts, staging), number);
     return make_hierarchical_communicator(*rank.peers, rank.arena,
-                                          {.hosts = hosts, .seed = 1, .staging = staging});
+                                          {.segment = number,
+                                           .links = number * hierarchical_links(hosts),
+                                           .hosts = hosts,
+                                           .seed = 1 + number,
+                                           .staging = staging});
   };
 }
 

@@ -46,8 +46,10 @@ CommunicatorFactory shared_memory_factory(bool disjoint = false);
 // Ranks of different hosts over links number `links`.
 CommunicatorFactory tcp_factory(uint32_t links = 0);
 
-// Ranks that share hosts: words in segment 0, as above, and links from number `links` on.
-CommunicatorFactory hierarchical_factory(std::vector<int> hosts, bool staging = true);
+// Ranks that share hosts. Of several communicators of one World each has another `number`: that of
+// the segment its words lie in, and the links follow those of the ones before.
+CommunicatorFactory hierarchical_factory(std::vector<int> hosts, bool staging = true,
+                                         uint32_t number = 0);
 
 class RankThreads {
  public:
