@@ -25,7 +25,8 @@ constexpr size_t kDirect = 4096;  // from here on it is worth a call of its own,
 constexpr size_t kSendBytes = 60 * 1024;
 // What the kernel holds for us each way on a near link. Half as much, the kernel's own beginning,
 // halves the speed at 1 MiB; more wins nothing. On a farther one as much has to be on its way as
-// the link carries in a round trip, to which the kernel's own sizes grow, unless they are set.
+// the link carries in a round trip, to which the kernel's own sizes grow, unless they are set. Near
+// or far is decided once, as the link is made, from the few round trips there have been.
 constexpr int kSocketBytes = 512 * 1024;
 constexpr uint32_t kNearUs = 100;  // of a round trip, in which that much is 5 GB/s
 

@@ -55,7 +55,8 @@ class Link {
   bool has_ended() const;
   // Nothing more is sent; the other side reads what was, then an end.
   void finish_sending();
-  // Nothing goes either way any more; what was sent still arrives. Whoever polls it wakes up.
+  // Nothing goes either way any more; what was sent still arrives, unless the other side
+  // goes on sending. Whoever polls it wakes up.
   void end();
 
  private:
