@@ -2,6 +2,7 @@
 
 #include <linux/magic.h>
 #include <sys/vfs.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -68,9 +69,11 @@ bool is_group_of_one(std::string_view passwd, std::string_view group, uid_t user
   return is_known && !name.empty();
 }
 
-bool others_may_write(const struct stat& facts) {
+bool others_may_write(const std::string& folder, const struct stat& facts) {
   if ((facts.st_mode & S_IWOTH) != 0) return true;
-  return (facts.st_mode & S_IWGRP) != 0 &&
+  if ((facts.st_mode & S_IWGRP) == 0) return false;
+  const bool has_list = lgetxattr(folder.c_str(), "system.posix_acl_access", nullptr, 0) >= 0;
+  return has_list ||  // whose entries the bits of the group stand for then, whoever they name
          !is_group_of_one(read_file("/etc/passwd", kAccountBytesMax).bytes,
                           read_file("/etc/group", kAccountBytesMax).bytes, geteuid(), facts.st_gid);
 }
@@ -82,7 +85,8 @@ std::string unsafe_on_the_way(const std::string& folder) {
     struct stat facts{};
     const bool ours = lstat(way.c_str(), &facts) == 0 && S_ISDIR(facts.st_mode) &&
                       (facts.st_uid == 0 || facts.st_uid == geteuid());
-    if (!ours || ((facts.st_mode & S_ISVTX) == 0 && others_may_write(facts))) return way.string();
+    if (!ours || ((facts.st_mode & S_ISVTX) == 0 && others_may_write(way.string(), facts)))
+      return way.string();
   }
   return "";
 }

@@ -17,8 +17,9 @@ std::vector<std::string> distinct_folders(const std::vector<std::string>& folder
 // group: many systems give each user such a one, and let it write what the user makes.
 bool is_group_of_one(std::string_view passwd, std::string_view group, uid_t user, gid_t gid);
 
-// Neither others nor a group that is not this user's alone.
-bool others_may_write(const struct stat& facts);
+// Others, a group that is not this user's alone, or somebody of an access list, as far as `facts`
+// of lstat() and the list tell. One that lets nobody but this user write counts, too.
+bool others_may_write(const std::string& folder, const struct stat& facts);
 
 // The first folder on the way from "/" down to this one, which is there and has no link on its way,
 // where somebody but root and this user could put another in the place of what it holds; empty:

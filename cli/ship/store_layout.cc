@@ -61,7 +61,7 @@ std::vector<std::string> own_folders(const std::string& store) {
 void check_own(const std::string& folder) {
   struct stat facts{};
   if (lstat(folder.c_str(), &facts) != 0) throw NoPlace(error_text(errno));
-  if (!S_ISDIR(facts.st_mode) || facts.st_uid != geteuid() || others_may_write(facts))
+  if (!S_ISDIR(facts.st_mode) || facts.st_uid != geteuid() || others_may_write(folder, facts))
     throw NoPlace("it is there, and others may write to it");
 }
 

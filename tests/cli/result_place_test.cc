@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "runtime/base/unique_fd.h"
+#include "tests/support/access_list.h"
 #include "tests/support/catch.h"
 #include "tests/support/left_out.h"
 #include "tests/support/temporary_directory.h"
@@ -47,41 +48,9 @@ struct stat facts_of(const std::string& path) {
   return facts;
 }
 
-constexpr const char* kAccess = "system.posix_acl_access";
-constexpr const char* kDefault = "system.posix_acl_default";
-
-// acl(5): owner rw, user 12345 `of_user`, group none, all of the list r, others none.
-std::string access_list(uint16_t of_user) {
-  struct Entry {
-    uint16_t tag, may;
-    uint32_t id;
-  };
-  constexpr uint32_t kNoId = UINT32_MAX;
-  const Entry entries[] = {
-      {1, 6, kNoId}, {2, of_user, 12345}, {4, 0, kNoId}, {0x10, 4, kNoId}, {0x20, 0, kNoId}};
-  const uint32_t version = 2;
-  std::string bytes(reinterpret_cast<const char*>(&version), sizeof version);
-  return bytes.append(reinterpret_cast<const char*>(entries), sizeof entries);
-}
-
-bool set(const std::string& path, const char* name, const std::string& list) {
-  return setxattr(path.c_str(), name, list.data(), list.size(), 0) == 0;
-}
-
-// Where files may have such lists, of the places that a test may use.
-std::optional<fs::path> place_with_lists() {
-  for (const fs::path& where :
-       {fs::temp_directory_path(), fs::path("/dev/shm"), fs::current_path()}) {
-    if (access(where.c_str(), W_OK) != 0) continue;
-    const TemporaryDirectory folder(where);
-    if (set(folder.path(), kDefault, access_list(4))) return where;
-  }
-  return std::nullopt;
-}
-
 std::string list_of(const std::string& path) {
   char bytes[256];
-  const ssize_t n = getxattr(path.c_str(), kAccess, bytes, sizeof bytes);
+  const ssize_t n = getxattr(path.c_str(), kAccessList, bytes, sizeof bytes);
   return n < 0 ? "" : std::string(bytes, size_t(n));
 }
 
@@ -186,9 +155,10 @@ TEST_CASE("result place: who may read the old file by a list may read the new on
     return;
   }
   const TemporaryDirectory folder(*where);
-  const std::string path = folder.path() / "result.json", list = access_list(4);
+  AccessList entries{.owner = 6, .user_12345 = 4, .group = 0, .mask = 4};
+  const std::string path = folder.path() / "result.json", list = entries.bytes();
   std::ofstream(path) << "old\n";
-  REQUIRE(set(path, kAccess, list));
+  REQUIRE(set_list(path, kAccessList, list));
   CHECK(write_result_file(path, "new\n").empty());
   CHECK(content(path) == "new\n");
   CHECK(list_of(path) == list);
@@ -206,8 +176,9 @@ TEST_CASE("result place: who may read the old file by a list may read the new on
   }
   // What the folder gives to new files is not what the old one had.
   REQUIRE(chmod(path.c_str(), 0640) == 0);
-  removexattr(path.c_str(), kAccess);
-  REQUIRE(set(folder.path(), kDefault, access_list(6)));
+  removexattr(path.c_str(), kAccessList);
+  entries.user_12345 = 6;
+  REQUIRE(set_list(folder.path(), kDefaultList, entries.bytes()));
   CHECK(write_result_file(path, "newest\n").empty());
   CHECK(list_of(path).empty());
   CHECK(facts_of(path).st_mode == (S_IFREG | 0640));

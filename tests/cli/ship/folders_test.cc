@@ -5,7 +5,9 @@
 
 #include <filesystem>
 
+#include "tests/support/access_list.h"
 #include "tests/support/catch.h"
+#include "tests/support/left_out.h"
 #include "tests/support/temporary_directory.h"
 
 namespace hvd {
@@ -67,6 +69,28 @@ TEST_CASE("folders: the first unsafe one on the way is named, and a sticky one i
     CHECK(chown(a.c_str(), 12345, 12345) == 0);
     CHECK(unsafe_on_the_way(b.string()) == a.string());
   }
+}
+
+TEST_CASE("folders: who may write by an access list is somebody else, not the group") {
+  const auto where = place_with_lists();
+  if (!where) {
+    note_left_out("folders_test: access lists", "no file system here knows them");
+    return;
+  }
+  const TemporaryDirectory top(*where);
+  const std::string a = top.path() / "a";
+  fs::create_directory(a);
+  const auto is_unsafe = [&](uint16_t mask) {
+    const AccessList list{.owner = 7, .user_12345 = 7, .group = 5, .mask = mask};
+    REQUIRE(set_list(a, kAccessList, list.bytes()));
+    struct stat facts{};
+    REQUIRE(lstat(a.c_str(), &facts) == 0);
+    REQUIRE((facts.st_mode & 0777) == mode_t(0700 | mask << 3));
+    CHECK(unsafe_on_the_way(a) == (others_may_write(a, facts) ? a : ""));
+    return others_may_write(a, facts);
+  };
+  CHECK(is_unsafe(7));
+  CHECK_FALSE(is_unsafe(5));  // what takes the right to write from all that the list names
 }
 
 TEST_CASE("folders: a file system that many kernels see, or none has told of, may be others' too") {
