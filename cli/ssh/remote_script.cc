@@ -17,8 +17,9 @@ bool is_plain(std::string_view word) {
 // Where others could put something else in the place of what we make or start, nothing is made and
 // nothing started: `safe` knows by the rule of unsafe_on_the_way() (cli/ship/folders.h), from the
 // folder up to the root, and gives in `way` its path without links; `alone` is is_group_of_one().
-// Not all of ~/.cache/hvdrun/NAME is there before the first start.
-// A folder for one start is made under a name that nobody can guess, so that in a place where
+// Not all of ~/.cache/hvdrun/NAME is there before the first start: what was missing when the rest
+// was looked at may be another's by now, so nothing there is started, and it is looked at once
+// made. A folder for one start is made under a name that nobody can guess, so that in a place where
 // anybody may write, nobody can have put something there; the agent removes it as soon as it runs.
 // A file of no bytes can be run where files can be run at all. Bytes that do not fit are still read
 // to the last, so that those of the next attempt are not taken for them. A file that is cut off, as
@@ -42,7 +43,8 @@ constexpr std::string_view kFunctions =
     R"(case $id in 0|$me) ;; *) exit 1;; esac; )"
     R"(case $mode in d????????[tT]*|d????-??-*) ;; d????w??-*) alone $gid || exit 1;; *) exit 1;; esac; )"
     R"(left=$((left - 1)); done; [ $left = 0 ]); }; )"
-    R"(keep() { made=$1/$new; mkdir -p "$1" && take "$1" && exec "$1/hvdrun" agent $role; clean; }; )"
+    R"(keep() { mkdir -p "$1" && safe "$1" && [ "$way" = "$1" ] && made=$1/$new && )"
+    R"(take "$1" && exec "$1/hvdrun" agent $role; clean; }; )"
     R"(once() { made=; mkdir "$1" && made=$1 && take "$1" && exec "$1/hvdrun" agent $role --once; clean; }; )";
 
 constexpr std::string_view kSteps =
@@ -50,8 +52,8 @@ constexpr std::string_view kSteps =
     R"(case $(uname -m 2>/dev/null) in "$machine"|"") ;; *) say machine $(uname -m); exit 1;; esac; )"
     R"(me=$(id -u); home=; if [ -d "$HOME" ]; then at=$HOME/.cache/hvdrun/$name; rest=; )"
     R"(until [ -d "$at" ]; do rest=/${at##*/}$rest; at=${at%/*}; done; )"
-    R"(safe "$at" && home=$way$rest; fi; )"
-    R"([ "$home" ] && [ -s "$home/hvdrun" ] && [ -x "$home/hvdrun" ] && say found && exec "$home/hvdrun" agent $role; )"
+    R"(safe "$at" && home=${way%/}$rest; fi; )"
+    R"([ "$home" ] && [ ! "$rest" ] && [ -s "$home/hvdrun" ] && [ -x "$home/hvdrun" ] && say found && exec "$home/hvdrun" agent $role; )"
     R"(made=; trap clean EXIT; trap "exit 1" HUP INT TERM; trap "" PIPE; )"
     R"([ "$home" ] && keep "$home"; )"
     R"(for folder in "$TMPDIR" /tmp /var/tmp /dev/shm "$XDG_RUNTIME_DIR"; do )"

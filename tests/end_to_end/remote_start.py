@@ -195,6 +195,33 @@ def a_home_that_others_may_change_is_not_used():
         support.expect(seen_copying(world), {"bash@h1"}, "with a second member")
 
 
+def what_another_puts_where_a_folder_was_missing_is_not_used():
+    """The second look of a script at a folder comes after somebody else has made what was missing at the first."""
+    scratch, race = "/tmp/scratch", "/tmp/race"
+    with hosts.Hosts(1) as world:
+        expect_started(start(world, "bash@h1"), "bash@h1")
+        support.wait_for(lambda: agents(world, "h1") == 0)
+        name = copies(world, "h1")[0].split("/")[-2]
+        folder = f"{scratch}/hvdrun/{name}"
+        world.run("h1", "sh", "-c", f"mkdir -m 1777 {scratch}; mkdir -m 777 {race}; mkfifo -m 666 {race}/ask {race}/answer; "
+                                    f"rm -r {hosts.home('bash', '.cache')}; ln -s {scratch} {hosts.home('bash', '.cache')}; cp $(command -v ls) {race}/ls")
+        write(world, "h1", f"{race}/looks", f"#!/bin/sh\nmkdir {race}/asked 2>/dev/null && echo >{race}/ask && read x <{race}/answer\nexec {race}/ls \"$@\"\n")
+        write(world, "h1", f"{race}/program", f"#!/bin/sh\ntrue >{race}/ran\n")
+        world.run("h1", "sh", "-c", f"chmod 755 {race}/looks {race}/program; mount -n --bind {race}/looks $(command -v ls)")
+        for planted in (f"cp {race}/program {folder}/hvdrun", "true"):
+            stranger = subprocess.Popen(world.command("h1", "sh", "-c", f"read x <{race}/ask; mkdir -p {folder}; {planted}; chmod -R 777 {scratch}/hvdrun; "
+                                                                        f"chown -R 47001 {scratch}/hvdrun; echo >{race}/answer"), start_new_session=True)
+            try:
+                support.expect(seen_copying(world), {"bash@h1"}, planted)
+                support.expect(stranger.wait(timeout=20), 0)
+            finally:
+                stranger.kill()
+                stranger.wait()
+            assert not world.path("h1", f"{race}/ran").exists(), "what a stranger had put there was run"
+            support.expect([path.name for path in world.path("h1", folder).iterdir()], [] if planted == "true" else ["hvdrun"])
+            world.run("h1", "rm", "-r", f"{scratch}/hvdrun", f"{race}/asked")
+
+
 def many_that_race_for_one_folder_all_start():
     with hosts.Hosts(1) as world:
         for _ in range(2):
@@ -322,7 +349,7 @@ if __name__ == "__main__":
     support.parse_options("start_remote")
     cases = [every_shell_and_a_bare_host_get_the_agent_once, start_files_may_print_read_wait_and_change_the_path,
              a_start_file_that_never_ends_is_named, folders_that_cannot_take_it_are_passed_over,
-             a_home_that_others_may_change_is_not_used, many_that_race_for_one_folder_all_start,
+             a_home_that_others_may_change_is_not_used, what_another_puts_where_a_folder_was_missing_is_not_used, many_that_race_for_one_folder_all_start,
              a_host_of_another_kind_is_named, what_ssh_cannot_reach_is_named_at_once, an_sshd_that_never_answers_is_named_in_time,
              a_busy_sshd_is_tried_again, an_ssh_that_still_connects_ends_with_the_launcher,
              a_copy_that_is_broken_off_leaves_nothing, agents_end_with_whoever_keeps_them]
