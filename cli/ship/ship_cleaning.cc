@@ -11,17 +11,20 @@
 #include <filesystem>
 #include <list>
 #include <map>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "cli/ship/folders.h"
 #include "cli/ship/store_layout.h"
+#include "rendezvous/digest.h"
 
 namespace hvd {
 namespace {
 
 namespace fs = std::filesystem;
 
+constexpr size_t kReadBytes = 256u << 10;
 constexpr int64_t kScrapS = 24 * 3600;
 constexpr int kTreesNamedMax = 10;  // they go through a frame of some size
 
@@ -30,6 +33,19 @@ bool is_older(time_t then, int64_t seconds) { return time(nullptr) - then > seco
 // __pycache__/NAME.pyc
 bool can_be_made_again(const fs::path& path) {
   return path.parent_path().filename() == "__pycache__" && path.extension() == ".pyc";
+}
+
+// It bears the mark of its own bytes: nobody but us has put that on it.
+bool has_its_sum(const fs::path& path, const struct stat& facts) {
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!fd) return false;
+  Sha256 sum;
+  std::vector<char> bytes(kReadBytes);
+  for (ssize_t n; (n = read(fd.get(), bytes.data(), bytes.size())) != 0;) {
+    if (n < 0) return false;
+    sum.add(std::as_bytes(std::span(bytes.data(), size_t(n))));
+  }
+  return is_marked(facts, sum.hex(), (facts.st_mode & S_IXUSR) != 0);
 }
 
 // What goes, and what it comes to.
@@ -58,7 +74,7 @@ class Cleaning {
 
  private:
   struct File {
-    std::string path;
+    std::string path;  // empty: it has a name in trees alone
     struct stat facts;
     bool whole;      // as it was shipped, in all its names
     nlink_t go = 0;  // of its names in trees
@@ -108,7 +124,10 @@ class Cleaning {
     struct stat facts{};
     if (lstat(path.c_str(), &facts) != 0) return;
     if (S_ISDIR(facts.st_mode)) return tree.folders.push_back(path);
-    const auto known = files_.find(facts.st_ino);
+    auto known = files_.find(facts.st_ino);
+    // Another job's file has taken the name of this one in the store, or the name is gone.
+    if (known == files_.end() && bears_a_mark(facts))
+      known = files_.emplace(facts.st_ino, File{"", facts, has_its_sum(path, facts)}).first;
     const bool is_shipped =
         known != files_.end() && known->second.whole && known->second.facts.st_dev == facts.st_dev;
     if (is_shipped) ++known->second.go;
@@ -119,11 +138,13 @@ class Cleaning {
 
   // One that only those trees had, or that came for a job that never started.
   void look_at_file(const File& file) {
-    const bool was_theirs = file.go > 0 && file.facts.st_nlink == file.go + 1;
-    const bool is_left = file.facts.st_nlink == 1 && is_older(file.facts.st_ctim.tv_sec, kScrapS);
+    const bool in_store = !file.path.empty();
+    const bool was_theirs = file.go > 0 && file.facts.st_nlink == file.go + nlink_t(in_store);
+    const bool is_left =
+        in_store && file.facts.st_nlink == 1 && is_older(file.facts.st_ctim.tv_sec, kScrapS);
     if (!was_theirs && !is_left) return;
     report_.set_bytes(report_.bytes() + uint64_t(file.facts.st_size));
-    take_away(file.path);
+    if (in_store) take_away(file.path);
   }
 
   void look_at_scrap(const std::string& path) {

@@ -57,5 +57,7 @@ std::vector<std::string> names_in(const std::string& folder);
 // it cannot be; errno says why.
 bool mark(int fd, const std::string& sum, bool executable);
 bool is_marked(const struct stat& facts, const std::string& sum, bool executable);
+// Whatever its sum is: of anything else hardly ever, but possibly.
+bool bears_a_mark(const struct stat& facts);
 
 }  // namespace hvd

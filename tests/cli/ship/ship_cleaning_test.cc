@@ -127,6 +127,50 @@ TEST_CASE("ship_cleaning: what ranks wrote stays, what was shipped beside it goe
   CHECK(text_of(old.path + "/a/b/checkpoint") == "weights");
 }
 
+TEST_CASE("ship_cleaning: a shipped file goes, though another has its name in the store, or none") {
+  const OldTree old;
+  const std::string at = old.path + "/a/file";
+  int others = 0;
+  SECTION("that of a job that took the same at once") {
+    ShipStore store(old.place.path);
+    take(store, "shipped");
+    CHECK(entries(old.place.path + "/files") == 1);
+  }
+  SECTION("none, since a cleaning was broken off") {
+    fs::remove(old.place.path + "/files/" + old.file.sum());
+  }
+  SECTION("and is in two trees") {
+    {
+      ShipStore store(old.place.path);
+      UniqueFd lock;
+      grow_old(store.tree({{"b", &old.file}, {"c", &old.file}}, lock));
+    }
+    fs::remove(old.place.path + "/files/" + old.file.sum());
+    others = 1;
+  }
+  struct stat facts{};
+  REQUIRE(stat(at.c_str(), &facts) == 0);
+  CHECK(facts.st_nlink == (others == 0 ? 1 : 3));
+  const Store report = clean_store(old.place.path, kMonth, false);
+  CHECK(report.trees() == others + 1);
+  CHECK(report.bytes() == old.file.bytes());
+  CHECK(report.written_size() == 0);
+  CHECK(entries(old.place.path + "/trees") == 0);
+}
+
+TEST_CASE("ship_cleaning: what bears a mark, but not that of its bytes, is not ours") {
+  const OldTree old;
+  const std::string at = old.path + "/data";
+  std::ofstream(at) << "of 2001";
+  chmod(at.c_str(), 0400);
+  grow_old(at);
+  grow_old(old.path);
+  const Store report = clean_store(old.place.path, kMonth, false);
+  CHECK(report.written_size() == 1);
+  CHECK(report.written(0).files() == 1);
+  CHECK(text_of(at) == "of 2001");
+}
+
 TEST_CASE("ship_cleaning: a shipped file that ranks wrote to is theirs, replaced or in place") {
   const OldTree old;
   const std::string at = old.path + "/a/file";
