@@ -168,6 +168,7 @@ void Buckets::complete(int index) {
   } catch (const std::exception& error) {
     if (word_.poison.empty()) word_.poison = error.what();
   }
+  if (home == Home::kSpare && !list_->take_spare(index)) return;  // whatever chose it
   bucket.home = home;
   list_->ready(index, home);
 }

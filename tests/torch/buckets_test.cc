@@ -143,6 +143,30 @@ TEST_CASE("buckets: without room beside kept gradients the step fails for all, a
     });
 }
 
+TEST_CASE("buckets: a gradient that cannot be looked at moves no bucket to a spare without room") {
+  const MemoryLimitFolder limit(0);
+  run_as_threads(3, [&](const ThreadRank& rank) {
+    Training t(rank, nets::mlp(), nets::sgd(), kSmallBuckets);
+    t.train(0, 1);
+    t.optimizer->zero_grad();
+    if (rank.rank == 1) {
+      rank.host->limit_memory(limit.path());
+      at::Tensor& gradient = t.net->parameters().back().mutable_grad();
+      gradient = torch::zeros_like(t.net->parameters().back());
+      gradient.storage()
+          .unsafeGetStorageImpl()
+          ->release_data_and_set_meta_custom_data_ptr_error_msg_("gone");
+    }
+    bool failed = false;
+    try {
+      t.optimizer->step();
+    } catch (const CommFailure& failure) {
+      failed = contains(failure.what(), "has no room for the next ones: cannot take ");
+    }
+    EXPECT(failed);
+  });
+}
+
 TEST_CASE("buckets: once the epoch broke zero_grad zeroes and backward says what broke it") {
   run_as_threads(3, [](const ThreadRank& rank) {
     Training t(rank, nets::mlp(), nets::sgd(), kSmallBuckets);
