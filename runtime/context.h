@@ -20,8 +20,9 @@ class HVD_API Context {
   Engine& engine() { return engine_; }
   const World& world() const { return engine_.world(); }
   // Engine::submit(), with a name for what has none: counted once it is submitted, so equal on all
-  // ranks that submit in the same order, whatever one of them was refused. Throws kInvalidArgument,
-  // too, for what has none on any thread but the init thread, where a count would pair strangers.
+  // ranks that submit in the same order. Where one rank is refused a call that the others made, its
+  // next one takes that number, and its place if it is of that kind. Throws kInvalidArgument, too,
+  // for what has none on any thread but the init thread, where a count would pair strangers.
   std::shared_ptr<Work> submit(std::unique_ptr<Submission> submission, const char* kind);
 
  private:

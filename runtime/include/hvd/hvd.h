@@ -12,7 +12,9 @@
 // rank calls them in the same order on the thread that called init(). From other threads, and to
 // have several under way at once (…_async), give each a name; names are matched, order is free. A
 // name stands for one operation at a time, of whatever kind: so an allreduce "x" here and a
-// broadcast "x" there are an Error on both ranks at once, not two that wait for each other.
+// broadcast "x" there are an Error on both ranks at once, not two that wait for each other. Those
+// without a name are matched by their count: where one rank is refused a call that the others made,
+// its next one takes that call's number, and its place if it is of that kind.
 #pragma once
 
 #include <cstddef>

@@ -110,7 +110,7 @@ class HVD_API DistributedOptimizer {
                        const DistributedOptimizerOptions& options = {});
   // Gives back the parameters' hooks; gradients stay. Between backward() and step() it breaks the
   // epoch on all ranks, which may be waiting for the rest of the step: call synchronize() first.
-  // So does shutdown(), unless all ranks have got as far.
+  // shutdown() may, if buckets are under way that another rank has not entered by then.
   ~DistributedOptimizer();
   DistributedOptimizer(const DistributedOptimizer&) = delete;
   DistributedOptimizer& operator=(const DistributedOptimizer&) = delete;
