@@ -341,6 +341,10 @@ void describe_store(const proto::CleanReport::Store& store, std::vector<std::str
     case proto::CleanReport::Store::UNSAFE:
       return lines.push_back("did not look at " + path +
                              ": others may write to it, or put another in its place");
+    case proto::CleanReport::Store::NO_LOCKS:
+      return lines.push_back("did not look at " + path +
+                             ": it cannot be locked, so who uses it cannot be seen; remove it when "
+                             "no job does");
     case proto::CleanReport::Store::SHARED:
       if (store.trees() > 0 || store.bytes() > 0)
         lines.push_back("left alone " + size_text(store.bytes()) + " that were shipped to " + path +

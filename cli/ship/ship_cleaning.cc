@@ -198,7 +198,7 @@ proto::CleanReport::Store clean_store(const std::string& folder, int64_t unused_
     const UniqueFd lock = open_folder(store);
     if (!lock || flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
       report.set_state(errno == EWOULDBLOCK ? proto::CleanReport::Store::BUSY
-                                            : proto::CleanReport::Store::SHARED);
+                                            : proto::CleanReport::Store::NO_LOCKS);
       return report;
     }
     cleaning.choose();

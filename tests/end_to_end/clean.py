@@ -244,6 +244,14 @@ def a_store_in_use_is_said_and_no_folder_counts_twice():
     expect(lines(), ['localhost: did not look at "/tmp/hvdrun-0/shipped": others may write to it, or put another in its place'])
 
 
+def a_store_that_cannot_be_locked_is_said():
+    store = hosts.home("bash", ".cache/hvdrun/shipped")
+    world.run("h1", "sh", "-c", f"mkdir -p {store}/files {store}/trees; chown -R 47000:47000 {hosts.home('bash', '.cache')}; "
+                                f"chmod -R 700 {hosts.home('bash', '.cache')}; chmod 300 {store}")  # as a file system without locks does
+    told = lines("-H", "bash@h1")
+    expect([line.split(": ", 1)[1] for line in told], [f'did not look at "{store}": it cannot be locked, so who uses it cannot be seen; remove it when no job does'])
+
+
 def hosts_that_cannot_be_reached_and_wrong_words_are_named():
     seen = clean("-H", "h1,nowhere", code=125)
     expect(seen.stdout, "h1: nothing was left\n")
@@ -258,5 +266,6 @@ def hosts_that_cannot_be_reached_and_wrong_words_are_named():
 support.parse_options()
 cases = [what_a_job_left_is_ended_and_a_living_one_is_not, this_machine_is_cleaned_without_ssh, impostors_and_other_users_are_left_alone,
          what_ranks_started_goes_though_agent_and_keeper_were_killed_together, orphans_of_lost_agents_are_found_and_others_left_alone,
-         old_copies_go_that_nobody_uses, old_copies_stay_where_other_hosts_may_run_them, a_store_in_use_is_said_and_no_folder_counts_twice, hosts_that_cannot_be_reached_and_wrong_words_are_named]
+         old_copies_go_that_nobody_uses, old_copies_stay_where_other_hosts_may_run_them, a_store_in_use_is_said_and_no_folder_counts_twice,
+         a_store_that_cannot_be_locked_is_said, hosts_that_cannot_be_reached_and_wrong_words_are_named]
 support.main(*map(on_hosts, cases), why_not=hosts.why_not())

@@ -141,7 +141,7 @@ TEST_CASE("ship_store: a file system without locks takes files, and nothing is r
   }
   const proto::CleanReport::Store report = clean_store(place.path, -1, false);
   CHECK(report.trees() == 0);
-  CHECK(report.state() == proto::CleanReport::Store::SHARED);
+  CHECK(report.state() == proto::CleanReport::Store::NO_LOCKS);
   CHECK(text_of(tree + "/a") == "abcdef");
 }
 
