@@ -209,7 +209,9 @@ def a_limit_that_stops_threads_is_named_with_its_value():
             told.seek(0)
             result = json.load(told)
         expect(seen.returncode, 125, seen.stderr)
-        expect((result["cause"], result["exit_code"], [one["outcome"] for one in result["ranks"]]), ("own_failure", 125, ["unknown"] * 2))
+        # Its agent, with the same limit, may be the first that is stopped by it.
+        assert result["cause"] in ("own_failure", "agent_lost"), result
+        expect((result["exit_code"], [one["outcome"] for one in result["ranks"]]), (125, ["unknown"] * 2))
         assert result["cause_text"].encode() in seen.stderr, (result, seen.stderr)
         return seen.stderr
 
