@@ -1,6 +1,5 @@
 """`hvdrun clean`: what jobs left is found and ended, living jobs and everybody else are left alone."""
 import fcntl
-import functools
 import os
 import pathlib
 import re
@@ -19,16 +18,7 @@ import hosts
 SLEEP = ["--wdir", "/", "--", "bash", "-c", "setsid sleep 300 & sleep 300"]
 DAY_S = 24 * 3600
 
-world = None
-
-
-def on_hosts(case):
-    @functools.wraps(case)
-    def with_hosts():
-        global world
-        with hosts.Hosts(2) as world:
-            return case()
-    return with_hosts
+world = None  # hosts.on_hosts()
 
 
 def start(*words):
@@ -268,4 +258,4 @@ cases = [what_a_job_left_is_ended_and_a_living_one_is_not, this_machine_is_clean
          what_ranks_started_goes_though_agent_and_keeper_were_killed_together, orphans_of_lost_agents_are_found_and_others_left_alone,
          old_copies_go_that_nobody_uses, old_copies_stay_where_other_hosts_may_run_them, a_store_in_use_is_said_and_no_folder_counts_twice,
          a_store_that_cannot_be_locked_is_said, hosts_that_cannot_be_reached_and_wrong_words_are_named]
-support.main(*map(on_hosts, cases), why_not=hosts.why_not())
+support.main(*map(hosts.on_hosts, cases), why_not=hosts.why_not())

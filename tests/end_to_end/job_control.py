@@ -11,12 +11,25 @@ from support import Terminal, agent_of, expect, keeper_of, ranks_of, start, stat
 LONG_STOP_S = 6  # longer than any patience between hvdrun, keeper and agent: there must be none
 
 
-def ctrl_z_stops_ranks_and_fg_goes_on():
+def in_terminal(script):
+    """A job of two ranks in the foreground of a terminal, once both are in `script`; and its hvdrun."""
     terminal = Terminal()
-    terminal.type(f"{support.options.hvdrun} -np 2 --color never -- bash -c 'echo up; while [ ! -e /proc/$PPID/gone ]; do sleep 0.05; "
-                  "if read -t 0.01 line; then exit 9; fi; done'; echo rc=$?\n")
+    terminal.type(f"{support.options.hvdrun} -np 2 --color never -- bash -c 'echo up; {script}'; echo rc=$?\n")
     terminal.wait(":up"), terminal.wait(":up")
-    launcher = terminal.launcher()
+    return terminal, terminal.launcher()
+
+
+def held(folder, script):
+    """What a rank does that begins with `script` after go(folder), whatever stopped it meanwhile."""
+    return f"while [ ! -e {folder}/go ]; do sleep 0.05; done; {script}"
+
+
+def go(folder):
+    open(os.path.join(folder, "go"), "w").close()
+
+
+def ctrl_z_stops_ranks_and_fg_goes_on():
+    terminal, launcher = in_terminal("while [ ! -e /proc/$PPID/gone ]; do sleep 0.05; if read -t 0.01 line; then exit 9; fi; done")
     ranks = ranks_of(launcher)
     terminal.type("\x1a")
     terminal.wait("Stopped")
@@ -38,11 +51,7 @@ def shown_after(number):
     """What a shell shows when the signal comes while hvdrun, told to stop, waits for ranks to stand still; and the exit status."""
     for _ in range(20):
         with tempfile.TemporaryDirectory() as folder:
-            terminal = Terminal()
-            terminal.type(f"{support.options.hvdrun} -np 2 --color never -- bash -c 'echo up; while [ ! -e {folder}/go ]; do sleep 0.05; "
-                          "done; exit 9'; echo rc=$?\n")
-            terminal.wait(":up"), terminal.wait(":up")
-            launcher = terminal.launcher()
+            terminal, launcher = in_terminal(held(folder, "exit 9"))
             agent = agent_of(launcher)
             os.kill(agent, signal.SIGSTOP)
             wait_for(lambda: state(agent) == "T")
@@ -155,8 +164,7 @@ def an_ignored_sigchld_hides_no_end_of_an_ssh():
 def nohup_keeps_the_job_when_its_terminal_closes():
     with tempfile.TemporaryDirectory() as folder:
         terminal = Terminal()
-        terminal.type(f"cd {folder}; nohup {support.options.hvdrun} -np 2 -- bash -c 'echo up; while [ ! -e {folder}/end ]; do "
-                      "sleep 0.05; done; echo over'; echo rc=$?\n")
+        terminal.type(f"cd {folder}; nohup {support.options.hvdrun} -np 2 -- bash -c 'echo up; {held(folder, 'echo over')}'; echo rc=$?\n")
         terminal.wait("ignoring input")
         launcher = terminal.launcher()
         ranks = wait_for(lambda: len(ranks_of(launcher)) == 2 and ranks_of(launcher))
@@ -166,8 +174,7 @@ def nohup_keeps_the_job_when_its_terminal_closes():
         for pid in keeper_of(launcher), agent_of(launcher), launcher:
             os.kill(pid, signal.SIGHUP)
         expect(all(state(rank) in "SR" for rank in ranks), True)
-        with open(os.path.join(folder, "end"), "w"):
-            pass
+        go(folder)
         wait_for(lambda: not state(launcher) or state(launcher) == "Z")
         with open(os.path.join(folder, "nohup.out")) as file:
             said = file.read()
@@ -176,15 +183,11 @@ def nohup_keeps_the_job_when_its_terminal_closes():
 
 def start_and_stop(folder, script, *flags):
     """A job of one rank that does `script` once hvdrun is stopped and `folder`/go is there."""
-    job = start(*flags, "--", "bash", "-c", f"while [ ! -e {folder}/go ]; do sleep 0.05; done; {script}", np=1)
+    job = start(*flags, "--", "bash", "-c", held(folder, script), np=1)
     wait_for(lambda: ranks_of(job.pid))
     job.send_signal(signal.SIGSTOP)
     wait_for(lambda: state(job.pid) == "T")
     return job
-
-
-def go(folder):
-    open(os.path.join(folder, "go"), "w").close()
 
 
 LOUD = "yes 0123456789abcde | head -c 8000000; exit 7"

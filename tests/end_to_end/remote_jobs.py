@@ -17,15 +17,12 @@ SLEEP = ["--", "bash", "-c", "setsid sleep 300 & sleep 300"]
 world = None
 
 
-def on_hosts(case):
-    """The case, with hosts made for it, which it finds in a `world` of its script's own."""
-    @functools.wraps(case)
-    def with_hosts():
-        global world
-        with hosts.Hosts(2, bare=1) as world:
-            case.__globals__["world"] = world
-            return case()
-    return with_hosts
+def keep(made):
+    global world
+    world = made
+
+
+on_hosts = functools.partial(hosts.on_hosts, bare=1, prepare=keep)
 
 
 def command(*words):

@@ -152,15 +152,6 @@ def every_process_listens_and_talks_only_where_it_has_to():
         wait_for(lambda: not [one for one in world.run(host, "ps", "-eo", "comm=").stdout.split() if one in ENDED])
 
 
-def on_hosts(case):
-    def with_hosts():
-        global world
-        with hosts.Hosts(2) as world:
-            return case()
-    with_hosts.__name__ = case.__name__
-    return with_hosts
-
-
 support.parse_options("worker")
-support.main(*map(on_hosts, [a_secret_variable_is_its_ranks_and_nobody_elses, every_process_listens_and_talks_only_where_it_has_to]),
+support.main(*map(hosts.on_hosts, [a_secret_variable_is_its_ranks_and_nobody_elses, every_process_listens_and_talks_only_where_it_has_to]),
              why_not=hosts.why_not())

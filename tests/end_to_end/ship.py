@@ -21,17 +21,8 @@ LARGE = 20_000_000
 SLOW = "25mbit"  # LARGE takes 6 s
 DAY_S = 24 * 3600
 
-world = None
-
-
-def on_hosts(case):
-    @functools.wraps(case)
-    def with_hosts():
-        global world
-        with hosts.Hosts(2, bare=1) as world:
-            world.path("h0", PROJECT).mkdir()
-            return case()
-    return with_hosts
+on_hosts = functools.partial(hosts.on_hosts, bare=1, prepare=lambda made: made.path("h0", PROJECT).mkdir())
+world = None  # on_hosts()
 
 
 def command(*words):

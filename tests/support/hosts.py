@@ -12,6 +12,7 @@ every sshd takes, but for the users `stranger` and `secret`: the latter would ha
 """
 import argparse
 import ctypes
+import functools
 import os
 import pathlib
 import re
@@ -94,6 +95,17 @@ def child_of(pid):
 
 def die_with_parent():
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def on_hosts(case, bare=0, prepare=lambda world: None):
+    """The case, with two hosts made for it, which it finds in a `world` of its script's own, and `prepare` before it."""
+    @functools.wraps(case)
+    def with_hosts():
+        with Hosts(2, bare=bare) as world:
+            case.__globals__["world"] = world
+            prepare(world)
+            return case()
+    return with_hosts
 
 
 class Hosts:

@@ -55,9 +55,7 @@ TEST_CASE(
         t.inner->add_param_group({part(*t.net, false)});
         alone.optimizer->add_param_group({part(*alone.net, false)});
       }
-      t.net->zero_grad();
-      t.backward(step);
-      t.optimizer->step();
+      t.train(step, step + 1);
       alone.step(rank.size, step);
     }
     EXPECT(t.impl->sets() == 2);
@@ -135,9 +133,7 @@ TEST_CASE("optimizer groups: a parameter that is added twice has one gradient") 
         t.inner->add_param_group({rest(*t.net)});
         alone.optimizer->add_param_group({rest(*alone.net)});
       }
-      t.net->zero_grad();
-      t.backward(step);
-      t.optimizer->step();
+      t.train(step, step + 1);
       alone.step(rank.size, step);
     }
     EXPECT(t.impl->sets() == 2);
