@@ -38,8 +38,9 @@ namespace hvd {
 
 class Supervisor {
  public:
-  Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, const StartState& start,
-             Carrier& carrier, const ShipOffer* offer);
+  Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, const StartState& start);
+  // Starts the agents. After an exception this must not be destroyed.
+  void begin(Carrier& carrier, const ShipOffer* offer);
   ExitStatus run();
 
  private:

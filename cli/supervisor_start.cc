@@ -22,8 +22,7 @@ bool has_remote_ranks(const JobSpec& spec, const std::vector<Slot>& slots) {
 
 }  // namespace
 
-Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, const StartState& start,
-                       Carrier& carrier, const ShipOffer* offer)
+Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, const StartState& start)
     : spec_(spec),
       slots_(slots),
       start_(start),
@@ -43,7 +42,9 @@ Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, cons
           [this](int host, const proto::ToAgent& order) { agent_of(host)->order(server_, order); }),
       network_([this](int host, const proto::ToAgent& order) {
         agent_of(host)->order(server_, order);
-      }) {
+      }) {}
+
+void Supervisor::begin(Carrier& carrier, const ShipOffer* offer) {
   start_agents(carrier, offer);
   fault_point("hvdrun_agent_started");
   loop_.watch(signals_.fd(), EPOLLIN, [this](uint32_t) { on_signals(); });
@@ -51,11 +52,11 @@ Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, cons
   loop_.watch(server_.wake_fd(), EPOLLIN, [this](uint32_t) { on_control(); });
   for (const auto& sink : output_.sinks())
     loop_.watch(sink->wake_fd(), EPOLLIN, [this](uint32_t) { on_sink(); });
-  log_.began(record_.job(), spec);
+  log_.began(record_.job(), spec_);
   perform(membership_.begin(Clock::now()));
   for (const auto& agent : agents_) agent->send_bootstrap();
   if (!authority_) begin_stdin();
-  if (spec.timeout.count() > 0) time_limit_ = Clock::now() + spec.timeout;
+  if (spec_.timeout.count() > 0) time_limit_ = Clock::now() + spec_.timeout;
   fault_point("hvdrun_bootstrap_sent");
 }
 
@@ -200,8 +201,11 @@ ExitStatus supervise(const JobSpec& spec, const std::vector<Slot>& slots, const 
   sigaddset(&ttin, SIGTTIN);
   pthread_sigmask(SIG_BLOCK, &ttin, nullptr);
   prctl(PR_SET_CHILD_SUBREAPER, 1);
-  return (new Supervisor(spec, slots, start, carrier, offer))
-      ->run();  // never destroyed: the process leaves by _exit
+  // Never destroyed, not when its start fails either: the process leaves by _exit, and gRPC's
+  // shutdown may wait for a thread that it could not start.
+  Supervisor& supervisor = *new Supervisor(spec, slots, start);
+  supervisor.begin(carrier, offer);
+  return supervisor.run();
 }
 
 }  // namespace hvd
