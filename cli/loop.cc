@@ -1,5 +1,7 @@
 #include "cli/loop.h"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <ctime>
@@ -48,6 +50,11 @@ int Loop::wait(std::span<epoll_event> events, std::optional<TimePoint> deadline)
   }
   const int limit_ms = deadline ? int(ceil<milliseconds>(left).count()) : -1;
   return epoll_wait(epoll_.get(), events.data(), room, limit_ms);
+}
+
+bool Loop::pending() const {
+  pollfd one{epoll_.get(), POLLIN, 0};
+  return poll(&one, 1, 0) > 0;
 }
 
 void Loop::turn(std::optional<TimePoint> deadline) {

@@ -26,6 +26,7 @@ class Loop {
   void rearm(int fd, uint32_t events);
   void unwatch(int fd);  // before the descriptor is closed
   void turn(std::optional<TimePoint> deadline);
+  bool pending() const;  // whether the next turn has something to handle at once
 
  private:
   struct Entry {

@@ -276,6 +276,7 @@ void Agent::start_some() {
   proto::FromAgent message;
   proto::Started& started = *message.mutable_started();
   for (int i = 0; i < kSpawnsPerTurn && !workers_->all_tried(); ++i) {
+    if (i > 0 && loop_.pending()) break;  // a death, maybe: it goes before those of who starts now
     Worker& worker = workers_->next();
     const SpawnResult result = workers_->start_next();
     if (result.pid == 0) {

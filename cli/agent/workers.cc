@@ -1,5 +1,6 @@
 #include "cli/agent/workers.h"
 
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -138,6 +139,9 @@ SpawnResult Workers::start_next() {
   // By its edge, which comes again when a tracer that holds a dead rank lets it go.
   loop_.watch(worker.pidfd.get(), EPOLLIN | EPOLLET,
               [this, rank = worker.world.rank](uint32_t) { ready_(rank); });
+  // One that was dead before it was watched would come behind those that died because of it.
+  if (pollfd dead{worker.pidfd.get(), POLLIN, 0}; poll(&dead, 1, 0) > 0)
+    note_death(worker.world.rank);
   set_nonblocking(out.read.get());
   set_nonblocking(err.read.get());
   worker.stdout_read = std::move(out.read);
