@@ -114,13 +114,13 @@ void Links::leave() {
 bool Links::is_hopeless(bool moved) {
   if (broken_off_) return true;
   bool waits = false, for_dead = false;
-  for (const Link& link : links_) {
-    if (moved) break;
-    if (link.has_ended()) return true;
-    if (link.awaited_events() == 0) continue;
-    waits = true;
-    for_dead |= peers_.block().fate(link.rank()).dead.load(std::memory_order_acquire) != 0;
-  }
+  if (!moved)
+    for (const Link& link : links_) {
+      if (link.has_ended()) return true;
+      if (link.awaited_events() == 0) continue;
+      waits = true;
+      for_dead |= peers_.block().fate(link.rank()).dead.load(std::memory_order_acquire) != 0;
+    }
   const TimePoint now = Clock::now();
   const auto step = std::min<Clock::duration>(now - std::exchange(looked_, now), kLookAgain);
   silence_ = waits ? silence_ + step : Clock::duration::zero();
