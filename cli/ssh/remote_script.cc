@@ -16,7 +16,8 @@ bool is_plain(std::string_view word) {
 
 // Where others could put something else in the place of what we make or start, nothing is made and
 // nothing started: `safe` knows by the rule of unsafe_on_the_way() (cli/ship/folders.h), from the
-// folder up to the root, and gives in `way` its path without links; `alone` is is_group_of_one().
+// folder up to the root, and gives in `way` its path without links; `alone` is is_group_of_one(),
+// and a mode that ends in + has an access list (a busybox shows none).
 // Not all of ~/.cache/hvdrun/NAME is there before the first start: what was missing when the rest
 // was looked at may be another's by now, so nothing there is started, and it is looked at once
 // made. A folder for one start is made under a name that nobody can guess, so that in a place where
@@ -41,7 +42,7 @@ constexpr std::string_view kFunctions =
     R"(while [ "${up%/}" ]; do set -- "$@" "$up"; up=${up%/*}; done; )"
     R"(ls -ldn "$@" | (left=$#; while read -r mode x id gid x; do )"
     R"(case $id in 0|$me) ;; *) exit 1;; esac; )"
-    R"(case $mode in d????????[tT]*|d????-??-*) ;; d????w??-*) alone $gid || exit 1;; *) exit 1;; esac; )"
+    R"(case $mode in d????????[tT]*|d????-??-*) ;; d????w??-*+) exit 1;; d????w??-*) alone $gid || exit 1;; *) exit 1;; esac; )"
     R"(left=$((left - 1)); done; [ $left = 0 ]); }; )"
     R"(keep() { mkdir -p "$1" && safe "$1" && [ "$way" = "$1" ] && made=$1/$new && )"
     R"(take "$1" && exec "$1/hvdrun" agent $role; clean; }; )"

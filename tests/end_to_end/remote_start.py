@@ -6,6 +6,7 @@ import pathlib
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 
@@ -191,6 +192,11 @@ def a_home_that_others_may_change_is_not_used():
         write(world, "h1", "/tmp/group", "root:x:0:\nbash:x:47000:\n")
         world.run("h1", "mount", "-n", "--bind", "/tmp/group", "/etc/group")
         support.expect(seen_copying(world), set(), "this user's own group")
+        # Its access list lets user 47001 write: version 2; owner, that user, group and mask may do all, others nothing.
+        entries = (1, 7, 2**32 - 1), (2, 7, 47001), (4, 7, 2**32 - 1), (16, 7, 2**32 - 1), (32, 0, 2**32 - 1)
+        os.setxattr(world.path("h1", cache), "system.posix_acl_access", struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *one) for one in entries))
+        support.expect(seen_copying(world), {"bash@h1"}, "an access list")
+        os.removexattr(world.path("h1", cache), "system.posix_acl_access")
         world.path("h1", "/tmp/group").write_text("bash:x:47000:dash\n")
         support.expect(seen_copying(world), {"bash@h1"}, "with a second member")
 
