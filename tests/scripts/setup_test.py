@@ -189,6 +189,21 @@ class Setup(unittest.TestCase):
         self.assertEqual(status, 0, said)
         self.assertTrue(policy.exists())
 
+    def test_the_administrators_own_sshd_stays(self):
+        self.program("dpkg-query", ALL_INSTALLED.replace("-*) ;;", '-*) ;; openssh-server) [ ! -e "$HOME/there" ] || echo "installed $name" ;;'))
+        self.program("id", "#!/bin/sh\necho 0\n")
+        self.program("apt-get", APT)
+        self.environment.mkdir(parents=True)
+        (self.environment / "complete").write_text("cpp\n")
+        units = self.folder / "system/etc/systemd/system"
+        units.mkdir(parents=True)
+        (units / "ssh.service").write_text("[Unit]\n")
+        status, said = self.run_setup()
+        self.assertEqual(status, 0, said)
+        self.assertEqual((units / "ssh.service").read_text(), "[Unit]\n")
+        self.assertEqual(str((units / "ssh.socket").readlink()), "/dev/null")
+        self.assertIn("systemctl unmask ssh.socket would", said)
+
     def test_libtorch_gets_an_environment_and_peers_complete_it(self):
         index = self.index()
         status, said = self.run_setup(**index)
@@ -247,6 +262,9 @@ class Setup(unittest.TestCase):
         self.assertEqual(status, 0, said)
         self.assertIn(f"LibTorch: that of HVD_TORCH_DIR, {torch} 2.12.0", said)
         self.assertFalse(self.environment.exists())
+        status, said = self.run_setup(HVD_TORCH_DIR="own torch")
+        self.assertEqual(status, 1, said)
+        self.assertIn("HVD_TORCH_DIR=own torch is relative; give the whole path", said)
         (torch / "lib/libc10.so").unlink()
         status, said = self.run_setup(HVD_TORCH_DIR=str(torch))
         self.assertEqual(status, 1, said)

@@ -1,7 +1,10 @@
 """Each script says what it does with --help, and takes nothing that it does not know."""
 
 import json
+import os
 import pathlib
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,10 +14,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPTS = ("benchmark", "build", "check_format", "check_tidy.py", "check_tree.py", "demo", "fuzz", "setup", "test")
 
 
-def run(name, *arguments):
+def run(name, *arguments, root=ROOT, **variables):
     program = [sys.executable, "-B"] if name.endswith(".py") else []
-    done = subprocess.run([*program, str(ROOT / "scripts" / name), *arguments], stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, timeout=60, check=False)
+    done = subprocess.run([*program, str(root / "scripts" / name), *arguments], stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, timeout=60, check=False, env={**os.environ, **variables})
     return done.returncode, done.stdout, done.stderr
 
 
@@ -53,6 +56,35 @@ class Usage(unittest.TestCase):
             status, said, error = run("test", *arguments)
             self.assertEqual((status, said), (2, ""), arguments)
             self.assertIn(arguments[-1], error)
+
+    def test_a_torch_whose_path_is_relative_is_refused(self):
+        status, said, error = run("build", HVD_TORCH_DIR="venv/torch")
+        self.assertEqual((status, said), (2, ""))
+        self.assertEqual(error, "build: HVD_TORCH_DIR=venv/torch is relative; give the whole path\n")
+
+    def test_the_demo_builds_what_it_runs_and_runs_what_it_says(self):
+        targets = {words[0] for file in ("cli/CMakeLists.txt", "examples/CMakeLists.txt")
+                   for words in (line.split() for line in re.findall(r"hvd_program\(([^)]*)", (ROOT / file).read_text())) if words}
+        presets = [one["name"] for one in json.loads((ROOT / "CMakePresets.json").read_text())["buildPresets"]]
+        with tempfile.TemporaryDirectory(prefix="hvd-demo-") as name:
+            root = pathlib.Path(name)
+            bin_folder = root / "build/release/bin"
+            for folder in (root / "scripts", bin_folder):
+                folder.mkdir(parents=True)
+            shutil.copy(ROOT / "scripts/demo", root / "scripts/demo")
+            for path in (root / "scripts/setup", root / "scripts/build", bin_folder / "hvdrun"):
+                path.write_text('#!/bin/sh\necho "${0##*/} $*"\n')
+                path.chmod(0o755)
+            status, said, error = run("demo", root=root)
+        self.assertEqual((status, error), (0, ""))
+        setup, build, shown, ran = said.splitlines()
+        self.assertEqual(setup, "setup ")
+        _, preset, *built = build.split()
+        self.assertIn(preset, presets)
+        self.assertLessEqual(set(built), targets)
+        self.assertEqual(shown.split("/")[-1].split(), ["mnist", "--epochs", "60"])
+        self.assertEqual(ran, shown.replace(f"$ build/{preset}/bin/", ""))
+        self.assertIn(shown.removeprefix("$ "), (ROOT / "README.md").read_text())
 
 
 if __name__ == "__main__":
