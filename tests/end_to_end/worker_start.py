@@ -174,7 +174,7 @@ def no_descriptor_is_left_for_it():
         seen = run("--", "true", limit=30, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)))
         expect(seen.returncode, 125, (limit, seen.stderr))
         assert b"ulimit -n" in seen.stderr and b".cc" not in seen.stderr, (limit, seen.stderr)
-    seen = run("--", "true", np=64, limit=30, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)))
+    seen = run("--", "sleep", "60", np=64, limit=30, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)))
     expect(seen.returncode, 125)
     assert b"ulimit -n" in seen.stderr, seen.stderr
 
