@@ -12,10 +12,10 @@
 namespace hvd {
 namespace {
 
-int bytes_in(const UniqueFd& pipe) {
+size_t bytes_in(const UniqueFd& pipe) {
   int bytes = 0;
   ioctl(pipe.get(), FIONREAD, &bytes);
-  return bytes;
+  return size_t(bytes);
 }
 
 }  // namespace
@@ -115,13 +115,13 @@ bool OutputForwarder::wait_for_room() {
 void OutputForwarder::finish_current() {
   const Place source = std::exchange(current_, nullptr);
   if (draining_)
-    ready_.push_back(source);  // until it is empty
+    ready_.push_back(source);  // until what was there is out
   else
     loop_.rearm(source->pipe.get(), EPOLLIN | EPOLLONESHOT);
 }
 
 void OutputForwarder::look(const Place& source, TimePoint now) {
-  const int available = bytes_in(source->pipe);
+  const size_t available = std::min(bytes_in(source->pipe), source->drain_left);
   if (available == 0 && (source->hung_up || draining_)) return close(source);
   if (available == 0) {  // the rank has taken back what woke us
     loop_.rearm(source->pipe.get(), EPOLLIN | EPOLLONESHOT);
@@ -134,7 +134,8 @@ void OutputForwarder::look(const Place& source, TimePoint now) {
   }
   source->rest_until = now + (available >= kLargeBytes ? kRestAfterLarge : kRest);
   current_ = source;
-  current_left_ = std::min(size_t(available), kPieceBytesMax);
+  current_left_ = std::min(available, kPieceBytesMax);
+  if (draining_) source->drain_left -= current_left_;
   append_header(header_, {uint32_t(current_left_), FrameKind::kOutput, source->stream, source->rank,
                           std::chrono::nanoseconds(now.time_since_epoch()).count()});
 }
@@ -148,6 +149,10 @@ void OutputForwarder::close(const Place& source) {
 void OutputForwarder::drain() {
   if (draining_) return;
   draining_ = true;
+  for (const Place& source : open_) {
+    const size_t of_frame = source == current_ ? current_left_ : 0;
+    source->drain_left = std::max(bytes_in(source->pipe), of_frame) - of_frame;
+  }
   ready_.assign(open_.begin(), open_.end());
   std::erase(ready_, current_);
   resting_.clear();
@@ -158,7 +163,7 @@ bool OutputForwarder::blocks(int rank) const {
   return blocked_ && std::any_of(open_.begin(), open_.end(), [rank](const Place& source) {
            // Half is full: a write that does not fit into the page before it begins a new one.
            return source->rank == rank &&
-                  bytes_in(source->pipe) >= fcntl(source->pipe.get(), F_GETPIPE_SZ) / 2;
+                  bytes_in(source->pipe) >= size_t(fcntl(source->pipe.get(), F_GETPIPE_SZ) / 2);
          });
 }
 

@@ -5,6 +5,7 @@
 // on the agent's loop.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -26,8 +27,9 @@ class OutputForwarder {
   void on_deadline(TimePoint now);  // streams that have rested are looked at again
   std::optional<TimePoint> next_deadline() const;
 
-  void drain();  // every process that could write is gone: take what is there, do not wait for end
-                 // of file
+  // The job's processes are gone: take what is there now, do not wait for the end of file. Somebody
+  // else who has a stream open may go on writing: that is not waited for.
+  void drain();
   // Its writers are as good as blocked: nobody takes anything from us.
   bool blocks(int rank) const;
   bool empty() const;  // nothing is left to move
@@ -38,7 +40,7 @@ class OutputForwarder {
   // that gave a large piece rests less: at 1 GB/s a pipe of 1 MiB fills in 1 ms, and the deadline
   // may be late by half of that on a busy machine. A line after a quiet time goes out at once.
   static constexpr std::chrono::microseconds kRest{400}, kRestAfterLarge{100};
-  static constexpr int kLargeBytes = 32 << 10;
+  static constexpr size_t kLargeBytes = 32 << 10;
   static constexpr size_t kPieceBytesMax = 256u << 10;
   static constexpr int kLargePipesMax = 16;
 
@@ -48,6 +50,7 @@ class OutputForwarder {
     Stream stream;
     TimePoint rest_until{};
     bool large = false, hung_up = false;  // that nobody has it open for writing was seen
+    size_t drain_left = SIZE_MAX;         // while draining: what is still to be taken
   };
   using Place = std::shared_ptr<Source>;
 

@@ -195,6 +195,31 @@ TEST_CASE("output forwarder: drained means what is there, not the end of the fil
   CHECK(job.seen[{0, Stream::kStdout}] == text);  // although a writer still holds its end
 }
 
+TEST_CASE("output forwarder: who goes on writing while it is drained does not keep it") {
+  Forwarding job;
+  const std::map<Key, int> writers = {{{0, Stream::kStdout}, job.add(0, Stream::kStdout)},
+                                      {{1, Stream::kStderr}, job.add(1, Stream::kStderr)}};
+  std::map<Key, size_t> written;
+  const std::string block(4096, 'x');
+  const auto fill = [&] {
+    for (const auto& [key, fd] : writers)
+      for (ssize_t n; (n = write(fd, block.data(), block.size())) > 0;) written[key] += size_t(n);
+  };
+  ignore_broken_pipes();
+  for (const Deadline limit = Deadline::in(60s); !job.forwarder.blocks(0); job.turn()) {
+    REQUIRE_FALSE(limit.passed());
+    fill();
+  }
+  const auto there = written;
+  job.forwarder.drain();
+  REQUIRE(job.until([&] {
+    fill();
+    return job.forwarder.empty() && !job.read_some();
+  }));
+  for (const auto& [key, bytes] : there) CHECK(job.seen[key].size() == bytes);
+  CHECK_FALSE(job.frames.inside_frame());
+}
+
 TEST_CASE("output forwarder: without a reader its writers see a broken pipe") {
   ignore_broken_pipes();
   Forwarding job;
