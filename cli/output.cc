@@ -181,6 +181,12 @@ void Output::say(std::string_view words, TimePoint now) {
   flush(to, true);
 }
 
+bool Output::try_say(std::string_view words, TimePoint now) {
+  if (console(Stream::kStderr).sink->full()) return false;
+  say(words, now);
+  return true;
+}
+
 void Output::flush() {
   for (const auto& to : routes_) flush(*to, false);
 }

@@ -47,7 +47,10 @@ class Output {
   void feed(const FrameReader::Piece& piece, TimePoint now);  // of a frame of a rank's output
   void say(std::string_view words,
            TimePoint now);  // lines of our own on stderr, behind what is there
-  void flush();             // hands what was gathered to the writers
+  // The same for words that others can cause without end: false, and they are not said, while
+  // standard error waits for its reader; a sink wakes when it no longer does.
+  bool try_say(std::string_view words, TimePoint now);
+  void flush();  // hands what was gathered to the writers
   // `behind`: there are bytes that were not fed yet. `ranks_ended`: none runs any more.
   void tick(TimePoint now, bool behind, bool ranks_ended);
   void finish();  // no more output of ranks

@@ -300,7 +300,7 @@ void Supervisor::on_message(HostAgent& agent, const proto::FromAgent& message) {
       on_held(agent, message.held());
       break;
     case proto::FromAgent::kSaid:
-      say(message.said().text());
+      try_say(message.said().text());
       break;
     case proto::FromAgent::kEnded:
       on_ended(agent, message.ended());
@@ -360,7 +360,7 @@ void Supervisor::on_ended(HostAgent& agent, const proto::Ended& ended) {
     tell(event::AgentLost{agent.number(), why});
   }
   record_.note_stuck(agent.host().name, ended);
-  if (const std::string words = leftovers_note(ended); !words.empty()) say(words);
+  if (const std::string words = leftovers_note(ended); !words.empty()) try_say(words);
 }
 
 // A debugger's stop is the user's own: nothing may time out meanwhile.
@@ -398,8 +398,35 @@ void Supervisor::on_output(HostAgent& agent, std::string_view bytes) {
     lose_contact(agent, agent.name() + " sent what cannot be read: " + error.what());
   }
   output_.flush();
+  pause_while_full();
+}
+
+// What is not read from agents waits with them.
+void Supervisor::pause_while_full() {
   if (output_.full())
     for (const auto& one : agents_) one->pipes().pause_output();
+}
+
+void Supervisor::on_words(int number, std::string_view line) {
+  const std::string words = spec_.hosts.at(size_t(number)).name + ": " + std::string(line);
+  HostAgent* agent = agent_of(number);
+  if (agent == nullptr) return try_say(words);  // one that has no rank after all is never paused
+  agent->note_words(line);
+  say(words);
+  pause_while_full();
+}
+
+void Supervisor::try_say(const std::string& words) {
+  if (!output_.try_say("hvdrun: " + words + "\n", Clock::now())) ++unsaid_;
+}
+
+void Supervisor::say_unsaid() {
+  if (unsaid_ > 0 &&
+      output_.try_say("hvdrun: " + std::to_string(unsaid_) +
+                          " lines of agents or of the log were dropped: they came faster than "
+                          "standard error was read\n",
+                      Clock::now()))
+    unsaid_ = 0;
 }
 
 // Nobody tells any more what becomes of its ranks: to the others they are dead.
@@ -424,6 +451,7 @@ void Supervisor::on_sink() {
     output_lost_said_ = true;
     say(error + "; what comes is dropped and the exit status will not be 0");
   }
+  say_unsaid();
   if (any_paused() && !output_.full())
     for (const auto& agent : agents_) agent->pipes().resume_output();
 }

@@ -68,7 +68,7 @@ void Supervisor::on_states(HostAgent& agent, const proto::RankStates& states) {
   agent.asked = false;
   if (time_limit_ && clock_.time(now) >= *time_limit_ && !clock_.stands() &&
       !membership_.ending() && !record_.all_ended())
-    for (const proto::RankStatus& one : states.ranks()) say(describe(one));
+    for (const proto::RankStatus& one : states.ranks()) try_say(describe(one));
   if (all_answered()) time_out(now);
 }
 

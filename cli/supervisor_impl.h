@@ -59,6 +59,7 @@ class Supervisor {
   void on_suspended(HostAgent& agent);
   void on_held(HostAgent& agent, const proto::Held& held);
   void on_output(HostAgent& agent, std::string_view bytes);
+  void on_words(int number, std::string_view line);
   void on_sink();
   void on_stdin();
   void on_stdin_taken(HostAgent& agent, size_t bytes);
@@ -132,6 +133,10 @@ class Supervisor {
   bool reads_stdin(const HostAgent& agent) const;
   bool is_on(int rank, const HostAgent& agent) const;
   bool any_paused() const;
+  void pause_while_full();
+  // What agents can cause without end: dropped, and counted, while standard error is not read.
+  void try_say(const std::string& words);
+  void say_unsaid();
   void say(const std::string& words) { output_.say("hvdrun: " + words + "\n", Clock::now()); }
   std::optional<TimePoint> job_deadline() const;
   std::optional<TimePoint> next_deadline() const;
@@ -168,6 +173,7 @@ class Supervisor {
   std::optional<StdinReader> stdin_;
   size_t stdin_credited_ = 0;  // bytes that all who read have taken
   int interrupts_ = 0;
+  size_t unsaid_ = 0;  // lines that try_say() dropped
   bool output_lost_said_ = false, threads_said_ = false;
   std::set<int> held_said_;                    // ranks
   std::set<int> limits_said_;                  // RLIMIT_…

@@ -30,7 +30,10 @@ Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, cons
                start.ignored_signals & ~(1ull << (SIGCHLD - 1))),
       stop_asked_({SIGTSTP}, start.ignored_signals),
       output_(OutputOptions::of(spec)),
-      log_(spec, [this](std::string_view line) { output_.say(line, Clock::now()); }),
+      log_(spec,
+           [this](std::string_view line) {
+             if (!output_.try_say(line, Clock::now())) ++unsaid_;
+           }),
       record_(spec, slots, Clock::now()),
       authority_(has_remote_ranks(spec, slots) ? std::optional<JobAuthority>(record_.job())
                                                : std::nullopt),
@@ -100,10 +103,7 @@ HostAgent& Supervisor::add_agent(int number, AgentChannels channels) {
       AgentPipes::Callbacks{[this, number](std::string_view bytes) {
                               if (HostAgent* one = agent_of(number)) on_output(*one, bytes);
                             },
-                            [this, number, &host](std::string_view line) {
-                              if (HostAgent* one = agent_of(number)) one->note_words(line);
-                              say(host.name + ": " + std::string(line));
-                            }},
+                            [this, number](std::string_view line) { on_words(number, line); }},
       read_buffer_, spec_.agent_timeout);
   agent->identity = here_;
   if (authority_ && !host.remote) agent->interfaces = look_at_interfaces();

@@ -6,6 +6,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 
 import support
 from support import expect, wait_for
@@ -15,6 +16,7 @@ import hosts
 
 NAMES = ("h0", "h1", "h2")
 PLACES = "/tmp /var/tmp /dev/shm /run/home"
+FLOOD_LINES, GROWTH_KIB = 40_000, 16 << 10  # a line has a thousand bytes
 ENDED = ["hvdrun", "hvd-keeper", "hvd-agent", "e2e_worker"]
 
 # All processes of a host, with what root sees of them. The secret comes on standard input: it must not be on a command line.
@@ -152,6 +154,35 @@ def every_process_listens_and_talks_only_where_it_has_to():
         wait_for(lambda: not [one for one in world.run(host, "ps", "-eo", "comm=").stdout.split() if one in ENDED])
 
 
+def memory_kib(pid, name):
+    return int(next(line.split()[1] for line in support.read(pid, "status").splitlines() if line.startswith(f"{name}:")))
+
+
+def what_a_host_says_without_end_waits_there_for_the_reader():
+    """What a start file left behind floods ssh's standard error, and nobody reads hvdrun's."""
+    line = "x" * 1000
+    world.path("h1", hosts.home("root", ".bashrc")).write_text(
+        f"(until [ -e /tmp/flood ]; do sleep 0.05; done; yes {line} | head -n {FLOOD_LINES}) 1>&2 &\n")
+    job = subprocess.Popen(world.command("h0", support.options.hvdrun, "-H", "h1", "--", "sh", "-c", "echo going; until [ -e /tmp/end ]; do sleep 0.05; done"),
+                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert b"going" in job.stdout.readline()
+    launcher = next(p for p in [job.pid] + support.descendants(job.pid) if support.read(p, "comm") == "hvdrun")
+    before = memory_kib(launcher, "VmRSS")
+    pathlib.Path(f"/proc/{launcher}/clear_refs").write_text("5")  # what it has needed so far is no peak any more
+    world.path("h1", "/tmp/flood").touch()
+    written = []  # so far, at each look; who looks too early sees less growth
+    while len(written) < 5 or written[-5] != written[-1]:
+        written.append(world.run("h1", "sh", "-c", "grep wchar /proc/$(pidof yes)/io || echo ended").stdout)
+        time.sleep(0.1)
+    for _ in range(FLOOD_LINES):
+        expect(job.stderr.readline(), f"hvdrun: h1: {line}\n".encode())
+    grown = memory_kib(launcher, "VmHWM") - before
+    world.path("h1", "/tmp/end").touch()
+    _, said = job.communicate(timeout=60)
+    expect((job.returncode, said, grown < GROWTH_KIB), (0, b"", True), f"{grown} KiB more")
+
+
 support.parse_options("worker")
-support.main(*map(hosts.on_hosts, [a_secret_variable_is_its_ranks_and_nobody_elses, every_process_listens_and_talks_only_where_it_has_to]),
+support.main(*map(hosts.on_hosts, [a_secret_variable_is_its_ranks_and_nobody_elses, every_process_listens_and_talks_only_where_it_has_to,
+                                 what_a_host_says_without_end_waits_there_for_the_reader]),
              why_not=hosts.why_not())

@@ -12,6 +12,7 @@ from support import agent_of, expect, keeper_of, start, wait_for, wait_for_ranks
 F_GET_SEALS, SHRINK, GROW, SEAL = 1034, 2, 4, 1
 CLAIM = struct.pack("<IHHIIqII", 0x68766441, 2, 0, 0, 0, 0, 0, 0)  # of slot 0; agent_socket.cc has the layout
 REFUSED = 10
+REFUSALS = 15_000  # said, they are more than the 1 MiB that waits for a reader
 
 
 def looping(np=2):
@@ -139,6 +140,18 @@ def another_user_is_refused_and_crowds_nobody_out():
     assert b"user" not in err, err  # one word a stranger could have said a thousand times
 
 
+def words_that_an_agent_says_without_end_are_counted_while_nobody_reads_them():
+    job, ranks = looping(1)
+    address = address_of(ranks[0])
+    for _ in range(REFUSALS):  # a word of the agent's each, of about a hundred bytes
+        claim(address)
+    said = end(job)
+    lines = said.count("a worker's socket is closed: process")
+    dropped = sum(map(int, re.findall(r"^hvdrun: (\d+) lines of agents or of the log were dropped: they came faster", said, re.MULTILINE)))
+    expect((lines + dropped, dropped > 0), (REFUSALS, True), f"{lines} were said, {dropped} were dropped")
+
+
 support.parse_options("worker")
 support.main(nothing_listens_on_a_network_address, shared_memory_has_no_name_and_keeps_its_size,
-             who_is_not_of_the_job_is_refused, another_user_is_refused_and_crowds_nobody_out)
+             who_is_not_of_the_job_is_refused, another_user_is_refused_and_crowds_nobody_out,
+             words_that_an_agent_says_without_end_are_counted_while_nobody_reads_them)
