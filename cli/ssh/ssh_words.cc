@@ -14,6 +14,7 @@ struct Known {
   std::string_view reason;
   Retry retry = Retry::kNever;
   bool bad_key = false;
+  bool of_host = false;  // what runs there says it: the connection is well
 };
 
 // The first that is found counts: what is nearer to the cause comes first. A refusal stays one.
@@ -77,10 +78,13 @@ constexpr Known kKnown[] = {
     {"Bad configuration option", "ssh does not understand its configuration: correct the file"},
     {"Bad owner or permissions", "ssh does not trust its configuration: chmod 600 that file"},
     {"This account is currently not available",
-     "the user there may not run commands: give another by -H user@host"},
-    {"/bin/sh: No such file", "it has no /bin/sh, without which nothing can be started there"},
-    {"Exec format error", "the agent is for another kind of processor"},
-    {"cannot execute binary file", "the agent is for another kind of processor"},
+     "the user there may not run commands: give another by -H user@host", Retry::kNever, false,
+     true},
+    {"/bin/sh: No such file", "it has no /bin/sh, without which nothing can be started there",
+     Retry::kNever, false, true},
+    {"Exec format error", "the agent is for another kind of processor", Retry::kNever, false, true},
+    {"cannot execute binary file", "the agent is for another kind of processor", Retry::kNever,
+     false, true},
     {"Timeout, server", "it stopped answering"},
     {"Connection reset", "the connection was reset", Retry::kSoon},
     {"Connection closed by", "it closed the connection", Retry::kSoon},
@@ -93,6 +97,7 @@ constexpr Known kKnown[] = {
 constexpr std::string_view kNotices[] = {"Warning: Permanently added ", "** "};
 
 constexpr size_t kLineBytes = 200;
+constexpr int kSshFailed = 255;  // its exit code when it is not that of what it ran there
 
 bool is_space(char letter) { return letter == ' ' || letter == '\t' || letter == '\r'; }
 
@@ -105,7 +110,7 @@ std::string ending(int wait_status, std::string_view program) {
   if (WIFSIGNALED(wait_status))
     return text + " was ended by signal " + std::to_string(WTERMSIG(wait_status));
   const int code = WEXITSTATUS(wait_status);
-  if (code == 255) return text + " failed";
+  if (code == kSshFailed) return text + " failed";
   if (code == 0) return "its login shell ended without running what it was given";
   return "its login shell ended with exit code " + std::to_string(code);
 }
@@ -151,9 +156,12 @@ std::string_view bad_host_key(std::string_view words) {
 
 SshFailure explain_ssh(std::string_view words, std::string_view printed, int wait_status,
                        std::string_view program) {
+  // What a login shell ended with, ssh passes on: it had no trouble itself, and words like its own
+  // are a start file's. On its standard output it says nothing at all.
+  const bool ended_there = WIFEXITED(wait_status) && WEXITSTATUS(wait_status) != kSshFailed;
   const auto known = std::ranges::find_if(kKnown, [&](const Known& one) {
-    return words.find(one.words) != std::string_view::npos ||
-           printed.find(one.words) != std::string_view::npos;
+    if (one.of_host && printed.find(one.words) != std::string_view::npos) return true;
+    return (one.of_host || !ended_there) && words.find(one.words) != std::string_view::npos;
   });
   std::string last = last_words(words);
   if (last.empty()) last = last_words(printed);

@@ -83,6 +83,16 @@ constexpr Row kRows[] = {
      "", 255, "ssh failed", "\"Killed\"", Retry::kNever},
     {"Warning: Permanently added 'h1' (ED25519) to the list of known hosts.\n", "", 3,
      "its login shell ended with exit code 3", "it said nothing", Retry::kNever},
+    // A start file says them, and ends the shell: ssh had reached it.
+    {"sync: Connection reset by peer\n", "", 3, "its login shell ended with exit code 3",
+     "reset by peer\"", Retry::kNever},
+    {"Error: Permission denied (os error 13)\n", "", 1, "its login shell ended with exit code 1",
+     "(os error 13)\"", Retry::kNever},
+    {"redis: Connection refused\n", "", 0,
+     "its login shell ended without running what it was given", "refused\"", Retry::kNever},
+    {"", "mount: Connection timed out\n", 255, "ssh failed", "timed out\"", Retry::kNever},
+    {"client_loop: send disconnect: Broken pipe\n", "mount: No route to host\n", 255,
+     "the connection broke", "Broken pipe\"", Retry::kSoon},
     {"", "hello\n\n", 0, "its login shell ended without running what it was given", "\"hello\"",
      Retry::kNever},
 };
