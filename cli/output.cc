@@ -269,7 +269,9 @@ bool Output::idle() const {
 
 // A file of --output-filename that is a pipe has a reader too, but that one is not ours.
 bool Output::reader_gone(size_t route) const {
-  return route < consoles_ && routes_[route]->sink->error(routes_[route]->target) == EPIPE;
+  if (route >= consoles_) return false;
+  const int error = routes_[route]->sink->error(routes_[route]->target);
+  return error == EPIPE || error == ECONNRESET;  // of a socket, with bytes unread
 }
 
 bool Output::reader_gone() const {

@@ -2,6 +2,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -214,9 +215,9 @@ def writes(pid):
     return support.read(pid, "io").split()[:4] != before
 
 
-def with_standing_reader(*flags, both=False):
+def with_standing_reader(*flags, both=False, ends=os.pipe):
     """A job that writes without end into a pipe that nobody reads, and that pipe's end."""
-    reader, writer = os.pipe()
+    reader, writer = ends()
     job = start("--stop-grace", "1", *flags, "yes", stdout=writer, stderr=writer if both else subprocess.PIPE)
     os.close(writer)
     wait_for_ranks(job, 2)
@@ -251,6 +252,16 @@ def a_reader_that_stands_still_does_not_hold_up_an_impatient_user():
     os.close(reader)
 
 
+def a_standing_reader_that_leaves_is_no_failing_disk():
+    """A socket that is closed with bytes unread (inetd's, systemd's, Node's) resets the connection for who waits."""
+    for ends in os.pipe, lambda: [end.detach() for end in socket.socketpair()]:
+        job, reader = with_standing_reader(ends=ends)
+        os.close(reader)
+        err = end_of(job)
+        expect(job.returncode, -signal.SIGPIPE, err)
+        assert b"cannot write" not in err, err
+
+
 def a_reader_that_comes_late_gets_all():
     reader, writer = os.pipe()
     job = start("--stop-grace", "1", "--timeout", "30", "--", "bash", "-c", "seq 100000 200000", stdout=writer)
@@ -276,4 +287,5 @@ support.main(the_start_timeout_bounds_an_agent_that_never_comes,
              a_rank_that_a_debugger_holds_before_a_collective_is_waited_for,
              a_reader_that_stands_still_does_not_hold_up_a_time_limit,
              a_reader_that_stands_still_does_not_hold_up_a_terminated_job,
-             a_reader_that_stands_still_does_not_hold_up_an_impatient_user, a_reader_that_comes_late_gets_all)
+             a_reader_that_stands_still_does_not_hold_up_an_impatient_user, a_standing_reader_that_leaves_is_no_failing_disk,
+             a_reader_that_comes_late_gets_all)
