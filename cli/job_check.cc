@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -134,8 +135,18 @@ std::optional<Refusal> check_first_bytes(const JobSpec& spec, const std::string&
                      "it"};
 }
 
+bool is_on_noexec(const std::string& path) {
+  struct statvfs facts;
+  return statvfs(path.c_str(), &facts) == 0 && (facts.f_flag & ST_NOEXEC) != 0;
+}
+
+// `name` is in the user's words what `path` is seen from here.
 Refusal not_executable(const JobSpec& spec, const std::vector<std::string>& entries,
-                       const std::string& name) {
+                       const std::string& name, const std::string& path) {
+  const bool is_script = name.ends_with(".py") || name.ends_with(".sh");  // may be read there
+  if (!is_script && is_on_noexec(path))
+    return {kExitNotExecutable,
+            quoted(name) + " lies on a file system mounted noexec; copy it to another"};
   return {kExitNotExecutable,
           quoted(name) + " has no permission to be executed; " + how_to_run(spec, entries, name)};
 }
@@ -157,7 +168,7 @@ std::optional<Refusal> check_path_command(const JobSpec& spec,
     return Refusal{kExitNotExecutable,
                    quoted(name) + " is a directory; name the program in it to run"};
   }
-  if (!look.may_execute) return not_executable(spec, entries, name);
+  if (!look.may_execute) return not_executable(spec, entries, name, path);
   return check_first_bytes(spec, path, entries);
 }
 
@@ -172,13 +183,16 @@ std::optional<Refusal> check_command(const JobSpec& spec, const std::string& pat
   std::string without_permission;
   const std::string program = find_program(entries, name, without_permission);
   if (!program.empty()) return check_first_bytes(spec, program, entries);
-  if (!without_permission.empty()) return not_executable(spec, entries, without_permission);
+  if (!without_permission.empty())
+    return not_executable(spec, entries, without_permission, without_permission);
   const std::string missing = "command " + quoted(name) + " is not found on the PATH; ";
-  const Look here = look_at(seen_from(spec.directory, name));
+  const std::string in_directory = seen_from(spec.directory, name);
+  const Look here = look_at(in_directory);
   if (here.is_program()) {
     return Refusal{kExitNotFound, missing + "try: " + example(spec, {"./" + name})};
   }
-  if (here.error == 0 && !here.is_directory) return not_executable(spec, entries, name);
+  if (here.error == 0 && !here.is_directory)
+    return not_executable(spec, entries, name, in_directory);
   return Refusal{kExitNotFound, missing + "check its spelling or give its path"};
 }
 

@@ -64,6 +64,23 @@ def containers_without_dev_or_proc():
         assert len(lines) == 1 and lines[0].startswith("hvdrun: ") and lines[0].endswith(text), seen.stderr
 
 
+def programs_on_a_file_system_mounted_noexec():
+    elsewhere = "lies on a file system mounted noexec; copy it to another"
+    with tempfile.TemporaryDirectory() as folder:
+        for command, text in (("./train", f'"./train" {elsewhere}'), ("train", f'"{folder}/train" {elsewhere}'),
+                              ("./train.py", '"./train.py" has no permission to be executed; try: hvdrun -np 2 python')):
+            line = (f"mount -t tmpfs -o noexec none {folder} || exit 77; cd {folder} && cp /bin/true train && cp train train.py && "
+                    f"PATH=$PATH:{folder} exec '{support.options.hvdrun}' -np 2 {command}")
+            seen = subprocess.run(["unshare", "--map-root-user", "--mount", "bash", "-c", line], stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+            if seen.returncode == 77 or seen.stderr.startswith(b"unshare: "):
+                return "left out: no right to mount"
+            expect((seen.returncode, seen.stdout), (126, b""), seen.stderr)
+            lines = seen.stderr.decode().splitlines()
+            assert len(lines) == 1 and lines[0].startswith("hvdrun: " + text), seen.stderr
+    return ""
+
+
 def options_that_are_not_known_or_not_there_yet():
     with tempfile.TemporaryDirectory() as folder:
         refused(folder, ["-np", "2", "--hostsfile", "x", *TOUCH], 2, "did you mean --hostfile?")
@@ -242,7 +259,8 @@ def a_dry_run_starts_nothing_and_shows_no_value():
 support.parse_options()
 # AddressSanitizer itself needs /proc.
 of_the_product = [] if support.options.sanitizers else [containers_without_dev_or_proc]
-support.main(how_many_ranks, *of_the_product, options_that_are_not_known_or_not_there_yet, host_lists, host_files, commands,
+support.main(how_many_ranks, *of_the_product, programs_on_a_file_system_mounted_noexec,
+             options_that_are_not_known_or_not_there_yet, host_lists, host_files, commands,
              a_job_that_is_not_started_has_a_result_all_the_same, places_that_cannot_be_written, a_limit_that_the_output_files_exceed, files_of_an_earlier_job_stay_when_no_host_comes,
              a_link_that_anybody_may_have_put_there,
              what_is_accepted_starts_exactly_the_ranks_asked_for, a_host_without_slots_has_no_part_in_the_job,
