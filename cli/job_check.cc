@@ -90,6 +90,16 @@ std::string find_program(const std::vector<std::string>& entries, const std::str
   return "";
 }
 
+bool is_found(const std::vector<std::string>& entries, const std::string& name) {
+  std::string unused;
+  return !find_program(entries, name, unused).empty();
+}
+
+// As on Debian.
+bool only_python3(const std::vector<std::string>& entries) {
+  return is_found(entries, "python3") && !is_found(entries, "python");
+}
+
 // "hvdrun -np 2 python train.py --epochs 3": `start` instead of the command's first word.
 std::string example(const JobSpec& spec, std::vector<std::string> start) {
   start.insert(start.end(), spec.command.begin() + 1, spec.command.end());
@@ -99,12 +109,8 @@ std::string example(const JobSpec& spec, std::vector<std::string> start) {
 // The advice for a file that is there, as the command `name`, but that the kernel cannot run.
 std::string how_to_run(const JobSpec& spec, const std::vector<std::string>& entries,
                        const std::string& name) {
-  std::string unused;
-  if (name.ends_with(".py")) {
-    const bool only_python3 = find_program(entries, "python", unused).empty() &&
-                              !find_program(entries, "python3", unused).empty();
-    return "try: " + example(spec, {only_python3 ? "python3" : "python", name});
-  }
+  if (name.ends_with(".py"))
+    return "try: " + example(spec, {only_python3(entries) ? "python3" : "python", name});
   if (name.ends_with(".sh")) return "try: " + example(spec, {"sh", name});
   return "if it is a program, try: chmod +x " + shell_word(name);
 }
@@ -193,6 +199,8 @@ std::optional<Refusal> check_command(const JobSpec& spec, const std::string& pat
   }
   if (here.error == 0 && !here.is_directory)
     return not_executable(spec, entries, name, in_directory);
+  if (name == "python" && only_python3(entries))
+    return Refusal{kExitNotFound, missing + "try: " + example(spec, {"python3"})};
   return Refusal{kExitNotFound, missing + "check its spelling or give its path"};
 }
 

@@ -129,6 +129,17 @@ TEST_CASE("job check: a command that is not there is 127") {
         "127 command \"run\" is not found on the PATH; try: hvdrun -np 2 ./run 'a b'");
 }
 
+TEST_CASE("job check: where Python is python3 alone, that is what to try for python") {
+  const Folder folder;
+  const std::string missing = "127 command \"python\" is not found on the PATH; ";
+  const JobSpec spec = job({"python", "train.py", "--lr", "1"});
+  CHECK(check(spec, folder.path()) == missing + "check its spelling or give its path");
+  folder.write("python3", kScript, 0644);
+  CHECK(check(spec, folder.path()) == missing + "check its spelling or give its path");
+  folder.write("python3", kScript, 0755);
+  CHECK(check(spec, folder.path()) == missing + "try: hvdrun -np 2 python3 train.py --lr 1");
+}
+
 TEST_CASE("job check: a command that cannot be run is 126, with the way to run it") {
   const Folder folder;
   folder.write("train.py", "print(1)\n", 0644);
