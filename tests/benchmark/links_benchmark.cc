@@ -1,11 +1,12 @@
-// Times collectives over links: links_benchmark -np N [--raw | --hosts H] [options, see -np 1
-// --help].
+// Times collectives over links: links_benchmark -np N [--raw | --hosts H] [--between NET NET]
+// [options, see -np 1 --help].
 //
 // Ranks are threads, linked by TCP on loopback as ranks of different hosts are; each waits as a
 // worker does. With --hosts they lie on so many pretended hosts, as many on each, and ranks of one
 // share memory; only there --memory arena makes a difference. With --raw nothing is computed: every
 // rank streams as many bytes to the next one as a ring's allreduce would send, and takes as many
-// from the one before.
+// from the one before. With --between each link runs from one network namespace (/proc/PID/ns/net)
+// to the other instead of over loopback.
 #include <errno.h>
 #include <sys/socket.h>
 
@@ -15,6 +16,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -24,6 +27,7 @@
 #include "collectives/tcp/link.h"
 #include "runtime/engine/progress.h"
 #include "tests/benchmark/collective_rows.h"
+#include "tests/benchmark/namespace_link.h"
 #include "tests/benchmark/thread_meeting.h"
 #include "tests/support/in_process_world.h"
 
@@ -203,37 +207,74 @@ class RawStream final : public hvd::Library {
   hvd::PrivateMemory memory_;
 };
 
+struct Arrangement {
+  int size = 0;
+  int hosts = 0;  // 0: every rank is on one of its own
+  bool raw = false;
+  std::string one, other;  // network namespaces; empty: loopback
+  int words = 0;           // of the command line, that say so
+};
+
+// None where it makes no sense.
+std::optional<Arrangement> parse(std::span<char* const> words) {
+  Arrangement said;
+  size_t at = 1;
+  const auto is = [&](const char* name, size_t values) {
+    return at + values < words.size() && std::strcmp(words[at], name) == 0;
+  };
+  if (!is("-np", 1)) return std::nullopt;
+  said.size = std::atoi(words[at + 1]);
+  for (at += 2; at < words.size();) {
+    if (is("--raw", 0)) {
+      said.raw = true;
+      at += 1;
+    } else if (is("--hosts", 1)) {
+      said.hosts = std::atoi(words[at + 1]);
+      if (said.hosts < 1 || said.size % said.hosts != 0) return std::nullopt;
+      at += 2;
+    } else if (is("--between", 2)) {
+      said.one = words[at + 1];
+      said.other = words[at + 2];
+      at += 3;
+    } else {
+      break;
+    }
+  }
+  said.words = static_cast<int>(at);
+  if (said.size < 1 || said.size > 64 || (said.raw && said.hosts != 0)) return std::nullopt;
+  return said;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto number = [&](int at, const char* name) {
-    return argc > at + 1 && std::strcmp(argv[at], name) == 0 ? std::atoi(argv[at + 1]) : 0;
-  };
-  const int size = number(1, "-np"), hosts = number(3, "--hosts");
-  if (size < 1 || size > 64 || (hosts != 0 && (hosts < 1 || size % hosts != 0)))
+  const auto said = parse({argv, static_cast<size_t>(argc)});
+  if (!said)
     return std::fputs(
-               "usage: links_benchmark -np N [--raw | --hosts H] [options, see -np 1 --help]\n"
-               "N is 1 to 64, and a multiple of H\n",
+               "usage: links_benchmark -np N [--raw | --hosts H] [--between NET NET] [options, see "
+               "-np 1 --help]\nN is 1 to 64, and a multiple of H\n",
                stderr),
            2;
-  const bool raw = argc > 3 && std::strcmp(argv[3], "--raw") == 0;
-  const int used = hosts != 0 ? 4 : raw ? 3 : 2;
-  argv[used] = argv[0];
+  argv[said->words - 1] = argv[0];
   const char* const memories[] = {"private", "arena"};
   try {
     hvd::RowsRequest request;
-    const std::span<char* const> arguments(argv + used, static_cast<size_t>(argc - used));
-    const std::span<const char* const> kinds(memories, hosts != 0 ? 2 : 1);
+    const std::span<char* const> arguments(argv + said->words - 1,
+                                           static_cast<size_t>(argc - said->words + 1));
+    const std::span<const char* const> kinds(memories, said->hosts != 0 ? 2 : 1);
     if (!hvd::parse_rows_request(arguments, kinds, request)) return 0;
-    const std::vector<int> shared(static_cast<size_t>(hosts), hosts == 0 ? 0 : size / hosts);
-    hvd::InProcessWorld world(hosts != 0 ? shared : std::vector{size});
-    hvd::ThreadMeeting meeting(size);
+    const std::vector<int> shared(static_cast<size_t>(said->hosts),
+                                  said->hosts == 0 ? 0 : said->size / said->hosts);
+    hvd::InProcessWorld world(said->hosts != 0 ? shared : std::vector{said->size});
+    if (!said->one.empty())
+      world.make_links_by([&] { return hvd::connected_between(said->one, said->other); });
+    hvd::ThreadMeeting meeting(said->size);
     std::atomic<uint64_t> wrong{0};
     {
       std::vector<std::jthread> ranks;
-      for (int rank = 0; rank < size; ++rank)
+      for (int rank = 0; rank < said->size; ++rank)
         ranks.emplace_back([&, rank] {
-          if (raw) {
+          if (said->raw) {
             RawStream library(world, meeting, rank);
             hvd::measure_rows(library, request);
           } else {

@@ -10,7 +10,9 @@ import death
 import idle
 import launch
 import links
+import network
 import output
+import remote
 import step
 from experiment import run
 from machine import Machine, end_descendants
@@ -20,7 +22,7 @@ from samples import ENOUGH, QUIET_CPUS, exit_status
 from usage import positive, whole
 
 BENCHMARKS = {"launch": launch, "collectives": collectives, "links": links, "step": step, "output": output, "idle": idle, "death": death,
-              "control": control}
+              "control": control, "remote": remote, "network": network}
 INTRODUCTION = """\
 Measures hvdrun beside others on this machine and prints ratios of one run.
 

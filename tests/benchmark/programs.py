@@ -9,10 +9,12 @@ from experiment import RunFailed
 from machine import end_descendants
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.append(os.path.join(ROOT, "tests", "support"))
+import hosts  # noqa: E402 (only found through the path above)
 
 
 class NotBuilt(Exception):
-    """A program of our own is missing. The text says which, and what to do."""
+    """A program of our own is missing, or what it would run on. The text says which, and what to do."""
 
 
 def built(folder, name):
@@ -21,6 +23,13 @@ def built(folder, name):
     if not os.access(path, os.X_OK):
         raise NotBuilt(f"{path} is not there; build it: scripts/build release")
     return path
+
+
+def made_hosts(count):
+    """So many hosts, all on this machine, h0 apart."""
+    if why := hosts.why_not():
+        raise NotBuilt(f"there are no hosts to measure between: {why}")
+    return hosts.Hosts(count)
 
 
 def first_found(*names):

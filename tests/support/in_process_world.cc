@@ -80,7 +80,7 @@ void InProcessWorld::request_links(uint32_t id, int world_rank, std::span<const 
   requests_[{id, world_rank}].assign(ranks.begin(), ranks.end());
   for (int rank : ranks) {
     const LinkKey key{id, std::min(rank, world_rank), std::max(rank, world_rank)};
-    if (links_.count(key) == 0) links_[key] = connected_pair();
+    if (links_.count(key) == 0) links_[key] = make_link_();
   }
 }
 

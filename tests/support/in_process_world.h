@@ -41,6 +41,10 @@ class InProcessWorld final : private InProcessRelay {
 
   // From now on links are refused with this text.
   void refuse_links(const std::string& reason);
+  // Makes each link, the lower rank's end first; connected_pair() unless set before any rank
+  // starts.
+  using MakeLink = std::function<std::pair<UniqueFd, UniqueFd>()>;
+  void make_links_by(MakeLink make) { make_link_ = std::move(make); }
   // Called with a rank's links as it takes them, in its thread; set before any rank starts.
   using LinksTaken = std::function<void(uint32_t id, int rank, std::span<const UniqueFd> in_order)>;
   void on_links(LinksTaken taken) { links_taken_ = std::move(taken); }
@@ -59,6 +63,7 @@ class InProcessWorld final : private InProcessRelay {
   std::vector<int> host_of_;  // by rank
   std::vector<int> first_rank_;
   LinksTaken links_taken_;
+  MakeLink make_link_ = connected_pair;
 
   std::mutex mutex_;
   // guarded by mutex_

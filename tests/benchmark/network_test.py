@@ -1,0 +1,25 @@
+"""What is asked of ssh and of hvdrun between hosts, and how it is judged."""
+import unittest
+
+import network
+import remote
+
+
+class NetworkTest(unittest.TestCase):
+    def test_each_size_is_judged_by_the_raw_stream_and_the_limited_one_by_what_the_link_carries(self):
+        claims = {c.text: c.at_least for c in network.claims_of(["1 MiB", network.LIMITED])}
+        self.assertEqual(claims, {"1 MiB: the raw stream's time / hvd's": 0.85, "16 MiB at 1 Gbit/s: the ideal time / hvd's": 0.95})
+        self.assertAlmostEqual(network.LIMITED_US, 140335, delta=1)
+
+
+class RemoteTest(unittest.TestCase):
+    def test_ssh_and_hvdrun_reach_the_same_hosts(self):
+        alone, ours = remote.commands("/bin/hvdrun", remote.PLAIN)
+        self.assertEqual(ours, ["/bin/hvdrun", "-np", "4", "-H", "h1:2,h2:2", "--", "/bin/true"])
+        self.assertEqual([word for word in alone[2].split() if word.startswith("h")], ["h1", "h2"])
+        self.assertTrue(alone[2].endswith(" & wait"), alone)
+        self.assertEqual(remote.commands("hvdrun", remote.MANY)[1][2], "32")
+
+
+if __name__ == "__main__":
+    unittest.main()
