@@ -152,9 +152,13 @@ std::string leftovers_note(const proto::Ended& ended) {
          " that the ranks had left running";
 }
 
-std::string threads_note(int threads_each) {
-  return "OMP_NUM_THREADS=" + std::to_string(threads_each) +
-         " for each rank, its share of this machine's CPUs; set it to choose otherwise";
+std::string threads_note(const JobSpec& spec, int threads_each) {
+  const bool some_own = std::ranges::any_of(spec.environment, [](const EnvironmentSetting& one) {
+    return one.name == kThreadsVariable && !one.ranks.empty();
+  });
+  return std::string(kThreadsVariable) + "=" + std::to_string(threads_each) + " for each rank" +
+         (some_own ? " that has none of its own" : "") +
+         ", its share of this machine's CPUs; set it to choose otherwise";
 }
 
 std::string limit_note(const std::string& host, const proto::ResourceLimit& lowered,

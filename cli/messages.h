@@ -26,7 +26,8 @@ AgentMessage from_proto(const proto::StoreAnswer& answer);
 std::string describe(
     const proto::RankStatus& status);  // "rank 1 was in allreduce …, stopped by a signal"
 std::string leftovers_note(const proto::Ended& ended);  // empty: the ranks left nobody running
-std::string threads_note(int threads_each);             // what hvdrun says of OMP_NUM_THREADS
+// What hvdrun says of OMP_NUM_THREADS where not every rank has its own.
+std::string threads_note(const JobSpec& spec, int threads_each);
 // Of a limit that this host does not allow; empty where nobody need know.
 std::string limit_note(const std::string& host, const proto::ResourceLimit& lowered,
                        const StartState& start);

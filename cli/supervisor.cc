@@ -333,7 +333,7 @@ void Supervisor::on_message(HostAgent& agent, const proto::FromAgent& message) {
 // know.
 void Supervisor::say_threads(int threads_each) {
   const bool news = threads_each > 0 && spec_.size > 1 && wants_warnings(spec_);
-  if (news && !std::exchange(threads_said_, true)) say(threads_note(threads_each));
+  if (news && !std::exchange(threads_said_, true)) say(threads_note(spec_, threads_each));
 }
 
 // Once for each limit: one host's is as good as another's to learn of it.

@@ -144,7 +144,7 @@ std::vector<std::string> worker_environment(std::span<const std::string> users,
     add_unless_set("NCCL_SOCKET_IFNAME", "=" + place.interface);
     add_unless_set("GLOO_SOCKET_IFNAME", place.interface);
   }
-  if (place.threads_each > 0) add_unless_set("OMP_NUM_THREADS", std::to_string(place.threads_each));
+  if (place.threads_each > 0) add_unless_set(kThreadsVariable, std::to_string(place.threads_each));
 
   std::vector<std::string> all;
   all.reserve(users.size() + ours.size());

@@ -17,6 +17,9 @@ namespace hvd {
 // Where a command is looked for when the environment has no PATH.
 inline constexpr std::string_view kDefaultPath = "/usr/local/bin:/usr/bin:/bin";
 
+// How many threads OpenMP, and with it PyTorch, uses in a rank.
+inline constexpr const char* kThreadsVariable = "OMP_NUM_THREADS";
+
 struct WorkerPlace {
   World world;
   std::string job;            // names this run

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <set>
 #include <utility>
 
 #include "cli/agent/worker_environment.h"
@@ -32,7 +33,12 @@ int worker_oom_score() {
 
 // A machine's CPUs are shared by the ranks of all its hosts.
 int threads_for_each(const std::vector<std::string>& users, const proto::StartWorkers& start) {
-  if (is_set_in(users, "OMP_NUM_THREADS")) return 0;
+  std::set<int> with_own;
+  for (const proto::RankVariable& own : start.of_ranks())
+    if (is_set_in({&own.entry(), 1}, kThreadsVariable))
+      with_own.insert(own.ranks().begin(), own.ranks().end());
+  const bool all_own = int(with_own.size()) == start.worlds_size();
+  if (all_own || is_set_in(users, kThreadsVariable)) return 0;
   return std::max(1, usable_cpus() / std::max({1, start.worlds_size(), start.machine_ranks()}));
 }
 

@@ -75,7 +75,7 @@ class Workers {
   const std::function<void(int rank)> ready_;
   const std::vector<std::string> users_environment_, chosen_;
   const int master_port_;
-  const int threads_each_;  // 0: the user chose
+  const int threads_each_;  // 0: the user chose for all
   std::vector<RlimitValue> limits_;
   google::protobuf::RepeatedPtrField<proto::ResourceLimit> lowered_;
   const int oom_score_;

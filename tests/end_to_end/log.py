@@ -75,6 +75,17 @@ def the_threads_note_comes_once_and_only_when_it_is_news():
     expect(sh("true", "--log-level", "error", env=without_omp()).stderr, b"")
 
 
+def the_threads_note_is_for_ranks_that_have_no_number_of_their_own():
+    show = "echo $OMP_NUM_THREADS"
+    expect(sh(show, "-x@0-1", "OMP_NUM_THREADS=5", env=without_omp()).stderr, b"")
+    expect(sh(show, "-x@0", "OMP_NUM_THREADS=5", "-x@1", "OMP_NUM_THREADS=6", env=without_omp()).stderr, b"")
+    seen = sh(show, "-x@0", "OMP_NUM_THREADS=5", env=without_omp())
+    ranks = dict(re.findall(rb"\[(\d)\]<stdout>:(\d+)\n", seen.stdout))
+    expect(ranks[b"0"], b"5")
+    assert seen.stderr.startswith(b"hvdrun: OMP_NUM_THREADS=%s for each rank that has none of its own, " % ranks[b"1"]), seen.stderr
+    expect(seen.stderr.count(b"\n"), 1)
+
+
 def warnings_go_with_the_level():
     expect(sh("true", "--gloo", "-x", "OMP_NUM_THREADS=1").stderr.count(b"--gloo"), 1)
     expect(sh("true", "--gloo", "--log-level", "error", "-x", "OMP_NUM_THREADS=1").stderr, b"")
@@ -83,4 +94,5 @@ def warnings_go_with_the_level():
 support.parse_options("worker")
 support.main(every_step_is_logged_once, a_world_is_logged, the_cause_of_an_end_is_logged,
              log_lines_are_not_torn_by_the_ranks_lines, by_default_nothing_is_logged,
-             the_threads_note_comes_once_and_only_when_it_is_news, warnings_go_with_the_level)
+             the_threads_note_comes_once_and_only_when_it_is_news,
+             the_threads_note_is_for_ranks_that_have_no_number_of_their_own, warnings_go_with_the_level)
