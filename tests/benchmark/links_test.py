@@ -15,12 +15,14 @@ class LinksTest(unittest.TestCase):
         self.assertEqual(bounds["128 MiB: the raw stream's time / hvd's"], (0.75, None, None))
         self.assertEqual(bounds["64 KiB: Open MPI's time / hvd's"], (1.3, None, None))
         self.assertEqual(bounds["256 KiB: Open MPI's time / hvd's"], (1.0, None, None))
+        self.assertEqual([bounds[f"{size}: gloo's time / hvd's"][0] for size in ("64 KiB", "1 MiB", "16 MiB", "128 MiB")], [10, 3, 1.8, 1.4])
 
     def test_targets_of_four(self):
         bounds = self.bounds(4)
         self.assertEqual(bounds["1 MiB: Open MPI's time / hvd's"], (0.7, None, None))
         self.assertEqual(bounds["16 MiB: Open MPI's time / hvd's"], (0.9, None, None))
         self.assertEqual(bounds["1 MiB: the raw stream's time / hvd's"], (None, None, None))
+        self.assertEqual([bounds[f"{size}: gloo's time / hvd's"][0] for size in ("256 KiB", "1 MiB")], [None, 1.1])
 
     def test_hosts_that_are_shared(self):
         bounds = self.bounds(4)
