@@ -12,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "runtime/base/cut_link.h"
 #include "runtime/base/error.h"
 
 namespace hvd {
@@ -25,7 +26,6 @@ constexpr size_t kArrivedMax = 4096;  // links that nobody here has asked for ye
 constexpr int kAcceptedPerTurn = 64;
 constexpr int kCallsAtOnce = 4;  // to one host, which lets in 8 that have not proven who they are
 constexpr int kCallsMax = 256;   // to all, each a descriptor
-constexpr int kKeepAliveSeconds = 60;
 
 template <size_t size>
 std::array<unsigned char, size> random_bytes() {
@@ -42,16 +42,12 @@ milliseconds pause_after(int attempts) {
   return pause + pause * random_bytes<1>()[0] / 512;
 }
 
-// No TCP_USER_TIMEOUT: the kernel counts it while the other rank does not read, and a rank may
-// compute, or a debugger hold it, for as long as it likes. Who is dead is known from the agents.
-// Keep-alive is for firewalls that forget a connection that is silent for long. The sizes of
-// buffers are the rank's to choose, which knows what it sends (collectives/tcp/link.cc).
+// The sizes of buffers are the rank's to choose, which knows what it sends
+// (collectives/tcp/link.cc).
 void make_link(int socket) {
   const int on = 1;
   setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-  setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &kKeepAliveSeconds, sizeof kKeepAliveSeconds);
-  setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &kKeepAliveSeconds, sizeof kKeepAliveSeconds);
+  ask_when_idle(socket);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <system_error>
 
+#include "runtime/base/cut_link.h"
 #include "runtime/base/error.h"
 #include "runtime/base/fault_point.h"
 
@@ -154,6 +155,10 @@ bool Link::has_word_of(uint64_t sequence) const {
     return false;
   return next.magic == FrameHeader::kMagic && next.sequence == sequence &&
          (next.flags & kGoodbye) == 0;
+}
+
+void Link::look_for_cut() {
+  if (!lost() && is_cut(fd())) lose(ETIMEDOUT);
 }
 
 short Link::awaited_events() const {

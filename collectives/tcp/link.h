@@ -48,6 +48,9 @@ class Link {
   bool lost() const { return !why_.empty(); }
   const std::string& why() const { return why_; }
 
+  // Is it cut (runtime/base/cut_link.h)? Then it is lost.
+  void look_for_cut();
+
   // What the last calls waited for: POLLIN, POLLOUT. 0 when lost.
   short awaited_events() const;
   // Nothing more comes of what the last calls waited for: it is lost, or they had something to

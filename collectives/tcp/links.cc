@@ -19,6 +19,7 @@ constexpr auto kSilenceMost = 500ms;
 // Of a dead one whose links do not end, as those of a host that was cut off: what it had sent is on
 // its way, or lost.
 constexpr auto kDeadSilenceMost = 100ms;
+constexpr auto kLookForCuts = 1s;  // a call of the kernel's for each link
 constexpr auto kLookAgain = 50ms;  // for longer this process itself may have been stopped
 
 std::vector<int> others(std::vector<int> ranks, int me) {
@@ -63,9 +64,14 @@ const Link& Links::to(int rank) const {
 Link& Links::to(int rank) { return const_cast<Link&>(std::as_const(*this).to(rank)); }
 
 void Links::look() {
+  const TimePoint now = Clock::now();
+  if (now - looked_for_cuts_ >= kLookForCuts) {
+    looked_for_cuts_ = now;
+    for (Link& link : links_)
+      if (link.awaited_events() != 0) link.look_for_cut();
+  }
   const auto lost = std::ranges::find_if(links_, [](const Link& link) { return link.lost(); });
   if (lost == links_.end()) return;
-  const TimePoint now = Clock::now();
   if (lost_since_ == TimePoint{}) lost_since_ = now;
   if (now - lost_since_ < kLostGrace) return;
   break_off(TroubleReason::kLostLink,

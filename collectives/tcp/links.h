@@ -33,8 +33,9 @@ class Links {
   Link& to(int rank);
   const Link& to(int rank) const;
 
-  // Nothing moved: has a link ended? Who ended it is known by its death, which its agent tells; a
-  // link that ends while both live is a fault of its own.
+  // Nothing moved: has a link ended, or is it cut? Who ended it is known by its death, which its
+  // agent tells; a link that ends while both live is a fault of its own. To be called once a second
+  // at least.
   void look();
   // What came from that rank is no message that was due.
   void reject(int rank, const std::string& fault);
@@ -64,6 +65,7 @@ class Links {
   const std::vector<int> ranks_;
   std::vector<Link> links_;  // to those, once they are there
   bool taken_ = false, broken_off_ = false;
+  TimePoint looked_for_cuts_{};
   TimePoint lost_since_{};  // an end of a link was seen, and nobody has said why
   bool leaving_ = false;
   TimePoint looked_{};

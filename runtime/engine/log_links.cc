@@ -10,6 +10,7 @@
 #include <array>
 #include <system_error>
 
+#include "runtime/base/cut_link.h"
 #include "runtime/base/error.h"
 #include "runtime/base/fault_point.h"
 #include "runtime/base/open_files.h"
@@ -23,6 +24,7 @@ constexpr size_t kReadBytes = 16 * 1024;  // at once
 constexpr int kLinksAtOnce = 64;
 // As long as the communicators between hosts wait for the agent's word.
 constexpr auto kLostGrace = 500ms;
+constexpr auto kLookForCuts = 1s;  // a call of the kernel's for each link
 
 bool may_be_tried_again(int error) {
   return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
@@ -156,7 +158,15 @@ void LogLinks::reject(Link& link, const std::string& fault) {
                 std::span(&link.rank, 1));
 }
 
+void LogLinks::look_for_cuts(TimePoint now) {
+  if (!linked_ || now - looked_for_cuts_ < kLookForCuts) return;
+  looked_for_cuts_ = now;
+  for (Link& link : links_)
+    if (link.open && is_cut(link.socket.get())) note_end(link, ETIMEDOUT);
+}
+
 void LogLinks::look(TimePoint now) {
+  look_for_cuts(now);
   if (!any_lost_) return;
   for (Link& link : links_) {
     if (link.lost.empty()) continue;

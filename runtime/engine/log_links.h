@@ -38,8 +38,8 @@ class LogLinks {
   bool receive(const std::function<void(int from, const LogMessage&)>& take);
   bool has_unsent() const;
 
-  // Ends of links: the agent's word about a death says more, so that is waited for first. Breaks
-  // the epoch off when none comes.
+  // Ends of links, and cuts: the agent's word about a death says more, so that is waited for first.
+  // Breaks the epoch off when none comes.
   void look(TimePoint now);
   // That leader asks and answers no more: its link may end.
   void expect_end(int rank);
@@ -68,6 +68,7 @@ class LogLinks {
 
   bool read(Link& link, const std::function<void(int, const LogMessage&)>& take);
   bool write(Link& link);
+  void look_for_cuts(TimePoint now);
   void note_end(Link& link, int error);
   void reject(Link& link, const std::string& fault);
   void watch_socket(const Link& link, int operation);
@@ -77,6 +78,7 @@ class LogLinks {
   std::vector<Link> links_;
   PrivateFd epoll_;
   bool linked_ = false, any_lost_ = false;
+  TimePoint looked_for_cuts_{};
 };
 
 }  // namespace hvd

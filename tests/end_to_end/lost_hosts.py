@@ -3,6 +3,7 @@ import os
 import pathlib
 import re
 import signal
+import subprocess
 import tempfile
 import time
 
@@ -129,8 +130,69 @@ def a_hvdrun_that_was_stopped_too_long_says_so():
     assert b"nothing was heard of hvdrun for 8 s: it was stopped, or this host cut off" in err, err
 
 
-support.parse_options()
+def start_sums(what):
+    """A job whose ranks 0 and 1, on h1 and h2, are in the middle of sums; see worker.cc."""
+    job = start("-np", "2", "-H", "h1,h2", *LONELY, "--no-tag-output", "--", support.options.worker, what, "1")
+    for _ in range(2):
+        expect(job.stdout.readline(), b"going\n")
+    return job
+
+
+# There is always something under way on the links of the first job; in the second a rank waits for one that computes,
+# in the third for the word of the order.
+def hosts_that_reach_hvdrun_but_not_each_other_end_the_job():
+    for ways in ([("h1", "h2"), ("h2", "h1")], [("h1", "h2")]):
+        jobs = [start_sums(what) for what in ("bulk", "idle", "wait:x")]
+        for sender, receiver in ways:
+            world.cut_between(sender, receiver)
+        begin = time.monotonic()
+        seen = [job.communicate(timeout=60)[1] for job in jobs]
+        took = time.monotonic() - begin
+        for job, err in zip(jobs, seen):
+            expect(job.returncode, 3, err)
+            words = rb"rank (0 on h1 lost its link to rank 1 on h2|1 on h2 lost its link to rank 0 on h1) \(Connection timed out\), and nobody"
+            assert re.search(words, err), err
+        assert took < 18, (took, seen)
+        world.heal_between("h1", "h2")
+        wait_until_empty("h1", "h2")
+
+
+# Its host's kernel goes on to answer that there is no room, which is asked ever less often.
+def a_rank_that_is_stopped_while_its_links_are_full_is_not_cut_off():
+    job = start_sums("bulk")
+    pid = world.run("h2", "ps", "-C", "e2e_worker", "-o", "pid=").stdout.strip()
+
+    def has_full_link():
+        return "timer:(persist," in world.run("h1", "ss", "-tnoH", "state", "established").stdout
+
+    def stop_while_it_receives():
+        world.run("h2", "kill", "-STOP", pid)
+        begin = time.monotonic()
+        while time.monotonic() - begin < 2:
+            if has_full_link():
+                return True
+        world.run("h2", "kill", "-CONT", pid)
+        return False
+
+    wait_for(stop_while_it_receives, limit_s=60)
+    try:
+        job.wait(timeout=16)
+    except subprocess.TimeoutExpired:
+        pass
+    expect(job.poll(), None)
+    assert has_full_link()
+    world.run("h2", "kill", "-CONT", pid)
+    wait_for(lambda: not has_full_link())
+    os.kill(launcher(job), signal.SIGTERM)
+    _, err = job.communicate(timeout=30)
+    expect(job.returncode, -signal.SIGTERM, err)
+    assert b"lost its link" not in err, err
+
+
+support.parse_options("worker")
 cases = [nobody_outlives_hvdrun, a_lost_connection_ends_both_sides, who_says_that_all_has_ended_is_not_asked_again,
          a_host_that_is_cut_off_ends_what_it_runs, a_host_that_is_cut_off_while_the_job_is_suspended_ends_what_it_runs,
-         a_killed_agent_is_a_lost_host, a_lost_ssh_ends_the_job_though_its_agent_still_speaks, a_hvdrun_that_was_stopped_too_long_says_so]
+         a_killed_agent_is_a_lost_host, a_lost_ssh_ends_the_job_though_its_agent_still_speaks, a_hvdrun_that_was_stopped_too_long_says_so,
+         hosts_that_reach_hvdrun_but_not_each_other_end_the_job,
+         a_rank_that_is_stopped_while_its_links_are_full_is_not_cut_off]
 support.main(*map(on_hosts, cases), why_not=hosts.why_not())

@@ -2,6 +2,7 @@
 // that rank.
 //
 // - loop: all ranks sum without end
+// - bulk: the same, with more at once than sockets take
 // - desert: RANK ends with exit code 0 after a few sums, without shutdown(); the others go on
 // - leave: the same, after shutdown()
 // - apathy: the same, but the others sum no more; when it is gone they end with exit code 7
@@ -26,8 +27,8 @@
 
 namespace {
 
-void sum() {
-  std::vector<float> x(1000, float(hvd::rank()));
+void sum(size_t count = 1000) {
+  std::vector<float> x(count, float(hvd::rank()));
   hvd::allreduce_(std::span(x), {.op = hvd::ReduceOp::kSum});
   if (x[7] != float(hvd::size() * (hvd::size() - 1)) / 2) std::abort();
 }
@@ -64,12 +65,12 @@ int run(const std::string& what, bool here) {
   const bool waits = what.starts_with("wait:");
   hvd::init();
   for (int i = 0;; ++i) {
-    sum();
+    sum(what == "bulk" ? 8'000'000 : 1000);
     if (i == 3) std::printf("going\n"), std::fflush(stdout);
     if (i >= 10 && what == "apart" && hvd::rank() == 1) wait_for_maximum("later");
     if (i >= 10 && what == "apathy") watch_end(here);
     if (i >= 10 && waits && !here) wait_for_maximum(what.substr(5));
-    if (i < 10 || !here || what == "loop") continue;
+    if (i < 10 || !here || what == "loop" || what == "bulk") continue;
     if (what == "idle" || what == "apart" || waits) pause();
     if (what == "crash") raise(SIGSEGV);
     if (what == "leave") hvd::shutdown();

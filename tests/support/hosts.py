@@ -179,6 +179,17 @@ class Hosts:
     def heal(self, host):
         self._in_switch("bridge", "link", "set", "dev", host, "state", "3")
 
+    def cut_between(self, sender, receiver):
+        """What one host sends to the other's first addresses is lost, and nobody is told. The other way it still goes."""
+        nobody = "02:00:00:00:00:01"
+        for family in ("10.77.0.", "fd77::"):
+            address = family + self.address(receiver).split(".")[-1]
+            self.run(sender, "ip", "neigh", "replace", address, "lladdr", nobody, "nud", "permanent", "dev", "eth0")
+
+    def heal_between(self, *senders):
+        for host in senders:
+            self.run(host, "ip", "neigh", "flush", "nud", "permanent", "dev", "eth0")
+
     def limit(self, host, rate):
         """At most so much each way, "100mbit" say; None: no limit any more."""
         for place, device in ((self._in_switch, host), (lambda *words: self.run(host, *words), "eth0")):

@@ -166,6 +166,9 @@ TEST_CASE("link service: both ends get a socket of one connection, whoever asks 
       CHECK((fcntl(one->link.get(), F_GETFL) & O_NONBLOCK) != 0);
       CHECK(option(one->link, IPPROTO_TCP, TCP_NODELAY) != 0);
       CHECK(option(one->link, SOL_SOCKET, SO_KEEPALIVE) != 0);
+      CHECK(option(one->link, IPPROTO_TCP, TCP_KEEPIDLE) == 3);
+      CHECK(option(one->link, IPPROTO_TCP, TCP_KEEPINTVL) == 1);
+      CHECK(option(one->link, IPPROTO_TCP, TCP_KEEPCNT) == 7);
       // A rank that does not read for long is not dead.
       CHECK(option(one->link, IPPROTO_TCP, TCP_USER_TIMEOUT) == 0);
     }

@@ -1,0 +1,27 @@
+// When a connection between ranks counts as cut: for 10 s the kernel at its other end has answered
+// nothing that it was asked.
+//
+// That kernel answers for as long as its host is on and reached, whatever the rank there does: for
+// one that computes, is stopped or held by a debugger it says that there is no room. It is asked in
+// three ways. With nothing under way from here keep-alive asks, and once nobody answers a read
+// fails. Data under way asks by being repeated, and a full window by probes; with both TCP itself
+// is patient for a quarter of an hour and more, so is_cut() looks. A full window is asked about
+// ever less often, in the end every two minutes, so that silence alone says nothing. But who filled
+// it need not notice: the reader has nothing under way, and keep-alive tells it once it reads
+// again. Only where both windows are full three such probes have to be waited for.
+//
+// TCP_USER_TIMEOUT would not do: it counts as silence that there is no room.
+#pragma once
+
+struct tcp_info;
+
+namespace hvd {
+
+// Keep-alive of a connected socket, as above. It costs one small packet and its answer every 3 s.
+void ask_when_idle(int socket);
+
+// Does the other end owe the answer to something? Of what is no TCP socket: no.
+bool is_cut(int socket);
+bool is_cut(const tcp_info& facts);
+
+}  // namespace hvd

@@ -1,0 +1,60 @@
+#include "runtime/base/cut_link.h"
+
+#include <linux/tcp.h>
+#include <sys/socket.h>
+
+#include "runtime/base/unique_fd.h"
+#include "tests/support/catch.h"
+
+using namespace hvd;
+
+namespace {
+
+tcp_info silent_for(uint32_t ms) {
+  tcp_info facts{};
+  facts.tcpi_last_ack_recv = facts.tcpi_last_data_recv = ms;
+  return facts;
+}
+
+}  // namespace
+
+TEST_CASE("cut link: it takes 10 s of silence, and three questions in vain") {
+  for (const auto question : {&tcp_info::tcpi_retransmits, &tcp_info::tcpi_probes}) {
+    tcp_info facts = silent_for(10'000);
+    facts.*question = 3;
+    CHECK(is_cut(facts));
+    facts.*question = 2;
+    CHECK_FALSE(is_cut(facts));
+    facts = silent_for(9'999);
+    facts.*question = 15;
+    CHECK_FALSE(is_cut(facts));
+  }
+}
+
+TEST_CASE("cut link: whoever says anything is there, if only of its own") {
+  for (const auto heard : {&tcp_info::tcpi_last_ack_recv, &tcp_info::tcpi_last_data_recv}) {
+    tcp_info facts = silent_for(100'000);
+    facts.tcpi_retransmits = facts.tcpi_probes = 9;
+    facts.*heard = 300;
+    CHECK_FALSE(is_cut(facts));
+  }
+}
+
+// As a kernel of 6.18 tells it of a reader that reads nothing: all of its answers say that the
+// window is full, and it is asked every two minutes.
+TEST_CASE("cut link: nobody is cut off by a full window") {
+  tcp_info facts = silent_for(89'000);
+  facts.tcpi_backoff = 9;
+  facts.tcpi_unacked = 2;
+  CHECK_FALSE(is_cut(facts));
+  facts.tcpi_probes = 1;
+  CHECK_FALSE(is_cut(facts));
+}
+
+TEST_CASE("cut link: what is no TCP socket is never cut") {
+  int ends[2];
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+  const UniqueFd here(ends[0]), there(ends[1]);
+  ask_when_idle(here.get());
+  CHECK_FALSE(is_cut(here.get()));
+}
