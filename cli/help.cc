@@ -72,6 +72,8 @@ constexpr std::string_view kSignals =
     "INT (Ctrl-C) reaches the ranks as INT, and TERM follows; TERM, HUP and QUIT reach them as "
     "TERM; who has not ended after --stop-grace is killed. A second INT kills them at once, and "
     "with a third hvdrun waits for nobody, but for a file server where --result-file lies on one. "
+    "Once all ranks have ended, INT drops what nobody reads of their output, and the exit status "
+    "is theirs. "
     "USR1 and USR2 go to each rank's own process, and the job goes on.";
 
 // `text` in lines of at most kColumns, each behind `indent` blanks.

@@ -12,8 +12,6 @@
 
 #include "cli/agent/descendants.h"
 #include "cli/messages.h"
-#include "cli/result_file.h"
-#include "cli/result_place.h"
 #include "cli/supervisor_impl.h"
 #include "runtime/base/error.h"
 #include "runtime/base/fault_point.h"
@@ -22,7 +20,6 @@ namespace hvd {
 namespace {
 
 constexpr std::chrono::milliseconds kReportSoon{500};  // is why it ends said now, or by the report?
-constexpr int kInterruptsMax = 3;
 // An agent speaks once a second: one that was silent for so long when the user lost patience is not
 // waited for.
 constexpr std::chrono::milliseconds kImpatientSilence{2000};
@@ -208,25 +205,6 @@ void Supervisor::on_stop_asked() {
   ask_all(message);
   clock_.stand(JobClock::kSuspended, Clock::now());
   suspend_deadline_ = Clock::now() + kAnswerLimit;
-}
-
-void Supervisor::on_interrupt() {
-  ++interrupts_;
-  if (interrupts_ == 1) say("interrupted; ending the ranks (again: kill them now)");
-  if (interrupts_ >= kInterruptsMax) leave();
-  tell(event::EndAsked{EndCause::kInterrupted, interrupts_ > 1 ? SIGKILL : SIGINT,
-                       "hvdrun was interrupted"});
-}
-
-// The agents see the lease close. What is known is written, or an earlier job's would be taken for
-// this one's.
-void Supervisor::leave() {
-  if (!spec_.result_file.empty()) {
-    JobResult known = result();
-    known.verdict.status = {128 + SIGINT, SIGINT};
-    write_result_file(spec_.result_file, result_json(known), kImpatience);
-  }
-  die_by(SIGINT);
 }
 
 void Supervisor::on_control() {

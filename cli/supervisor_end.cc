@@ -24,6 +24,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kSweepLimit{10'000};
 constexpr milliseconds kProgressNext{5000}, kProgressOfBatch{20'000}, kLookForShipping{500};
 constexpr size_t kWordsShown = 300;
+constexpr int kInterruptsMax = 3;
 
 // One on another host starts nothing before it has reached hvdrun.
 std::string lost_words(const HostAgent& agent) {
@@ -95,6 +96,37 @@ void Supervisor::reach_time_limit() {
     say(std::string(limit) +
         "; all ranks have ended, and a reader that stands still is not waited for");
   output_.limit_readers(kind_patience(), false, Clock::now());
+}
+
+void Supervisor::on_interrupt() {
+  if (++interrupts_ >= kInterruptsMax) leave();
+  const int first_signal = interrupts_ > 1 ? SIGKILL : SIGINT;
+  if (record_.all_ended()) return end_what_is_left(first_signal);
+  if (interrupts_ == 1) say("interrupted; ending the ranks (again: kill them now)");
+  tell(event::EndAsked{EndCause::kInterrupted, first_signal, "hvdrun was interrupted"});
+}
+
+// As at a time limit, what all ranks have finished counts.
+void Supervisor::end_what_is_left(int first_signal) {
+  if (interrupts_ == 1)
+    say("interrupted; all ranks have ended, and what nobody reads of their output is dropped "
+        "(again: kill what they left running)");
+  const action::EndJob end{
+      .cause = EndCause::kInterrupted, .first_signal = first_signal, .reason = {}};
+  order_all(to_message(end));
+  limit_end(end);
+  output_.limit_readers(kImpatience, true, Clock::now());
+}
+
+// The agents see the lease close. What is known is written, or an earlier job's would be taken for
+// this one's.
+void Supervisor::leave() {
+  if (!spec_.result_file.empty()) {
+    JobResult known = result();
+    known.verdict.status = {128 + SIGINT, SIGINT};
+    write_result_file(spec_.result_file, result_json(known), kImpatience);
+  }
+  die_by(SIGINT);
 }
 
 void Supervisor::on_suspended(HostAgent& agent) {

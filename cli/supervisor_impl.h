@@ -48,6 +48,7 @@ class Supervisor {
   void on_signals();
   void on_stop_asked();
   void on_interrupt();
+  void end_what_is_left(int first_signal);
   [[noreturn]] void leave();
   void on_control();
   void on_message(HostAgent& agent, const proto::FromAgent& message);

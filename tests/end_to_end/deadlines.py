@@ -1,4 +1,5 @@
 """What bounds a job's start and end: an agent that does not answer, time limits, and the clocks they are counted by."""
+import json
 import os
 import re
 import signal
@@ -252,6 +253,38 @@ def a_reader_that_stands_still_does_not_hold_up_an_impatient_user():
     os.close(reader)
 
 
+def until_its_rank_has_ended(*flags, script):
+    """A job of one rank, of whose end hvdrun has read, and that waits for something else."""
+    job = start("--stop-grace", "50", "--verbose", *flags, "--", "bash", "-c", script, np=1)
+    assert any(b"info: rank 0 " in line for line in iter(job.stderr.readline, b"")), "no word of its end"
+    return job
+
+
+def an_interrupt_drops_what_nobody_reads_once_all_ranks_have_ended():
+    for code, wanted, cause in ((7, 7, "rank_failed"), (0, 125, "finished")):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "result.json")
+            job = until_its_rank_has_ended("--result-file", path, script=f"yes | head -c 100000; exit {code}")
+            job.send_signal(signal.SIGINT)
+            job.wait(timeout=LIMIT_S)
+            out, err = job.communicate()
+            with open(path) as file:
+                result = json.load(file)
+        expect((job.returncode, result["exit_code"], result["cause"]), (wanted, wanted, cause), err)
+        assert b"interrupted; all ranks have ended" in err and b"bytes of output that nobody read in time" in err, err
+        assert len(out) < 700000, len(out)
+
+
+def a_second_interrupt_kills_what_ranks_left_running_and_the_status_stays_theirs():
+    job = until_its_rank_has_ended(script="trap '' INT TERM; sleep 60 & exit 0")
+    job.send_signal(signal.SIGINT)
+    assert any(b"again: kill" in line for line in iter(job.stderr.readline, b"")), "it ended without a word"
+    expect(job.poll(), None)
+    job.send_signal(signal.SIGINT)
+    err = end_of(job)
+    expect(job.returncode, 0, err)
+
+
 def a_standing_reader_that_leaves_is_no_failing_disk():
     """A socket that is closed with bytes unread (inetd's, systemd's, Node's) resets the connection for who waits."""
     for ends in os.pipe, lambda: [end.detach() for end in socket.socketpair()]:
@@ -288,4 +321,5 @@ support.main(the_start_timeout_bounds_an_agent_that_never_comes,
              a_reader_that_stands_still_does_not_hold_up_a_time_limit,
              a_reader_that_stands_still_does_not_hold_up_a_terminated_job,
              a_reader_that_stands_still_does_not_hold_up_an_impatient_user, a_standing_reader_that_leaves_is_no_failing_disk,
-             a_reader_that_comes_late_gets_all)
+             an_interrupt_drops_what_nobody_reads_once_all_ranks_have_ended,
+             a_second_interrupt_kills_what_ranks_left_running_and_the_status_stays_theirs, a_reader_that_comes_late_gets_all)
