@@ -54,7 +54,7 @@ constexpr std::string_view kSteps =
     R"(me=$(id -u); home=; if [ -d "$HOME" ]; then at=$HOME/.cache/hvdrun/$name; rest=; )"
     R"(until [ -d "$at" ]; do rest=/${at##*/}$rest; at=${at%/*}; done; )"
     R"(safe "$at" && home=${way%/}$rest; fi; )"
-    R"([ "$home" ] && [ ! "$rest" ] && [ -s "$home/hvdrun" ] && [ -x "$home/hvdrun" ] && say found && exec "$home/hvdrun" agent $role; )"
+    R"([ "$home" ] && [ ! "$rest" ] && [ ! "$anew" ] && [ -s "$home/hvdrun" ] && [ -x "$home/hvdrun" ] && say found && exec "$home/hvdrun" agent $role; )"
     R"(made=; trap clean EXIT; trap "exit 1" HUP INT TERM; trap "" PIPE; )"
     R"([ "$home" ] && keep "$home"; )"
     R"(for folder in "$TMPDIR" /tmp /var/tmp /dev/shm "$XDG_RUNTIME_DIR"; do )"
@@ -77,6 +77,7 @@ std::string remote_script(const RemoteAgent& agent, std::string_view unique) {
   script.append("name=").append(agent.name);
   script.append("; machine=").append(agent.machine);
   script.append("; new=").append(kOnceFolder).append(unique);
+  script.append("; anew=").append(agent.anew ? "1" : "");
   script.append("; role=\"").append(role).append("\"");
   script.append("; mark=\"").append(kRemoteMark).append("\"; ");
   script.append(kFunctions).append(kSteps).append("'");

@@ -29,6 +29,7 @@ struct RemoteAgent {
   std::string name;                              // of this very file: letters and digits
   std::string machine;                           // as uname -m has it
   std::vector<std::string> role = {"--remote"};  // words behind `agent`: lower case, digits, dashes
+  bool anew = false;                             // what is there is not started, but replaced
 };
 
 // One line for the login shell of any user: bash, dash, fish and csh read it alike, since it holds

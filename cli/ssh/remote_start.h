@@ -36,6 +36,11 @@ class RemoteStart {
   void nudge(TimePoint now);
   std::optional<TimePoint> next_nudge() const;
 
+  // The agent was there, was started, and has not said a byte.
+  bool waits_for_kept_copy() const {
+    return phase_ == StartPhase::kStarting && asked_ == 0 && !framed_;
+  }
+
   bool asks_for_file() const { return asks_; }
   void answer(std::string_view sha256, TimePoint now);  // in hex
 

@@ -106,6 +106,7 @@ struct SshCarrier::Start {
   TimePoint due, since;  // of the next attempt; the first one's
   int attempts = 0;
   bool accept_new_key = false;
+  bool copy_anew = false;   // the copy there did not run
   std::string reason = {};  // why the last attempt failed
   std::unique_ptr<Ssh> ssh = {};
 };
@@ -133,7 +134,7 @@ void SshCarrier::begin(Start& start, TimePoint now) {
   ++start.attempts;
   Pipe in = make_pipe(), out = make_pipe(), words = make_pipe();
   const std::string script =
-      remote_script({file_.name(), file_.machine(), options_.role}, unique_word());
+      remote_script({file_.name(), file_.machine(), options_.role, start.copy_anew}, unique_word());
   SpawnOptions spawned;
   SshAttempt attempt{.accept_new_key = start.accept_new_key};
   if (!start.there.passed(now) && !start.there.is_never())
@@ -355,6 +356,12 @@ void SshCarrier::judge(Start& start, int wait_status, TimePoint now) {
   }
   SshFailure failure =
       explain_ssh(remote.words(), remote.noise(), wait_status, options_.ssh.program);
+  if (!failure.of_ssh && remote.waits_for_kept_copy() && !start.copy_anew) {
+    start.copy_anew = true;  // it may be damaged
+    start.reason = std::move(failure.reason);
+    start.due = now;
+    return drop(start);
+  }
   if (failure.retry == Retry::kSoon)
     return try_again(start, std::move(failure.reason), kRetryMost, now);
   if (failure.retry == Retry::kWhenThere && !start.there.passed(now)) {

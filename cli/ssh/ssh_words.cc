@@ -167,7 +167,7 @@ SshFailure explain_ssh(std::string_view words, std::string_view printed, int wai
   if (last.empty()) last = last_words(printed);
   const std::string said = last.empty() ? "; it said nothing" : "; the last words were " + last;
   if (known == std::end(kKnown)) return {ending(wait_status, program) + said, Retry::kNever};
-  return {std::string(known->reason) + said, known->retry};
+  return {std::string(known->reason) + said, known->retry, !known->of_host};
 }
 
 }  // namespace hvd

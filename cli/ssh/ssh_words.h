@@ -19,6 +19,7 @@ enum class Retry {
 struct SshFailure {
   std::string reason;  // no host in it: the caller says which
   Retry retry = Retry::kNever;
+  bool of_ssh = false;  // it says so itself; else what was started there ended, as far as is known
 
   friend bool operator==(const SshFailure&, const SshFailure&) = default;
 };

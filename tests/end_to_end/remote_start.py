@@ -106,6 +106,25 @@ def every_shell_and_a_bare_host_get_the_agent_once():
         expect_started(start(world, *names), *names)
 
 
+def a_copy_that_is_damaged_is_replaced():
+    with hosts.Hosts(1, bare=1) as world:
+        names = ["bash@h1", "b1"]
+        expect_started(start(world, *names), *names)
+        kept = [(host, world.path(host, world.run(host, "find", "/run/home", "-name", "hvdrun", "-type", "f").stdout.strip())) for host in ("h1", "b1")]
+        whole = pathlib.Path(support.options.hvdrun).read_bytes()
+        # Cut off, in its first page and before its code ends; with other bytes in its header.
+        for damaged in (whole[:100], whole[:300_000], whole[:18] + EM_AARCH64.to_bytes(2, "little") + whole[20:]):
+            for host, path in kept:
+                support.wait_for(lambda host=host: agents(world, host) == 0)
+                path.write_bytes(damaged)
+            seen = start(world, *names)
+            expect_started(seen, *names)
+            support.expect((seen.went_through("copying"), [path.read_bytes() == whole for _, path in kept]), (set(names), [True, True]))
+        seen = start(world, *names)
+        expect_started(seen, *names)
+        support.expect(seen.went_through("copying"), set())
+
+
 def start_files_may_print_read_wait_and_change_the_path():
     loud = "head -c 300000 /dev/zero | tr '[\\000]' n"
     with hosts.Hosts(1) as world:
@@ -353,7 +372,7 @@ def agents_end_with_whoever_keeps_them():
 
 if __name__ == "__main__":
     support.parse_options("start_remote")
-    cases = [every_shell_and_a_bare_host_get_the_agent_once, start_files_may_print_read_wait_and_change_the_path,
+    cases = [every_shell_and_a_bare_host_get_the_agent_once, a_copy_that_is_damaged_is_replaced, start_files_may_print_read_wait_and_change_the_path,
              a_start_file_that_never_ends_is_named, folders_that_cannot_take_it_are_passed_over,
              a_home_that_others_may_change_is_not_used, what_another_puts_where_a_folder_was_missing_is_not_used, many_that_race_for_one_folder_all_start,
              a_host_of_another_kind_is_named, what_ssh_cannot_reach_is_named_at_once, an_sshd_that_never_answers_is_named_in_time,

@@ -190,6 +190,28 @@ TEST_CASE("ssh_carrier: what a busy host drops is tried again, a refusal is not"
                Catch::Matchers::Contains("times in 1.2 s: the connection was reset"));
 }
 
+TEST_CASE("ssh_carrier: a copy that ends before it speaks is replaced, once") {
+  Hosts hosts;
+  const std::string found = "echo x >>tries.$1; echo '" + std::string(kRemoteMark) + "found'\n";
+  hosts.set("damaged", found + "case $2 in *'anew=1;'*) " + kAgent + ";; esac\nkill -SEGV $$");
+  hosts.set("speaks", found + "head -c 16 hello; exit 1");
+  hosts.set("worse", found + "exit 126");
+  hosts.set("cut", found + "echo 'client_loop: send disconnect: Broken pipe' >&2; exit 255");
+  Run run(hosts);
+  run.start(0, "damaged");
+  run.start(1, "speaks");
+  run.start(2, "worse");
+  run.start(3, "cut", 1200ms);
+  run.until(4);
+  CHECK(run.started.contains(0));
+  CHECK(run.failed.at(1) == "its login shell ended with exit code 1; it said nothing");
+  CHECK(run.failed.at(2) == "its login shell ended with exit code 126; it said nothing");
+  CHECK_THAT(run.failed.at(3), Catch::Matchers::Contains("the connection broke"));
+  for (const auto& [file, tries] : {std::pair("damaged", 2), {"speaks", 1}, {"worse", 2}})
+    CHECK(std::filesystem::file_size(hosts / ("tries." + std::string(file)).c_str()) ==
+          size_t(2 * tries));
+}
+
 TEST_CASE("ssh_carrier: a host that is waited for is tried again until it is there, or no longer") {
   Hosts hosts;
   const std::string refused = "echo 'ssh: connect to host x port 22: Connection refused' >&2\n";
