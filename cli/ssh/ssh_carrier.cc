@@ -270,19 +270,22 @@ std::optional<ssize_t> SshCarrier::feed_shipped(Start& start, const RemoteStart:
     return fstat(ssh.shipped.get(), &facts) == 0 && uint64_t(facts.st_size) == file.bytes &&
            changed_ns(facts) == file.changed_ns;
   };
+  const auto changed = [&] {
+    return give_up("has changed since hvdrun read it; start again when it is whole");
+  };
   if (ssh.file != piece.file) {
     ssh.shipped.reset(open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
     ssh.file = piece.file;
     if (!ssh.shipped) return give_up("cannot be read any more: " + error_text(errno));
   }
+  if (piece.at == 0 && !is_as_read()) return changed();  // may be none that is to go out
   auto at = off_t(piece.at);
   const ssize_t n =
       sendfile(ssh.in.get(), ssh.shipped.get(), &at, std::min<uint64_t>(piece.bytes, kShipAtOnce));
   if (n < 0 && (errno == EIO || errno == EINVAL))
     return give_up("cannot be read: " + error_text(errno));
   const bool is_end = n == 0 || (n > 0 && uint64_t(n) == piece.bytes);
-  if ((piece.at == 0 || is_end) && !is_as_read())
-    return give_up("has changed since hvdrun read it; start again when it is whole");
+  if (is_end && !is_as_read()) return changed();
   return n;
 }
 

@@ -58,7 +58,8 @@ SshOptions reached_by(const std::string& program) {
 
 class Run {
  public:
-  explicit Run(const Hosts& hosts, int at_once = 64, const char* program = "ssh")
+  explicit Run(const Hosts& hosts, int at_once = 64, const char* program = "ssh",
+               const ShipOffer* offer = nullptr)
       : file_(hosts / "agent"),
         children_({SIGCHLD}, 0),
         carrier_(
@@ -66,7 +67,8 @@ class Run {
             {.ssh = reached_by(hosts / program),
              .environment = environ,
              .path = "",
-             .at_once = at_once},
+             .at_once = at_once,
+             .offer = offer},
             {.started =
                  [this](int host, AgentChannels channels, const std::string& hello) {
                    REQUIRE(hello == "hi");
@@ -210,6 +212,34 @@ TEST_CASE("ssh_carrier: a copy that ends before it speaks is replaced, once") {
   for (const auto& [file, tries] : {std::pair("damaged", 2), {"speaks", 1}, {"worse", 2}})
     CHECK(std::filesystem::file_size(hosts / ("tries." + std::string(file)).c_str()) ==
           size_t(2 * tries));
+}
+
+TEST_CASE("ssh_carrier: of a file that is another by now not a byte is sent") {
+  Hosts hosts;
+  write_file(hosts / "shipped", "secret");
+  std::string wishes(kFrameMagic);
+  for (const std::string body : {"list", "0"}) {
+    append_header(wishes, {uint32_t(body.size()), FrameKind::kWanted, Stream::kStdout, 0, 0});
+    wishes += body;
+  }
+  write_file(hosts / "wishes", wishes);
+  // What reads there outlives its ssh, which is killed at once, to the end of what was sent.
+  hosts.set("a",
+            "exec 3<&0; setsid sh -c 'true >up; cat >got; mv got all' <&3 &\n"
+            "until [ -e up ]; do sleep 0.01; done; cat wishes; wait");
+  const ShipOffer offer{"the list", {{hosts / "shipped", 6, 0}}, 100};  // changed in 1970
+  Run run(hosts, 64, "ssh", &offer);
+  run.start(0, "a");
+  run.until(1);
+  CHECK_THAT(run.failed.at(0), Catch::Matchers::Contains("has changed since hvdrun read it"));
+  for (const Deadline deadline = Deadline::in(20s); !std::filesystem::exists(hosts / "all");) {
+    REQUIRE_FALSE(deadline.passed());
+    poll(nullptr, 0, 5);
+  }
+  std::ifstream all(hosts / "all", std::ios::binary);
+  const std::string seen{std::istreambuf_iterator<char>(all), {}};
+  CHECK_THAT(seen, Catch::Matchers::Contains("the list"));
+  CHECK_THAT(seen, !Catch::Matchers::Contains("secret"));
 }
 
 TEST_CASE("ssh_carrier: a host that is waited for is tried again until it is there, or no longer") {
