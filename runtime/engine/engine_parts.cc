@@ -301,6 +301,12 @@ void Engine::Parts::end_unfinished_step() {
     }
 }
 
+std::vector<int> Engine::Parts::missing_in_unfinished() const {
+  for (const Communicator* one : progress.communicators())
+    if (!one->idle()) return one->missing_ranks();
+  return {};
+}
+
 void Engine::Parts::go_quiet() {
   progress.hold();
   progress.advance();  // what is in the log by now is done before
@@ -314,6 +320,8 @@ void Engine::Parts::go_quiet() {
     return progress.end().broken() ||
            std::all_of(all.begin(), all.end(), [](Communicator* one) { return one->idle(); });
   };
+  drained.missing = [this] { return missing_in_unfinished(); };
+  drained.timeout = options.collective_timeout;
   drained.on_sleep = [this](TimePoint) { end_unfinished_step(); };
   progress.wait_and_leave(drained);
   progress.hold();

@@ -73,6 +73,7 @@ struct Engine::Parts {
 
   void wait_for(Operation& operation, std::chrono::milliseconds timeout);
   void end_unfinished_step();
+  std::vector<int> missing_in_unfinished() const;
   void meet();
   void expect_met(Outcome outcome);
   std::shared_ptr<Segment> take_first_segment(uint64_t bytes);

@@ -57,6 +57,7 @@ class Negotiation::Pending final : public Work {
     awaited.what = [this] { return "\"" + name_ + "\""; };
     awaited.timeout = owner.collective_timeout_;
     awaited.missing = [&owner, this] { return owner.missing(name_); };
+    awaited.reported_by_other = [&owner, this] { return owner.asked_.count(name_) != 0; };
     const bool tells = std::this_thread::get_id() == owner.init_thread_;
     if (tells) {
       awaited.on_sleep = [&owner, this](TimePoint now) {

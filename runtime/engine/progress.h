@@ -47,6 +47,7 @@ struct Awaited {
   std::chrono::milliseconds timeout{0};       // while all peers live; 0: none
   std::function<bool()> told_by_other;        // asks a rank that knows more to say who is missing;
                                               // false: there is none
+  std::function<bool()> reported_by_other;    // the stall check: who reports the log, reports it
   std::function<void(TimePoint)> on_sleep;    // before each sleep, with the token
 
   // Progress's own. `done` is the holder's last touch.

@@ -102,13 +102,14 @@ void Progress::look_for_stalls(TimePoint now) {
   const int me = peers_.world().rank;
   const bool several_hosts = peers_.world().size != peers_.world().local_size;
   for (const Awaited* one : awaited_) {
-    if (one->operation == nullptr || !one->missing) continue;
+    if (!one->missing || (one->reported_by_other && one->reported_by_other())) continue;
     if (several_hosts && one->told_by_other) continue;  // rank 0 hears of it, and reports
     std::vector<int> missing = one->missing();
     int lowest = 0;
     while (std::find(missing.begin(), missing.end(), lowest) != missing.end()) ++lowest;
     if (missing.empty() || lowest != me) continue;
-    waiting.push_back({one->what(), one->operation->sequence, std::move(missing)});
+    const uint64_t sequence = one->operation != nullptr ? one->operation->sequence : 0;
+    waiting.push_back({one->what(), sequence, std::move(missing)});
   }
   auto report = stall_inspector_.inspect(waiting, now);
   if (!report) return;

@@ -3,14 +3,24 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
+#include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "cli/agent/process_state.h"
+#include "runtime/agent_peers.h"
+#include "runtime/base/env.h"
+#include "runtime/engine/engine.h"
+#include "tests/runtime/engine/engine_ranks.h"
 #include "tests/runtime/engine/engine_steps.h"
 #include "tests/support/catch.h"
 #include "tests/support/extent.h"
 #include "tests/support/host_job.h"
+#include "tests/support/rank_program.h"
 #include "tests/support/seed.h"
 #include "tests/support/temporary_directory.h"
 
@@ -59,6 +69,30 @@ long count_steps(int ranks) {
   CHECK(judged.survivors[0].completed == kCompletedEachStep * kEngineSteps);
   return count_fault_points(file);
 }
+
+// Submits and then, when the test says so, waits for it or calls shutdown(). Its board: what that
+// came to, then what the stall check said.
+const RankProgram leaver("submit and leave", [] {
+  const auto milliseconds = [](const char* name) {
+    return std::chrono::milliseconds(env::get_integer(name).value_or(0));
+  };
+  std::string warned;  // written with the token, read after the end
+  EngineOptions options;
+  options.collective_timeout = milliseconds("HVD_TEST_TIMEOUT_MS");
+  options.stall_warning = options.stall_shutdown = milliseconds("HVD_TEST_STALL_MS");
+  options.warn = [&](const std::string& text) { warned += "\n" + text; };
+  auto link =
+      std::make_shared<AgentConnection>(AgentAddress::parse(env::get("HVD_AGENT").value_or("")));
+  Engine engine(std::make_unique<AgentPeers>(link), options);
+  std::array<float, 2> data{};
+  const auto work = sum_async(engine, data, "x");
+  while (rank_board().numbers[StepsBoard::kMayEnd] == 0) std::this_thread::yield();
+  if (!env::get("HVD_TEST_WAIT")) engine.shutdown();
+  const std::string said = error_of([&] { work->wait(); });
+  engine.shutdown();
+  rank_board().write(said + warned);
+  return 0;
+});
 
 }  // namespace
 
@@ -122,5 +156,35 @@ TEST_CASE("engine death: a stopped rank is given up on after a timeout, and writ
     if (job.rank(who).given_up.empty()) continue;  // it took fewer steps than rank 1
     CHECK(judged.survivors.size() == 2);
     CHECK(judged.failed() == 2);
+  }
+}
+
+TEST_CASE(
+    "engine death: who was stopped after it had asked holds up neither shutdown() nor wait()") {
+  const bool waits = GENERATE(false, true), by_stall_check = GENERATE(false, true);
+  CAPTURE(waits, by_stall_check);
+  HostJobOptions options = options_for(2);
+  options.program = "submit and leave";
+  options.environment = {by_stall_check ? "HVD_TEST_STALL_MS=300" : "HVD_TEST_TIMEOUT_MS=300"};
+  if (waits) options.environment.push_back("HVD_TEST_WAIT=1");
+  options.rank_environment[1] = {"HVD_FAULT_POINT=engine_start:1:stop"};
+  HostJob job(std::move(options));
+  REQUIRE(job.run_until([&] {
+    const auto state = read_process_state(job.rank(1).pid);
+    return state && state->stopped();
+  }));
+  job.board(0).numbers[StepsBoard::kMayEnd] = 1;
+  CHECK(job.run(std::chrono::seconds(20)));
+  INFO(job.describe());
+  CHECK(job.rank(0).status == 0);
+  CHECK(job.rank(1).status == 128 + SIGKILL);
+  const std::string said = job.board(0).text, call = waits ? "\"x\"" : "shutdown()";
+  CHECK_THAT(said, Catch::StartsWith("CommFailure: "));
+  if (by_stall_check) {
+    CHECK_THAT(said,
+               Catch::Contains("rank 0 gave up after the stall check's shutdown time: rank 1"));
+    CHECK_THAT(said, Catch::Contains("1!: [" + call + "]"));
+  } else {
+    CHECK_THAT(said, Catch::Contains("rank 0 waited 0.300 s for rank 1 in " + call));
   }
 }
