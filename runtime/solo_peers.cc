@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -43,10 +44,18 @@ SoloPeers::SoloPeers(uint32_t epoch) : memory_(std::make_unique<BlockMemory>()) 
 void SoloPeers::request_segment(uint32_t id, uint64_t bytes) {
   MutexLock lock(mutex_);
   Request& request = requests_[id];
-  request.memory.reset(memfd_create("hvd-segment", MFD_CLOEXEC));
-  if (request.memory && ftruncate(request.memory.get(), static_cast<off_t>(bytes)) == 0) return;
+  std::string why;
+  rlimit largest{};
+  // Looked at first: beyond it ftruncate() does not fail, it ends the program by SIGXFSZ.
+  if (getrlimit(RLIMIT_FSIZE, &largest) == 0 && bytes > largest.rlim_cur) {
+    why = "ftruncate beyond ulimit -f";
+  } else {
+    request.memory.reset(memfd_create("hvd-segment", MFD_CLOEXEC));
+    if (request.memory && ftruncate(request.memory.get(), static_cast<off_t>(bytes)) == 0) return;
+    why = std::generic_category().message(errno);
+  }
   request.refusal = "segment " + std::to_string(id) + " of " + std::to_string(bytes) +
-                    " bytes cannot be made: " + std::generic_category().message(errno);
+                    " bytes cannot be made: " + why;
 }
 
 std::optional<std::vector<UniqueFd>> SoloPeers::take_segment(uint32_t id) {
