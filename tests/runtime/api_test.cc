@@ -1,10 +1,12 @@
 // The public API in a process without a launcher: a world of one where every call works.
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cstdlib>
 #include <span>
+#include <string>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -177,6 +179,41 @@ TEST_CASE("api: init() and shutdown() take turns a hundred times") {
     REQUIRE(x[0] == i);
   }
   CHECK_FALSE(hvd::is_initialized());
+}
+
+TEST_CASE("api: an arena buffer that was moved from is empty, its memory another's") {
+  World world;
+  auto one = hvd::arena_buffer<float>(10);
+  const float* data = one.data();
+  hvd::ArenaBuffer<float> other = std::move(one);
+  CHECK(other.data() == data);
+  CHECK(other.size() == 10);
+  // NOLINTBEGIN(bugprone-use-after-move): that is asked here
+  CHECK(one.data() == nullptr);
+  CHECK(one.size() == 0);
+  CHECK(one.memory() == nullptr);
+  one = std::move(other);
+  CHECK(one.data() == data);
+  CHECK(std::span<float>(other).empty());
+  // NOLINTEND(bugprone-use-after-move)
+  hvd::ArenaBuffer<float> copy = one;
+  CHECK(copy.data() == one.data());
+}
+
+TEST_CASE("api: alone; memory beyond ulimit -f is an error, and not the program's end") {
+  World world;
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const rlimit little{1'000'000, before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &little) == 0);  // SIGXFSZ ends the program, as by default
+  std::string said;
+  try {
+    hvd::arena_buffer<float>(1'000'000);
+  } catch (const hvd::Error& error) {
+    said = error.what();
+  }
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
+  CHECK_THAT(said, Catch::Contains("bytes cannot be made: ftruncate beyond ulimit -f"));
 }
 
 TEST_CASE("api: a forked child is no rank, and the rank goes on") {

@@ -316,6 +316,16 @@ class ArenaBuffer {
   ArenaBuffer() = default;
   ArenaBuffer(std::shared_ptr<void> memory, T* data, size_t size)
       : memory_(std::move(memory)), data_(data), size_(size) {}
+  ArenaBuffer(const ArenaBuffer&) = default;
+  ArenaBuffer& operator=(const ArenaBuffer&) = default;
+  // What was moved from is empty: the memory is not its any more.
+  ArenaBuffer(ArenaBuffer&& other) noexcept { *this = std::move(other); }
+  ArenaBuffer& operator=(ArenaBuffer&& other) noexcept {
+    memory_ = std::exchange(other.memory_, nullptr);
+    data_ = std::exchange(other.data_, nullptr);
+    size_ = std::exchange(other.size_, 0);
+    return *this;
+  }
 
   T* data() const { return data_; }
   size_t size() const { return size_; }
