@@ -47,7 +47,7 @@ void HierarchicalCommunicator::write_entry(Operation& operation) {
   const size_t bytes = operation.result.bytes();
   const bool has_data = operation.kind == OperationKind::kAllreduce || operation.root == rank();
   if (place == TensorPlace::kPrivate && has_data && bytes != 0) {
-    HVD_CHECK(input_bytes_ != 0, "this communicator takes only memory of the arena");
+    HVD_CHECK(areas_.input.bytes != 0, "this communicator takes only memory of the arena");
     fault_point("collective_payload");
     if (rides(operation) && !leads()) memcpy(input_area(me_), operation.result.data, bytes);
   }

@@ -95,8 +95,8 @@ void HierarchicalCommunicator::plan(Operation& operation) {
            : gathers ? plan_allgather(map_, host_, slice, counts_, size_of(operation.result.type))
                      : plan_broadcast(map_, host_, slice, operation.root, operation.result.bytes());
     const bool leads_it = leader_of(slice) == me_;
-    const uint64_t in = sums ? input_rounds(plan, input_block_bytes_) : 0;
-    const uint64_t out = rounds(plan.results.bytes(), output_block_bytes_);
+    const uint64_t in = sums ? input_rounds(plan, areas_.input.block_bytes) : 0;
+    const uint64_t out = rounds(plan.results.bytes(), areas_.output.block_bytes);
     uint64_t& in_most = leads_it ? flow_.sum_rounds : flow_.bring_rounds;
     uint64_t& out_most = leads_it ? flow_.give_rounds : flow_.take_rounds;
     in_most = std::max(in_most, in);
@@ -187,19 +187,20 @@ HierarchicalCommunicator::Step HierarchicalCommunicator::meet_segment(Operation&
 // A round: of every slice that others lead the next block, to where they read it.
 bool HierarchicalCommunicator::bring(const Operation& operation) {
   if (flow_.brought == flow_.bring_rounds) return false;
-  if (flow_.brought >= input_slots_)
+  if (flow_.brought >= areas_.input.slots)
     for (int k = 0; k < local_size_; ++k)
       if (k != me_ && !has_said(k, words(k).summed,
-                                stamp(operation.sequence, flow_.brought + 1 - input_slots_)))
+                                stamp(operation.sequence, flow_.brought + 1 - areas_.input.slots)))
         return false;
   fault_point("collective_stage");
   const auto slices = static_cast<size_t>(map_.slices());
-  std::byte* round = input_area(me_) + flow_.brought % input_slots_ * slices * input_block_bytes_;
+  std::byte* round =
+      input_area(me_) + flow_.brought % areas_.input.slots * slices * areas_.input.block_bytes;
   for (size_t slice = 0; slice < slices; ++slice) {
     if (leader_of(static_cast<int>(slice)) == me_) continue;
     const LanePlan& plan = plans_[slice];
-    const InputBlock block = input_block(plan, input_block_bytes_, flow_.brought);
-    std::byte* into = round + slice * input_block_bytes_;
+    const InputBlock block = input_block(plan, areas_.input.block_bytes, flow_.brought);
+    std::byte* into = round + slice * areas_.input.block_bytes;
     (block.own ? plan.own : plan.rest)
         .each(block.begin, block.end, [&](const ByteRange& range, size_t at) {
           memcpy(into + (at - block.begin), flow_.data + range.begin, range.bytes());
@@ -217,9 +218,9 @@ bool HierarchicalCommunicator::input_is_wanted() const {
     const LanePlan& plan = plan_of(lane);
     if (!lane.begun) return true;
     return (lane.own_ready < plan.own.bytes() &&
-            lane.own_ready < lane.ring.own_sent() + input_block_bytes_) ||
+            lane.own_ready < lane.ring.own_sent() + areas_.input.block_bytes) ||
            (lane.rest_ready < plan.rest.bytes() &&
-            lane.rest_ready < lane.ring.summed() + input_block_bytes_);
+            lane.rest_ready < lane.ring.summed() + areas_.input.block_bytes);
   });
 }
 
@@ -231,7 +232,7 @@ bool HierarchicalCommunicator::take_in(const Operation& operation) {
         !has_said(k, words(k).brought, stamp(operation.sequence, flow_.summed + 1)))
       return false;
   for (Lane& lane : lanes_) {
-    const InputBlock block = input_block(plan_of(lane), input_block_bytes_, flow_.summed);
+    const InputBlock block = input_block(plan_of(lane), areas_.input.block_bytes, flow_.summed);
     sum_block(operation, lane, block);
     (block.own ? lane.own_ready : lane.rest_ready) += block.end - block.begin;
   }
@@ -245,10 +246,10 @@ void HierarchicalCommunicator::sum_block(const Operation& operation, Lane& lane,
                                          const InputBlock& block) {
   const LanePlan& plan = plan_of(lane);
   const size_t element = size_of(operation.result.type);
-  const uint64_t slot = flow_.others_bring ? flow_.summed % input_slots_ : 0;
+  const uint64_t slot = flow_.others_bring ? flow_.summed % areas_.input.slots : 0;
   const size_t brought =
       (slot * static_cast<uint64_t>(map_.slices()) + static_cast<uint64_t>(lane.slice)) *
-      input_block_bytes_;
+      areas_.input.block_bytes;
   (block.own ? plan.own : plan.rest)
       .each(block.begin, block.end, [&](const ByteRange& range, size_t at) {
         for (int k = 0; k < local_size_; ++k)
@@ -343,24 +344,26 @@ bool HierarchicalCommunicator::push(Lane& lane) {
 // A round: of every slice that this rank leads the next results, to where takers read them.
 bool HierarchicalCommunicator::give(const Operation& operation) {
   if (flow_.given == flow_.give_rounds) return false;
-  const size_t begin = flow_.given * output_block_bytes_;
+  const size_t begin = flow_.given * areas_.output.block_bytes;
   for (const Lane& lane : lanes_)
-    if (results_of(lane) < std::min(plan_of(lane).results.bytes(), begin + output_block_bytes_))
+    if (results_of(lane) <
+        std::min(plan_of(lane).results.bytes(), begin + areas_.output.block_bytes))
       return false;
-  if (flow_.given >= output_slots_)
+  if (flow_.given >= areas_.output.slots)
     for (int k = 0; k < local_size_; ++k)
       if (k != me_ && takes_results(k) &&
-          !has_said(k, words(k).taken, stamp(operation.sequence, flow_.given + 1 - output_slots_)))
+          !has_said(k, words(k).taken,
+                    stamp(operation.sequence, flow_.given + 1 - areas_.output.slots)))
         return false;
   fault_point("collective_stage");
-  std::byte* into =
-      output_area(me_) + flow_.given % output_slots_ * lanes_.size() * output_block_bytes_;
+  std::byte* into = output_area(me_) +
+                    flow_.given % areas_.output.slots * lanes_.size() * areas_.output.block_bytes;
   for (const Lane& lane : lanes_) {
     plan_of(lane).results.each(
-        begin, begin + output_block_bytes_, [&](const ByteRange& range, size_t at) {
+        begin, begin + areas_.output.block_bytes, [&](const ByteRange& range, size_t at) {
           memcpy(into + (at - begin), flow_.data + range.begin, range.bytes());
         });
-    into += output_block_bytes_;
+    into += areas_.output.block_bytes;
   }
   publish(mine().given, stamp(operation.sequence, ++flow_.given));
   return true;
@@ -369,7 +372,7 @@ bool HierarchicalCommunicator::give(const Operation& operation) {
 // A round: of every slice that others lead the next results. One slice in one go.
 bool HierarchicalCommunicator::take(const Operation& operation) {
   if (flow_.taken == flow_.take_rounds) return false;
-  const size_t begin = flow_.taken * output_block_bytes_;
+  const size_t begin = flow_.taken * areas_.output.block_bytes;
   for (; flow_.next_slice < map_.slices(); ++flow_.next_slice) {
     const int leader = leader_of(flow_.next_slice);
     const LanePlan& plan = plans_[static_cast<size_t>(flow_.next_slice)];
@@ -380,10 +383,12 @@ bool HierarchicalCommunicator::take(const Operation& operation) {
     const auto lanes = static_cast<uint64_t>(map_.led_by(leader, host_).size());
     const auto lane = static_cast<uint64_t>(flow_.next_slice / local_size_);
     const std::byte* from =
-        output_area(leader) + (flow_.taken % output_slots_ * lanes + lane) * output_block_bytes_;
-    plan.results.each(begin, begin + output_block_bytes_, [&](const ByteRange& range, size_t at) {
-      memcpy(flow_.data + range.begin, from + (at - begin), range.bytes());
-    });
+        output_area(leader) +
+        (flow_.taken % areas_.output.slots * lanes + lane) * areas_.output.block_bytes;
+    plan.results.each(begin, begin + areas_.output.block_bytes,
+                      [&](const ByteRange& range, size_t at) {
+                        memcpy(flow_.data + range.begin, from + (at - begin), range.bytes());
+                      });
     ++flow_.next_slice;
     break;
   }

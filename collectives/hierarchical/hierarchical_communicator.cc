@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "collectives/describe.h"
-#include "collectives/schedule.h"
 #include "runtime/base/error.h"
 #include "runtime/base/fault_point.h"
 
@@ -14,29 +13,9 @@ namespace {
 constexpr auto kAcquire = std::memory_order_acquire;
 constexpr auto kRelease = std::memory_order_release;
 
-// Of every rank, for memory that peers cannot see. What is summed is still in the cache of who
-// brought it.
-constexpr size_t kInputBytes = 384 * 1024, kOutputBytes = 384 * 1024;
-// Results of what rides lie here without staging, too.
-constexpr size_t kLeastOutputBytes = kHostRideBytesMost;
-constexpr size_t kInputBlockBytes = 32 * 1024, kOutputBlockBytes = 64 * 1024;
-
 constexpr size_t rounded(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 size_t counts_bytes(int ranks) { return rounded(static_cast<size_t>(ranks) * sizeof(uint64_t)); }
-
-// Three rounds are the least, so that one is filled while one is read, and one is between.
-size_t block_bytes(size_t area_bytes, size_t most, int blocks) {
-  return std::min(most, area_bytes / 3 / static_cast<size_t>(blocks) / 64 * 64);
-}
-
-uint64_t slots(size_t area_bytes, size_t block_bytes, int blocks) {
-  return block_bytes == 0 ? 0 : area_bytes / (block_bytes * static_cast<size_t>(blocks));
-}
-
-int lanes_most(const HostMap& map, int host) {
-  return (map.slices() + map.ranks_of(host) - 1) / map.ranks_of(host);
-}
 
 uint64_t seed_of(const Peers& peers, const CommunicatorSpec& spec) {
   uint64_t seed = mix_hash(mix_hash(0, peers.world().epoch), spec.seed);
@@ -47,10 +26,9 @@ uint64_t seed_of(const Peers& peers, const CommunicatorSpec& spec) {
 }  // namespace
 
 uint64_t hierarchical_bytes(std::span<const int> hosts, bool staging) {
-  int ranks = 0;
-  for (int of_host : hosts) ranks += of_host;
-  return sizeof(HostWords) + counts_bytes(ranks) +
-         (staging ? kInputBytes + kOutputBytes : kLeastOutputBytes);
+  const HostMap map({hosts.begin(), hosts.end()});
+  const Areas areas = areas_of(map, 0, staging);
+  return sizeof(HostWords) + counts_bytes(map.ranks()) + areas.input.bytes + areas.output.bytes;
 }
 
 uint32_t hierarchical_links(std::span<const int> hosts) {
@@ -73,14 +51,7 @@ HierarchicalCommunicator::HierarchicalCommunicator(Peers& peers, Arena& arena,
       local_size_(peers.world().local_size),
       name_(spec.name),
       segment_(arena.segment(spec.segment)),
-      input_bytes_(spec.staging ? kInputBytes : 0),
-      output_bytes_(spec.staging ? kOutputBytes : kLeastOutputBytes),
-      // Without staging nothing is brought, but sums are still made block by block.
-      input_block_bytes_(spec.staging ? block_bytes(input_bytes_, kInputBlockBytes, map_.slices())
-                                      : kInputBlockBytes),
-      output_block_bytes_(block_bytes(output_bytes_, kOutputBlockBytes, lanes_most(map_, host_))),
-      input_slots_(slots(input_bytes_, input_block_bytes_, map_.slices())),
-      output_slots_(slots(output_bytes_, output_block_bytes_, lanes_most(map_, host_))),
+      areas_(areas_of(map_, host_, spec.staging)),
       exchange_(host_, map_.leaders(0)),
       queue_(seed_of(peers, spec)) {
   const World& world = peers.world();
@@ -113,7 +84,7 @@ std::byte* HierarchicalCommunicator::output_area(int rank) const {
   return counts_area(rank) + counts_bytes(size());
 }
 std::byte* HierarchicalCommunicator::input_area(int rank) const {
-  return output_area(rank) + output_bytes_;
+  return output_area(rank) + areas_.output.bytes;
 }
 std::byte* HierarchicalCommunicator::tensor_of(int rank) const {
   const HostEntry& said = entry(rank, under_way().sequence);

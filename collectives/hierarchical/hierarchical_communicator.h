@@ -33,6 +33,7 @@
 #include "collectives/arena.h"
 #include "collectives/backends.h"
 #include "collectives/communicator.h"
+#include "collectives/hierarchical/areas.h"
 #include "collectives/hierarchical/host_map.h"
 #include "collectives/hierarchical/lane_plan.h"
 #include "collectives/hierarchical/words.h"
@@ -190,10 +191,7 @@ class HierarchicalCommunicator final : public Communicator {
   const std::string name_;  // of one that ranks may close alone
   const std::shared_ptr<Segment> segment_;
   std::vector<HostWords*> words_;
-  const size_t input_bytes_, output_bytes_;  // of the areas
-  // A round takes a block of each slice in, and of each lane out; so many rounds fit.
-  const size_t input_block_bytes_, output_block_bytes_;
-  const uint64_t input_slots_, output_slots_;
+  const Areas areas_;
 
   // Owned by the holder.
   Exchange exchange_;  // the leader's; the others know by it who is heard of when

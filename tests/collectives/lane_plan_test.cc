@@ -5,6 +5,7 @@
 #include <set>
 #include <vector>
 
+#include "collectives/hierarchical/areas.h"
 #include "tests/support/catch.h"
 
 using namespace hvd;
@@ -129,4 +130,28 @@ TEST_CASE("lane_plan: a stretch of a stream is what lies there of every range") 
   });
   CHECK(ranges == std::vector<ByteRange>{{13, 14}, {2, 5}});
   CHECK(begins == std::vector<size_t>{3, 4});
+}
+
+TEST_CASE("areas: whatever the hosts, three rounds fit, as long on every host") {
+  auto worlds = kWorlds;
+  worlds.insert(worlds.end(), {{342, 1}, {1, 342}, {4096, 1, 4096}, {10'000, 10'000}});
+  for (const std::vector<int>& hosts : worlds)
+    for (const bool staging : {false, true}) {
+      CAPTURE(hosts, staging);
+      const HostMap map(hosts);
+      for (int host = 0; host < map.hosts(); ++host) {
+        const auto [input, output] = areas_of(map, host, staging);
+        const size_t lanes = map.led_by(0, host).size();
+        CHECK(output.block_bytes >= 64);
+        CHECK(output.block_bytes % 64 == 0);
+        CHECK(output.slots >= 3);
+        CHECK(output.slots * lanes * output.block_bytes <= output.bytes);
+        CHECK(output.bytes == areas_of(map, 0, staging).output.bytes);
+        CHECK(input.block_bytes >= 64);
+        CHECK(input.block_bytes % 64 == 0);
+        CHECK(input.slots >= (staging ? 3 : 0));
+        CHECK(input.slots * static_cast<size_t>(map.slices()) * input.block_bytes <= input.bytes);
+        CHECK(input.bytes == areas_of(map, 0, staging).input.bytes);
+      }
+    }
 }
