@@ -210,6 +210,8 @@ constexpr std::string_view kShipping =
     "nothing sent.";
 constexpr std::string_view kManOutput =
     "Each line that a rank prints comes out whole, behind its rank and stream: [0]<stdout>:text. "
+    "But one of more than 64 KiB comes in parts, and so does one that was begun and is not ended "
+    "within a second or so while other ranks write: its rest stands behind [0]<stdout>+:. "
     "Nothing is dropped while the job runs: all ranks of a host share one pipe to hvdrun, so a "
     "reader that stops reading stops all of them in time. When the job is told to end, or reaches "
     "--timeout, readers have --stop-grace; what is dropped then is counted.";
