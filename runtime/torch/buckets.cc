@@ -206,7 +206,12 @@ StepVerdict Buckets::finish(const Additions& additions) {
   if (word.poison.empty()) word.poison = additions.refusal;
   StepVerdict verdict = list_->finish(word);
   MutexLock lock(mutex_);
-  if (verdict.poison.empty()) take_results(verdict);
+  try {
+    if (verdict.poison.empty()) take_results(verdict);
+  } catch (...) {
+    begin_step();  // the other ranks have: this one's next step is good again
+    throw;
+  }
   begin_step();
   return verdict;
 }

@@ -121,7 +121,8 @@ void GradientSlot::take_result(Home home, bool used) {
   at::NoGradGuard no_grad;
   if (is_cast()) {
     at::Tensor& gradient = parameter_.mutable_grad();
-    if (!gradient.defined())
+    // What no result can be written to was the user's: it stays as it is.
+    if (!gradient.defined() || gradient.is_inference() || !gradient.is_non_overlapping_and_dense())
       gradient = at::empty_strided(sizes_, strides_, parameter_.options().requires_grad(false));
     gradient.copy_(view(home));
   } else if (!lies_at(home)) {
