@@ -338,23 +338,35 @@ bool parse_rows_request(std::span<char* const> arguments, std::span<const char* 
   return true;
 }
 
+namespace {
+
+size_t whole_units(size_t bytes, size_t unit) { return std::max(unit, bytes / unit * unit); }
+
+std::vector<size_t> row_bytes(const RowsRequest& request, size_t unit) {
+  std::vector<size_t> all;
+  for (size_t wanted = request.min_bytes;; wanted *= request.factor) {
+    const size_t bytes = whole_units(wanted, unit);
+    if (all.empty() || all.back() != bytes) all.push_back(bytes);
+    if (wanted > request.max_bytes / request.factor) return all;
+  }
+}
+
+}  // namespace
+
 uint64_t measure_rows(Library& library, const RowsRequest& request) {
   // Every row has whole elements, and for allgather equal parts.
   const size_t parts =
       request.kind == CollectiveKind::kAllgather ? static_cast<size_t>(library.size()) : 1;
   const size_t unit = request.element_bytes * parts;
-  auto whole = [&](size_t bytes) { return std::max(unit, bytes / unit * unit); };
 
-  std::byte* data = library.memory(whole(request.max_bytes));
+  std::byte* data = library.memory(whole_units(request.max_bytes, unit));
   std::vector<Row> rows;
   uint64_t wrong = 0;
   if (library.rank() == 0)
     std::printf("# %s %s, %d ranks, %s memory\n%12s %12s %12s %12s %6s\n", request.op.c_str(),
                 request.dtype.c_str(), library.size(), request.memory.c_str(), "bytes", "us",
                 "alg GB/s", "bus GB/s", "wrong");
-  for (size_t wanted = request.min_bytes; wanted <= request.max_bytes; wanted *= request.factor) {
-    const size_t bytes = whole(wanted);
-    if (!rows.empty() && rows.back().bytes == bytes) continue;
+  for (const size_t bytes : row_bytes(request, unit)) {
     Row row{.bytes = bytes, .time_us = 0, .algbw_gbps = 0, .busbw_gbps = 0, .wrong = 0};
     row.wrong = count_wrong(library, request, data, bytes);
     const double seconds = RowTimer(library, data, bytes).measure(request.seconds);

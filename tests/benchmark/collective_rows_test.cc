@@ -99,6 +99,13 @@ TEST_CASE("collective rows: other ranks' values are expected in the sum") {
   CHECK(measure_rows(four, request) == 0);
 }
 
+TEST_CASE("collective rows: a factor beyond all sizes leaves the first of them") {
+  const RowsRequest request = parse(
+      {"--min-bytes", "16M", "--max-bytes", "16M", "--factor", "1024G", "--seconds", "0.001"});
+  OneOf one(1, request);
+  CHECK(measure_rows(one, request) == 0);  // and ends: the product of the two is 0 in 64 bits
+}
+
 TEST_CASE("collective rows: the json has a row per size, whole elements only") {
   const std::string path = "/tmp/hvd_collective_rows_" + std::to_string(getpid()) + ".json";
   const RowsRequest request = parse({"--dtype", "float64", "--min-bytes", "3", "--max-bytes", "100",
