@@ -140,7 +140,7 @@ class Mnist(unittest.TestCase):
         raise AssertionError("rank 0 does not run")
 
     def test_compression_and_predivide(self):
-        for flags in (["--fp16-allreduce"], ["--gradient-predivide-factor", "2"]):
+        for flags in (["--fp16-allreduce"], ["--gradient-predivide-factor", "2"], ["--no-cuda"]):
             done = self.run_mnist("--epochs", "2", *flags)
             self.assertEqual(done.returncode, 0, done.stderr)
 
