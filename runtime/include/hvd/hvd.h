@@ -13,8 +13,12 @@
 // have several under way at once (…_async), give each a name; names are matched, order is free. A
 // name stands for one operation at a time, of whatever kind: so an allreduce "x" here and a
 // broadcast "x" there are an Error on both ranks at once, not two that wait for each other. Those
-// without a name are matched by their count: where one rank is refused a call that the others made,
-// its next one takes that call's number, and its place if it is of that kind.
+// without a name are matched by their count.
+//
+// Calls that differ between ranks are an Error on every rank. One that is refused for itself
+// (Average of bool, a root that is no rank) enters nothing: where others made theirs well they wait
+// for it as for one that was never made, and without a name this rank's next call takes its number,
+// and its place if it is of that kind.
 #pragma once
 
 #include <cstddef>

@@ -32,7 +32,8 @@ namespace hvd {
 // Of any shape, contiguous or not, on the CPU. Those that do not end in _ leave their input alone;
 // they are not differentiable yet, so an input that requires a gradient is kUnsupported (detach()
 // it). Types: those of <hvd/types.h>; broadcast takes any. Different shapes or types on two ranks
-// are an Error on every rank.
+// are an Error on every rank; but a call that is refused for itself (a sparse tensor, Average of
+// bool) enters nothing, and other ranks wait for it as for one that was never made.
 
 // A tensor to come. Copies share it.
 class HVD_API TensorWork {
