@@ -1,6 +1,7 @@
 #include "cli/pipe.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -35,5 +36,10 @@ std::string error_text(int error) {
 }
 
 void set_nonblocking(int fd) { fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK); }
+
+void give_sign_of_life() {
+  // Where it cannot be written the connection ends, and standard input with it.
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, "\n", 1);
+}
 
 }  // namespace hvd

@@ -1,6 +1,7 @@
-// Pipes, the flags of descriptors, and what to do when the kernel has none left.
+// Pipes, the flags of descriptors, what to do when the kernel has none left, and signs of life.
 #pragma once
 
+#include <chrono>
 #include <string>
 
 #include "runtime/base/unique_fd.h"
@@ -22,5 +23,12 @@ std::string error_text(int error);
 
 // Only for descriptors that nobody else shares: the flag is the open file's, not the descriptor's.
 void set_nonblocking(int fd);
+
+// A blank line on standard error, which hvdrun shows nobody, each kSignOfLife from a host that
+// waits for hvdrun's words. TCP learns only from what it sends that the other end is gone: without
+// it, who has been cut off waits for hours, and a hvdrun that was stopped could not be told from
+// one that is gone.
+inline constexpr std::chrono::milliseconds kSignOfLife{1000};
+void give_sign_of_life();
 
 }  // namespace hvd

@@ -6,6 +6,7 @@
 #include "cli/agent/process_state.h"
 #include "cli/agent/system_error_text.h"
 #include "cli/messages.h"
+#include "cli/pipe.h"
 #include "runtime/base/fault_point.h"
 
 namespace hvd {
@@ -34,6 +35,7 @@ void Agent::begin_end(proto::Ended::Why why, std::string reason, StopPlan plan) 
 
 void Agent::beat(TimePoint now) {
   next_beat_ = now + kBeat;
+  if (key_ && !bootstrapped_) give_sign_of_life();
   if (processes_.suspended()) return uplink_.excuse(now);
   if (memory_) memory_->look_for_debuggers();
   uplink_.beat();

@@ -18,13 +18,11 @@
 #include "cli/ship/ask_loader.h"
 #include "cli/ship/loader_answer.h"
 #include "cli/ship/ship_store.h"
-#include "runtime/base/deadline.h"
 #include "runtime/base/error.h"
 
 namespace hvd {
 namespace {
 
-constexpr std::chrono::seconds kSilenceMax{60};
 constexpr size_t kReadBytes = 64u << 10;
 
 // hvdrun's end of the dialogue.
@@ -39,16 +37,16 @@ class Hvdrun {
   }
 
   size_t read_some(char* bytes, size_t most) {
-    const Deadline deadline = Deadline::in(kSilenceMax);
-    for (pollfd lease{STDIN_FILENO, POLLIN, 0}; !deadline.passed();) {
-      if (poll(&lease, 1, deadline.poll_timeout_ms()) <= 0) continue;
+    for (pollfd lease{STDIN_FILENO, POLLIN, 0};;) {
+      const int ready = poll(&lease, 1, int(kSignOfLife.count()));
+      if (ready == 0) give_sign_of_life();
+      if (ready <= 0) continue;
       const ssize_t n = read(STDIN_FILENO, bytes, most);
       if (n > 0) return size_t(n);
       if (n == 0) throw Error(ErrorCode::kUnavailable, "hvdrun is gone");
       if (errno != EINTR && errno != EAGAIN)
         throw Error(ErrorCode::kUnavailable, "cannot read from hvdrun: " + error_text(errno));
     }
-    throw Error(ErrorCode::kUnavailable, "nothing has come from hvdrun for a minute");
   }
 
   // What was sent before us, to a start file that reads its input, is passed over.

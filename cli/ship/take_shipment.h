@@ -15,8 +15,9 @@
 namespace hvd {
 
 // Call in a single-threaded process, before anything else reads or writes there. Frames it writes
-// come behind kFrameMagic, which it writes first. Throws after it has said why; hvdrun's silence
-// for a minute and its end count as that, too.
+// come behind kFrameMagic, which it writes first. A hvdrun that is silent may have been stopped: it
+// is waited for as long as the connection lives, which signs of life find out (cli/pipe.h). Throws
+// after it has said why, and at hvdrun's end.
 Shipped take_shipment();
 
 }  // namespace hvd

@@ -315,6 +315,27 @@ def at_the_start_timeout_it_is_said_how_far_it_had_come():
     wait_for(lambda: not processes("h1") and not being_made("h1"))
 
 
+def who_is_cut_off_while_files_come_ends_after_the_heal():
+    write("large", os.urandom(LARGE))
+    run("-H", "h1", "--wdir", "/", "--", "true")
+    world.limit("h1", SLOW)
+    job = start("-H", "h1", "--ship", "large", "--", "true")
+    wait_for(lambda: being_made("h1"))
+    os.kill(launcher(job), signal.SIGSTOP)
+    sizes = []
+    while len(sizes) < 5 or sizes[-5] != sizes[-1]:  # what is under way arrives, and is acknowledged
+        sizes.append([path.lstat().st_size for path in being_made("h1")])
+        time.sleep(0.1)
+    world.cut("h1")
+    os.kill(launcher(job), signal.SIGKILL)
+    os.kill(job.pid, signal.SIGCONT)  # nsenter stops with its child
+    job.communicate(timeout=30)
+    world.reset("h0")  # which forgets the connection: no word of its end ever reaches h1
+    world.heal("h1")
+    world.limit("h1", None)
+    wait_for(lambda: not processes("h1") and not being_made("h1"), limit_s=30)
+
+
 def a_file_that_changes_meanwhile_is_named():
     write("a-first", os.urandom(LARGE))
     write("b-second", "text")
@@ -376,5 +397,5 @@ cases = [a_bare_host_gets_a_program_and_the_libraries_it_lacks_once, a_new_progr
          places_that_cannot_take_it_are_passed_over, what_others_may_change_from_above_is_no_place_for_it, what_cannot_be_shipped_is_named_before_anything_starts,
          what_is_no_file_is_left_out_of_a_folder_and_a_dry_run_says_how_much_would_go, a_home_that_is_a_link_and_a_script_of_a_shipped_interpreter,
          a_slow_host_holds_nobody_up_and_a_broken_off_start_leaves_nothing, at_the_start_timeout_it_is_said_how_far_it_had_come,
-         a_file_that_changes_meanwhile_is_named, hvdrun_clean_removes_what_nobody_has_used_for_long, hvdrun_clean_leaves_what_ranks_wrote]
+         who_is_cut_off_while_files_come_ends_after_the_heal, a_file_that_changes_meanwhile_is_named, hvdrun_clean_removes_what_nobody_has_used_for_long, hvdrun_clean_leaves_what_ranks_wrote]
 support.main(*map(on_hosts, cases), why_not=hosts.why_not())
