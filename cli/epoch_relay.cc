@@ -31,9 +31,9 @@ void EpochRelay::start(const action::StartEpoch& start) {
   }
   start_store();
   for (auto& [host, other] : others) {
-    const proto::Listening& there = listening_[host];
-    if (there.addresses_size() > 0) other.set_address(there.addresses(0));
-    if (there.troubles_size() > 0) other.set_trouble(there.troubles(0));
+    const ListensAt there = listens_at(listening_[host], 0);
+    other.set_address(there.address);
+    other.set_trouble(there.trouble);
   }
   for (auto& [host, order] : orders) {
     for (const auto& [number, other] : others)

@@ -7,7 +7,11 @@
 #include <utility>
 
 #include "cli/after_cd.h"
+#include "cli/agent/rank_facts.h"
 #include "cli/agent/worker_environment.h"
+#include "cli/quoted.h"
+#include "rendezvous/socket_address.h"
+#include "runtime/base/error.h"
 
 namespace hvd {
 namespace {
@@ -16,6 +20,8 @@ namespace {
 std::string whole_directory(const JobSpec& spec, const StartState& start) {
   return spec.directory.empty() ? start.directory : after_cd(start.directory, spec.directory);
 }
+
+constexpr size_t kWordsMax = 200;  // of an agent's reason
 
 mode_t current_umask() {
   const mode_t mask = umask(0);
@@ -130,6 +136,20 @@ AgentMessage from_proto(const proto::StoreAnswer& message) {
   answer.value = message.value();
   answer.body = to_bytes(message.body());
   return answer;
+}
+
+ListensAt listens_at(const proto::Listening& said, int place) {
+  if (place >= std::min(said.addresses_size(), said.troubles_size()))
+    return {{}, "is not listened on"};
+  const std::string &address = said.addresses(place), &trouble = said.troubles(place);
+  if (!trouble.empty() || address.empty())
+    return {{}, trouble.empty() ? "is not listened on" : printable(trouble.substr(0, kWordsMax))};
+  try {
+    // What stands behind % is an interface of one host.
+    if (address.find('%') == address.npos) return {SocketAddress::parse(address).text(), {}};
+  } catch (const Error&) {
+  }
+  return {{}, "was told as " + hvd::quoted(address) + ", which is no address for others"};
 }
 
 std::string describe(const proto::RankStatus& status) {

@@ -23,6 +23,12 @@ proto::StoreQuestion to_proto(const AgentMessage& question, int rank);
 AgentMessage from_proto(const proto::StoreQuestion& question);
 proto::StoreAnswer answer_to_proto(const AgentMessage& answer, int rank);
 AgentMessage from_proto(const proto::StoreAnswer& answer);
+// Where an agent listens for links, by the place it was told to, as others may be told: an address
+// that any host can read, or a trouble. What one host says must not end another's agent.
+struct ListensAt {
+  std::string address, trouble;
+};
+ListensAt listens_at(const proto::Listening& said, int place);
 std::string describe(
     const proto::RankStatus& status);  // "rank 1 was in allreduce …, stopped by a signal"
 std::string leftovers_note(const proto::Ended& ended);  // empty: the ranks left nobody running

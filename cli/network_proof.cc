@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "cli/agent/rank_facts.h"
+#include "cli/messages.h"
 
 namespace hvd {
 namespace {
@@ -53,11 +54,9 @@ void NetworkProof::note(int host, const proto::Listening& listening, TimePoint n
   Party* party = party_of(host);
   if (party == nullptr || !party->places.empty()) return;
   for (size_t place = 0; place < party->offers.size(); ++place) {
-    const bool told = int(place) < std::min(listening.addresses_size(), listening.troubles_size());
-    party->places.push_back(told ? listening.addresses(int(place)) : "");
-    if (party->places.back().empty())
-      note_failure(party->offers[place],
-                   told ? printable(listening.troubles(int(place))) : "is not listened on");
+    const ListensAt there = listens_at(listening, int(place));
+    party->places.push_back(there.address);
+    if (there.address.empty()) note_failure(party->offers[place], there.trouble);
   }
   const bool all = std::none_of(parties_.begin(), parties_.end(), [](const Party& one) {
     return one.places.empty() && !one.offers.empty();

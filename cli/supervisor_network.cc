@@ -75,6 +75,7 @@ void Supervisor::prove_network(TimePoint now) {
     agent.place = place.at;
     proto::Listening there;
     there.add_addresses(place.listens);
+    there.add_troubles("");
     relay_.note(place.host, there);
     proto::ToAgent order;
     order.mutable_links_at()->set_address(place.listens);

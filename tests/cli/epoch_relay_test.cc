@@ -65,6 +65,26 @@ TEST_CASE(
   CHECK(other.address() == "10.0.0.1:4000");
 }
 
+TEST_CASE("epoch relay: what is no address of a host's is a trouble of that host") {
+  for (const char* said :
+       {"nonsense", "10.0.0.1", "10.0.0.1:99999", "h1:4000", "[fd00::1%1]:4000", ""}) {
+    Sent sent;
+    EpochRelay relay(
+        [&](int host, const proto::ToAgent& order) { sent.emplace_back(host, order); });
+    relay.note(0, at(said));
+    relay.note(2, at("[fd00::1]:4000"));
+    relay.start(two_hosts(7));
+    REQUIRE(sent.size() == 2);
+    const proto::OtherHost& bad = sent[1].second.start_epoch().others(0);
+    CHECK(bad.name() == "host a");
+    CHECK(bad.address().empty());
+    CHECK_FALSE(bad.trouble().empty());
+    CHECK(bad.trouble().find(said) != std::string::npos);
+    CHECK(sent[0].second.start_epoch().others(0).address() == "[fd00::1]:4000");
+    CHECK(sent[0].second.start_epoch().others(0).trouble().empty());
+  }
+}
+
 namespace {
 
 // A relay whose epoch 7 has begun, and what it has sent since.

@@ -142,6 +142,24 @@ TEST_CASE("network proof: a host that nobody can reach is named at once, with wh
                                    "port is free; "));
 }
 
+TEST_CASE("network proof: what is no address is a trouble of who said it, and goes to nobody") {
+  Proof job(2);
+  job.listens(0);
+  proto::Listening bad;
+  for (const char* said : {"x\ny", "10.1.0.1"}) bad.add_addresses(said), bad.add_troubles("");
+  job.proof.note(1, bad, kBegin);
+  for (const auto& [host, order] : job.sent)
+    for (const auto& peer : order.try_to_reach().peers())
+      for (const std::string& address : peer.addresses())
+        CHECK((peer.number() == 0) == !address.empty());
+  job.tried(1, 0, 0);
+  const auto verdict = job.proof.decide(kBegin + 10s);
+  REQUIRE(verdict);
+  CHECK(verdict->trouble.starts_with("no address of h1 is reached"));
+  CHECK(verdict->trouble.find("(ib0) was told as \"10.1.0.1\", which is no address for others") !=
+        std::string::npos);
+}
+
 TEST_CASE("network proof: who says nothing does not hold it up for ever") {
   Proof half(2);
   half.listens(0);
