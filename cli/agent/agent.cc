@@ -112,11 +112,13 @@ void Agent::on_bootstrap() {
     held_port_ = hold_port({uint16_t(bootstrap_.port_low()), uint16_t(bootstrap_.port_high())});
   attached.set_master_port(held_port_.port);
   uplink_.send(hello);
-  if (bootstrap_.has_start() && !processes_.ending()) start_workers(bootstrap_.start());
+  if (bootstrap_.has_start()) start_workers(bootstrap_.start());
   bootstrap_.clear_start();
 }
 
+// An order that comes when the end has begun (the keeper is dead, say) is too late.
 void Agent::start_workers(proto::StartWorkers start) {
+  if (processes_.ending()) return;
   if (workers_ || start.worlds_size() == 0 || start.argv_size() == 0)
     throw Error(ErrorCode::kInternal, "hvdrun's order to start workers makes no sense");
   if (shipped_) start_from_there(start);

@@ -114,6 +114,28 @@ def a_time_limit_says_what_all_ranks_did():
         assert f"hvdrun: rank {rank} runs and has not called hvd::init()".encode() in seen.stderr, seen.stderr
 
 
+def an_agent_that_ends_when_it_is_told_to_start_starts_nobody_in_secret():
+    for _ in range(8):  # which of the two it sees first is not in our hands
+        with tempfile.TemporaryDirectory() as folder:
+            job = start("--pretend-hosts", "2x1", "--verbose", "--", "bash", "-c", f": > {folder}/$RANK; sleep 60",
+                        env={**os.environ, "HVD_FAULT_POINT": "agent_bootstrap:1:stop"})
+            wait_for(lambda: [state(agent) for agent in agents(job.pid)] == ["T", "T"])
+            one, other = agents(job.pid)
+            os.kill(other, signal.SIGCONT)
+            words = iter(job.stderr.readline, b"")
+            name = next(found[1] for found in (re.search(rb"the agent on (\w+) is up", line) for line in words) if found)
+            rank = {b"pretended1": 0, b"pretended2": 1}[name]
+            os.kill(other, signal.SIGSTOP)
+            wait_for(lambda: state(other) == "T")
+            os.kill(one, signal.SIGCONT)
+            assert any(f"starting rank {rank} on".encode() in line for line in words)
+            os.kill(next(keeper for keeper in keepers(job.pid) if other in children(keeper)), signal.SIGKILL)
+            os.kill(other, signal.SIGCONT)
+            said = b"".join(words)
+            expect(job.wait(timeout=30), 125, said)
+            assert str(rank) not in os.listdir(folder) or f"started rank {rank} ".encode() in said, said
+
+
 def a_lost_agent_ends_all_and_is_named():
     for rank, name in ((0, "pretended1"), (3, "pretended2")):
         job = start(*HOSTS, "--", "bash", "-c", "setsid sleep 300 & sleep 300", np=4)
@@ -200,6 +222,7 @@ support.parse_options("worker")
 support.main(every_rank_knows_its_place, ranks_of_all_hosts_share_the_cpus_of_their_machine, without_np_all_slots_are_taken, a_failure_on_one_host_ends_all,
              the_first_of_two_hosts_is_named, all_output_and_all_files_come, input_goes_to_rank_0_or_to_all, signals_reach_every_host,
              a_time_limit_says_what_all_ranks_did, a_lost_agent_ends_all_and_is_named, a_lost_keeper_ends_all,
+             an_agent_that_ends_when_it_is_told_to_start_starts_nobody_in_secret,
              a_stopped_agent_is_named_and_given_up, a_host_whose_ranks_end_early_is_not_lost, nobody_outlives_hvdrun,
              ctrl_z_stops_all_hosts, ranks_of_all_hosts_meet_again_and_again,
              a_rank_that_leaves_a_call_alone_is_named_with_those_of_other_hosts, who_keeps_others_waiting_for_links_is_named)
