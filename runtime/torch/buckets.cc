@@ -185,10 +185,11 @@ void Buckets::gather(const Bucket& bucket, Home home) {
 }
 
 Home Buckets::choose_home(const Bucket& bucket) {
-  for (const Home home : {Home::kHome, Home::kSpare})
-    if (std::all_of(bucket.members.begin(), bucket.members.end(),
-                    [&](size_t i) { return parameters_[i].slot->can_use(home); }))
-      return home;
+  for (const Home home : {Home::kHome, Home::kSpare}) {
+    bool by_all = true;
+    for (const size_t i : bucket.members) by_all = by_all && parameters_[i].slot->can_use(home);
+    if (by_all) return home;
+  }
   // Somebody sees either: the gradients that were kept for longer than one step are theirs no more.
   return other(bucket.home);
 }

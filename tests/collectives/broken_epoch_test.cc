@@ -185,10 +185,10 @@ class Play {
       return std::ranges::all_of(data, [&](float one) { return one == value; });
     };
     if (call.operation.kind == OperationKind::kAllreduce)
-      return all(call.data, float(size * (size - 1) / 2));
+      return all(call.data, float(size * (size - 1)) / 2);
     if (call.operation.kind == OperationKind::kBroadcast) return all(call.data, float(size - 1));
     for (size_t i = 0; i < call.gathered.size(); ++i)
-      if (call.gathered[i] != float(i / call.data.size())) return false;
+      if (const size_t rank = i / call.data.size(); call.gathered[i] != float(rank)) return false;
     return call.gathered.size() ==
            (call.operation.kind == OperationKind::kAllgather ? call.data.size() * size_t(size) : 0);
   }

@@ -108,7 +108,8 @@ TEST_CASE("hierarchical: without staging, what lies in the arena is summed, sent
         data[i] = static_cast<float>(i % 97 + static_cast<size_t>(rank.rank));
       rank.complete(sum);
       for (size_t i = 0; i < count; ++i)
-        expect(data[i] == static_cast<float>(i % 97 * n + n * (n - 1) / 2), "wrong sum");
+        expect(data[i] == static_cast<float>(i % 97 * n) + static_cast<float>(n * (n - 1)) / 2,
+               "wrong sum");
       Operation sent{.kind = OperationKind::kBroadcast,
                      .result = {data, count, DataType::kFloat32},
                      .root = rank.size - 1};
@@ -125,8 +126,10 @@ TEST_CASE("hierarchical: without staging, what lies in the arena is summed, sent
                          return gathered.data();
                        }};
       rank.complete(gather);
-      for (size_t i = 0; i < gathered.size(); ++i)
-        expect(gathered[i] == static_cast<float>(i / count), "wrong part");
+      for (size_t i = 0; i < gathered.size(); ++i) {
+        const size_t from = i / count;
+        expect(gathered[i] == static_cast<float>(from), "wrong part");
+      }
     }
   });
 }

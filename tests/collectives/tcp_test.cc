@@ -178,8 +178,10 @@ TEST_CASE("between hosts: who has no room for what is gathered is refused alone"
         expect(call->operation.error.find("not a byte") != std::string::npos, "why");
         continue;
       }
-      for (size_t i = 0; i < call->gathered.size(); ++i)
-        expect(call->gathered[i] == static_cast<float>(i % 20'000 % 97 + i / 20'000), "wrong part");
+      for (size_t i = 0; i < call->gathered.size(); ++i) {
+        const size_t from = i / 20'000;
+        expect(call->gathered[i] == static_cast<float>(i % 20'000 % 97 + from), "wrong part");
+      }
     }
   });
 }

@@ -112,7 +112,7 @@ TEST_CASE(
   const Entries users = {"NCCL_SOCKET_IFNAME=eth", "GLOO_SOCKET_IFNAME="};
   const Entries set = worker_environment(users, {}, several);
   CHECK(value_in(set, "NCCL_SOCKET_IFNAME", "") == "eth");
-  CHECK(value_in(set, "GLOO_SOCKET_IFNAME", "x") == "");
+  CHECK(value_in(set, "GLOO_SOCKET_IFNAME", "x").empty());
   CHECK_FALSE(is_set_in(worker_environment({}, {}, place()), "GLOO_SOCKET_IFNAME"));
 }
 

@@ -51,14 +51,14 @@ TEST_CASE("folders: the first unsafe one on the way is named, and a sticky one i
   const TemporaryDirectory top;
   const fs::path a = top.path() / "a", b = a / "b";
   fs::create_directories(b);
-  CHECK(unsafe_on_the_way(b.string()) == "");
+  CHECK(unsafe_on_the_way(b.string()).empty());
   chmod(a.c_str(), 0777);
   CHECK(unsafe_on_the_way(b.string()) == a.string());
   chmod(a.c_str(), 01777);
-  CHECK(unsafe_on_the_way(b.string()) == "");
+  CHECK(unsafe_on_the_way(b.string()).empty());
   chmod(b.c_str(), 0707);
   CHECK(unsafe_on_the_way(b.string()) == b.string());
-  CHECK(unsafe_on_the_way(a.string()) == "");
+  CHECK(unsafe_on_the_way(a.string()).empty());
   CHECK(unsafe_on_the_way((a / "no").string()) == (a / "no").string());
   fs::create_directory_symlink("b", a / "link");
   CHECK(unsafe_on_the_way((a / "link").string()) == (a / "link").string());

@@ -85,11 +85,11 @@ TEST_CASE("log messages: a leader speaks of the ranks of its host") {
       CHECK(fault_of(message, kLeader) ==
             "a message of the log about rank " + std::to_string(rank));
     }
-  CHECK(fault_of({.kind = Kind::kLeft, .rank = 4}, kDecider) != "");
+  CHECK_FALSE(fault_of({.kind = Kind::kLeft, .rank = 4}, kDecider).empty());
 }
 
 TEST_CASE("log messages: more than fits is a fault, and so are words that no text has") {
-  const LogMessage announcement = kFromLeader[0];
+  const LogMessage& announcement = kFromLeader[0];
   LogMessage message = announcement;
   message.name = "";
   CHECK_THAT(fault_of(message, kLeader), Catch::Contains("name of 0 bytes"));
