@@ -32,7 +32,8 @@ RemoteCleaning::RemoteCleaning(Loop& loop, const JobSpec& spec, const CleanOrder
           {.ssh = spec.ssh,
            .environment = environ,
            .path = env::get("PATH").value_or(std::string(kDefaultPath)),
-           .role = role_words(order)},
+           .role = role_words(order),
+           .ends_after_hello = true},
           {.started = [this](int host, const AgentChannels&,
                              const std::string& words) { on_told(host, words); },
            .failed = [this](int host, const std::string& reason) { on_failed(host, reason); }}) {}

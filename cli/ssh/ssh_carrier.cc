@@ -349,6 +349,7 @@ void SshCarrier::judge(Start& start, int wait_status, TimePoint now) {
     const std::string reasons = reasons_in(remote.words());
     return fail(start.host, remote.failure() + (reasons.empty() ? "" : " (" + reasons + ")"));
   }
+  if (remote.phase() == StartPhase::kReady && options_.ends_after_hello) return hand_over(start);
   if (remote.phase() == StartPhase::kReady)
     return fail(start.host, "the agent ended right after its first words" + last_said(remote));
   if (!start.accept_new_key && is_new_host_key(remote.words())) {

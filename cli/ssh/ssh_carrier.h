@@ -35,6 +35,7 @@ class SshCarrier {
     int at_once = 64;                              // starts; hosts that are up do not count
     std::vector<std::string> role = {"--remote"};  // RemoteAgent::role
     const ShipOffer* offer = nullptr;              // to every host; kept by the caller
+    bool ends_after_hello = false;                 // whoever is started does, and well
   };
   // Each host gets one of them, once. They may start other hosts, but not destroy the carrier.
   struct Callbacks {

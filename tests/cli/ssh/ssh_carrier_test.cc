@@ -59,7 +59,7 @@ SshOptions reached_by(const std::string& program) {
 class Run {
  public:
   explicit Run(const Hosts& hosts, int at_once = 64, const char* program = "ssh",
-               const ShipOffer* offer = nullptr)
+               const ShipOffer* offer = nullptr, bool ends_after_hello = false)
       : file_(hosts / "agent"),
         children_({SIGCHLD}, 0),
         carrier_(
@@ -68,7 +68,8 @@ class Run {
              .environment = environ,
              .path = "",
              .at_once = at_once,
-             .offer = offer},
+             .offer = offer,
+             .ends_after_hello = ends_after_hello},
             {.started =
                  [this](int host, AgentChannels channels, const std::string& hello) {
                    REQUIRE(hello == "hi");
@@ -77,13 +78,13 @@ class Run {
              .failed = [this](int host, const std::string& reason) { failed[host] = reason; }}) {
     loop_.watch(children_.fd(), EPOLLIN, [this](uint32_t) {
       children_.take();
-      reap_all([this](pid_t pid, int status) { carrier_.child_ended(pid, status); });
+      reap();
     });
   }
   ~Run() {
     for (auto& [host, channels] : started) {
       channels.lease.reset();
-      waitpid(channels.pid, nullptr, 0);
+      if (channels.pid > 0) waitpid(channels.pid, nullptr, 0);
     }
   }
 
@@ -100,6 +101,9 @@ class Run {
       const auto next = carrier_.next_deadline();
       loop_.turn(std::min(next.value_or(deadline.when()), deadline.when()));
     }
+  }
+  void reap() {
+    reap_all([this](pid_t pid, int status) { carrier_.child_ended(pid, status); });
   }
   SshCarrier& carrier() { return carrier_; }
 
@@ -152,6 +156,22 @@ TEST_CASE("ssh_carrier: an agent that speaks is handed over with its pipes") {
     if (n > 0) answer.append(bytes, size_t(n));
   }
   REQUIRE(answer == wanted);
+}
+
+TEST_CASE("ssh_carrier: who ends after its words has failed, unless that is all it is to do") {
+  for (const bool may : {false, true}) {
+    Hosts hosts;
+    hosts.set("a", "cat hello");
+    Run run(hosts, 64, "ssh", nullptr, may);
+    run.start(7, "a");
+    run.carrier().turn(Clock::now());
+    siginfo_t ended{};  // its end is seen before its words
+    REQUIRE(waitid(P_ALL, 0, &ended, WEXITED | WNOWAIT) == 0);
+    run.reap();
+    CHECK(run.started.contains(7) == may);
+    CHECK(run.failed.contains(7) != may);
+    if (!may) CHECK(run.failed.at(7) == "the agent ended right after its first words");
+  }
 }
 
 TEST_CASE("ssh_carrier: never more at once than there are places, and every host gets its turn") {
