@@ -11,7 +11,7 @@ namespace hvd {
 namespace {
 
 // A few nanoseconds for a name of usual length: this is on the path of eight bytes.
-uint64_t hash_text(uint64_t hash, std::string_view text) {
+uint64_t mix_text(uint64_t hash, std::string_view text) {
   size_t at = 0;
   for (; at + 8 <= text.size(); at += 8) {
     uint64_t part;
@@ -71,7 +71,7 @@ uint64_t hash_of(const Operation& operation, uint64_t seed) {
     case OperationKind::kBarrier:
       break;
   }
-  return hash_text(mix_hash(hash, operation.shape_hash), operation.name);
+  return mix_text(mix_hash(hash, operation.shape_hash), operation.name);
 }
 
 std::string describe(const Operation& operation) {

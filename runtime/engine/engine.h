@@ -34,7 +34,6 @@ struct Submission {
   Operation operation;
   std::string name;  // operation.name points here
   std::shared_ptr<void> keep_alive;
-  std::function<void()> on_complete;  // when complete: before the Work is done; must not block
 };
 
 class HVD_API Engine {

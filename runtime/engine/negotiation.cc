@@ -40,7 +40,6 @@ class Negotiation::Pending final : public Work {
   }
 
   Operation& operation() { return submission_->operation; }
-  Submission& submission() { return *submission_; }
   const std::string& name() const { return name_; }
   uint64_t hash() const { return hash_; }
 
@@ -237,16 +236,7 @@ bool Negotiation::complete_resolved() {
     const std::shared_ptr<Pending> pending = std::move(started_.front());
     started_.pop_front();
     // Failures are told when nobody touches this rank's memory any more.
-    Submission& submission = pending->submission();
-    std::exception_ptr error = error_of(submission.operation, progress_.end());
-    if (!error && submission.on_complete) {
-      try {
-        submission.on_complete();
-      } catch (...) {
-        error = std::current_exception();
-      }
-    }
-    finish(pending, error);
+    finish(pending, error_of(pending->operation(), progress_.end()));
     moved = true;
   }
   return moved;

@@ -3,8 +3,6 @@
 
 #include <map>
 
-#include "runtime/engine/text_hash.h"
-
 namespace hvd {
 namespace {
 
@@ -74,11 +72,6 @@ std::string describe_layout(std::span<const GradientShape> gradients, const std:
     if (!is_row_major(gradient)) text += " with strides " + list(telling_strides(gradient));
   }
   return text;
-}
-
-uint64_t hash_text(const std::string& text) {
-  const uint64_t hash = text_hash(text);
-  return hash == 0 ? 1 : hash;
 }
 
 }  // namespace hvd

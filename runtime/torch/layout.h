@@ -42,6 +42,5 @@ Layout plan_buckets(std::span<const GradientShape> gradients, size_t bucket_byte
 // nothing. `settings` says
 // in words what else has to agree (reduction, bucket size).
 std::string describe_layout(std::span<const GradientShape> gradients, const std::string& settings);
-uint64_t hash_text(const std::string& text);  // never 0, which means "nothing" to the engine
 
 }  // namespace hvd

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "hvd/error.h"
+#include "runtime/engine/text_hash.h"
 #include "runtime/torch/element_type.h"
-#include "runtime/torch/layout.h"
 
 namespace hvd {
 namespace {
@@ -134,7 +134,7 @@ void TensorCollective::describe(Operation& operation) {
   }
   operation.reduction = reduction_;
   operation.root = root_;
-  operation.shape_hash = hash_text(shape_);
+  operation.shape_hash = text_hash(shape_);
   operation.name = name_;
   operation.shape = shape_;
 }

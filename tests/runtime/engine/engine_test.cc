@@ -316,15 +316,22 @@ TEST_CASE("engine: of two waits that are overdue the first is asked for until it
       world,
       [&](int rank, Engine& engine) {
         std::array<float, 2> data{}, first{}, second{};
+        std::vector<float> part(100'000), all(300'000);
+        std::atomic<bool> started{false};
         auto held = std::make_unique<Submission>();
-        held->name = "held";
+        held->operation.kind = OperationKind::kAllgather;
+        held->operation.input = {part.data(), part.size(), DataType::kFloat32};
+        held->operation.result.type = DataType::kFloat32;
         // Rank 0 answers no question: its engine is in here.
-        held->on_complete = [&] {
+        held->operation.allocate = [&](std::span<const uint64_t>) {
+          started = true;
           while (rank == 0 && block.trouble == 0) std::this_thread::yield();
+          return all.data();
         };
+        held->name = "held";
         const auto work = engine.submit(std::move(held));
+        while (!started && block.trouble == 0) std::this_thread::yield();
         auto& text = said[static_cast<size_t>(rank)];
-        text = error_of([&] { work->wait(); });
         if (rank != 1) {
           while (block.trouble == 0) std::this_thread::yield();  // computes
           text = error_of([&] { sum(engine, data); });
