@@ -18,6 +18,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string>
 
 #include "examples/digits.h"
@@ -184,10 +185,14 @@ class Training {
     archive.write("epoch", torch::tensor(epoch));
     archive.write("model", model);
     archive.write("optimizer", optimizer);
-    try {
-      archive.save_to(unfinished_);
-    } catch (const c10::Error& error) {
-      throw std::runtime_error(unfinished_ + ": " + error_line(error));
+    std::ostringstream bytes;  // written to a file, a full disk would end the program in there
+    archive.save_to(bytes);
+    std::ofstream file(unfinished_, std::ios::binary);
+    file << bytes.view() << std::flush;
+    if (!file) {
+      const std::string why = std::strerror(errno);
+      std::filesystem::remove(unfinished_);
+      throw std::runtime_error(unfinished_ + ": cannot be written: " + why);
     }
     std::filesystem::rename(unfinished_, o_.checkpoint);
   }

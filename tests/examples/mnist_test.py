@@ -184,6 +184,14 @@ class Mnist(unittest.TestCase):
                 self.assertEqual(done.stdout, "")
         self.assertTrue(stat.S_ISFIFO(os.stat(os.path.join(self.folder, "pipe")).st_mode))
 
+    def test_a_checkpoint_that_finds_no_room_is_named_and_leaves_nothing(self):
+        words = self.command("--epochs", "1")
+        launcher, program = words[:words.index(MNIST)], words[words.index(MNIST):]
+        limited = ["sh", "-c", "trap '' XFSZ; ulimit -f 64; exec \"$@\"", "sh"]
+        done = subprocess.run([*launcher, *limited, *program], capture_output=True, text=True, timeout=120)
+        self.expect_one_line(done, 1, "c.pt.unfinished: cannot be written: File too large")
+        self.assertEqual(os.listdir(self.folder), [])
+
     def expect_one_line(self, done, status, text):
         self.assertEqual(done.returncode, status, done.stderr)
         # Rank 0's own and, where another rank was first, that one's in hvdrun's report: the same line.
