@@ -3,8 +3,11 @@
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/utsname.h>
 
 #include <algorithm>
+#include <charconv>
+#include <utility>
 
 namespace hvd {
 namespace {
@@ -28,15 +31,28 @@ void ask_when_idle(int socket) {
 }
 
 bool is_cut(int socket) {
+  static const bool answers = [] {
+    utsname system{};
+    return uname(&system) == 0 && answers_when_full(system.release);
+  }();
   tcp_info facts{};
   socklen_t bytes = sizeof facts;
-  return getsockopt(socket, IPPROTO_TCP, TCP_INFO, &facts, &bytes) == 0 && is_cut(facts);
+  return getsockopt(socket, IPPROTO_TCP, TCP_INFO, &facts, &bytes) == 0 && is_cut(facts, answers);
 }
 
-bool is_cut(const tcp_info& facts) {
+bool is_cut(const tcp_info& facts, bool answers_when_full) {
   const uint32_t silent_ms = std::min(facts.tcpi_last_ack_recv, facts.tcpi_last_data_recv);
-  return silent_ms >= kSilenceMostMs &&
-         (facts.tcpi_retransmits >= kUnansweredLeast || facts.tcpi_probes >= kUnansweredLeast);
+  const bool data_unanswered = answers_when_full && facts.tcpi_retransmits >= kUnansweredLeast;
+  return silent_ms >= kSilenceMostMs && (data_unanswered || facts.tcpi_probes >= kUnansweredLeast);
+}
+
+bool answers_when_full(std::string_view release) {
+  int major = 0, minor = 0;
+  const char* const end = release.data() + release.size();
+  const auto dot = std::from_chars(release.data(), end, major);
+  if (dot.ec != std::errc{} || dot.ptr == end || *dot.ptr != '.') return false;
+  return std::from_chars(dot.ptr + 1, end, minor).ec == std::errc{} &&
+         std::pair(major, minor) >= std::pair(6, 6);
 }
 
 }  // namespace hvd

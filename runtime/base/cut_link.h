@@ -13,6 +13,8 @@
 // TCP_USER_TIMEOUT would not do: it counts as silence that there is no room.
 #pragma once
 
+#include <string_view>
+
 struct tcp_info;
 
 namespace hvd {
@@ -22,6 +24,11 @@ void ask_when_idle(int socket);
 
 // Does the other end owe the answer to something? Of what is no TCP socket: no.
 bool is_cut(int socket);
-bool is_cut(const tcp_info& facts);
+// Pure. `answers_when_full`: data that find no room at the other end are answered as well.
+bool is_cut(const tcp_info& facts, bool answers_when_full);
+// By the release that uname() tells ("6.1.0-18-amd64"): before 6.6 the kernel drops data that find
+// the memory of a socket full, because its reader is stopped, without a word. Then only keep-alive
+// and probes tell of a cut. Hosts of one job are taken to run much the same kernel. Pure.
+bool answers_when_full(std::string_view release);
 
 }  // namespace hvd

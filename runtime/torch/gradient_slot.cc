@@ -1,6 +1,7 @@
 // How a gradient gets into its slot, and who can see the memory.
 #include "runtime/torch/gradient_slot.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
@@ -122,7 +123,8 @@ void GradientSlot::take_result(Home home, bool used) {
   if (is_cast()) {
     at::Tensor& gradient = parameter_.mutable_grad();
     // What no result can be written to was the user's: it stays as it is.
-    if (!gradient.defined() || gradient.is_inference() || !gradient.is_non_overlapping_and_dense())
+    if (!gradient.defined() || gradient.is_inference() ||
+        at::has_internal_overlap(gradient) == at::MemOverlap::Yes)
       gradient = at::empty_strided(sizes_, strides_, parameter_.options().requires_grad(false));
     gradient.copy_(view(home));
   } else if (!lies_at(home)) {

@@ -10,6 +10,7 @@ import statistics
 import sys
 import tempfile
 import time
+import traceback
 
 import torch
 import torch.distributed as dist
@@ -81,8 +82,9 @@ def main():
             if pid == 0:
                 try:
                     os._exit(run_rank(rank, options, os.path.join(folder, "store")))
-                finally:
-                    os._exit(1)
+                except BaseException:
+                    traceback.print_exc()
+                os._exit(1)
             children.append(pid)
         return max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0 for pid in children)
 

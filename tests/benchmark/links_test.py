@@ -12,10 +12,10 @@ class LinksTest(unittest.TestCase):
     def test_targets_of_two(self):
         bounds = self.bounds(2)
         self.assertEqual(bounds["8 B: the raw stream's time / hvd's"], (0.85, None, None))
-        self.assertEqual(bounds["128 MiB: the raw stream's time / hvd's"], (0.75, None, None))
+        self.assertEqual(bounds["256 MiB: the raw stream's time / hvd's"], (0.75, None, None))
         self.assertEqual(bounds["64 KiB: Open MPI's time / hvd's"], (1.3, None, None))
         self.assertEqual(bounds["256 KiB: Open MPI's time / hvd's"], (1.0, None, None))
-        self.assertEqual([bounds[f"{size}: gloo's time / hvd's"][0] for size in ("64 KiB", "1 MiB", "16 MiB", "128 MiB")], [10, 3, 1.8, 1.4])
+        self.assertEqual([bounds[f"{size}: gloo's time / hvd's"][0] for size in ("64 KiB", "1 MiB", "64 MiB", "256 MiB")], [10, 3, 1.8, 1.4])
 
     def test_targets_of_four(self):
         bounds = self.bounds(4)
@@ -27,7 +27,7 @@ class LinksTest(unittest.TestCase):
     def test_hosts_that_are_shared(self):
         bounds = self.bounds(4)
         self.assertEqual(bounds["1 MiB: tcp's time / that of 2 hosts, private"], (1.3, None, None))
-        self.assertEqual(bounds["128 MiB: tcp's time / that of 2 hosts, arena"], (1.3, None, None))
+        self.assertEqual(bounds["256 MiB: tcp's time / that of 2 hosts, arena"], (1.3, None, None))
         self.assertEqual(bounds["256 KiB: tcp's time / that of 2 hosts, arena"], (None, None, None))
         self.assertFalse([text for text in self.bounds(2) if "2 hosts" in text])
 
@@ -35,7 +35,7 @@ class LinksTest(unittest.TestCase):
         self.assertEqual({bound for bounds in self.bounds(3).values() for bound in bounds}, {None})
 
     def test_sizes_reach_from_latency_to_bandwidth(self):
-        self.assertEqual((SIZES[0], SIZES[-1]), (8, 128 * MIB))
+        self.assertEqual((SIZES[0], SIZES[-1]), (8, 256 * MIB))
         self.assertIn(64 * KIB, SIZES)
 
 

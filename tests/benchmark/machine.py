@@ -152,11 +152,15 @@ def status_kib(pid, field, file="status"):
         return 0
 
 
-def end_descendants(limit_s=5.0):
-    """Kills and reaps all that is below this process. Returns how many it had to kill."""
+def end_descendants(limit_s=5.0, spared=()):
+    """Kills and reaps all that is below this process, but for some children and what is below them. Returns how many it had to kill."""
     killed, deadline_s = set(), time.monotonic() + limit_s
     while time.monotonic() < deadline_s:
-        for pid in descendants(os.getpid()):
+        kept = {*spared, *(below for pid in spared for below in descendants(pid))}
+        left = [pid for pid in descendants(os.getpid()) if pid not in kept]
+        if spared and not left:
+            break
+        for pid in left:
             try:
                 os.kill(pid, signal.SIGKILL)
                 killed.add(pid)

@@ -9,7 +9,8 @@ from usage import positive
 
 HELP = "allreduce between two hosts over a virtual network, beside a raw TCP stream, and over a link of 1 Gbit/s"
 DETAILS = """\
-The hosts are network namespaces of this machine, joined by a bridge, and share its CPUs. The raw stream computes nothing: each
+The hosts are network namespaces of this machine, joined by a bridge, and share its CPUs; the ranks are threads of one
+process, each with its end of a link in one of them. The raw stream computes nothing: each
 host sends to the other as many bytes as a ring has to. Targets: 0.85 of the raw stream's speed; where the link carries 1 Gbit/s
 each way 0.95 of the speed that is left for payload, frames of 1,514 bytes holding 1,448. Needs root."""
 SAMPLES, SECONDS = 9, 400

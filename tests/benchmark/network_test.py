@@ -1,4 +1,5 @@
 """What is asked of ssh and of hvdrun between hosts, and how it is judged."""
+import subprocess
 import unittest
 
 import network
@@ -17,7 +18,8 @@ class RemoteTest(unittest.TestCase):
         alone, ours = remote.commands("/bin/hvdrun", remote.PLAIN)
         self.assertEqual(ours, ["/bin/hvdrun", "-np", "4", "-H", "h1:2,h2:2", "--", "/bin/true"])
         self.assertEqual([word for word in alone[2].split() if word.startswith("h")], ["h1", "h2"])
-        self.assertTrue(alone[2].endswith(" & wait"), alone)
+        self.assertEqual(subprocess.run(["sh", "-c", alone[2].replace("ssh ", "true ")], check=False).returncode, 0)
+        self.assertEqual(subprocess.run(["sh", "-c", alone[2].replace("ssh ", "false ", 1).replace("ssh ", "true ")], check=False).returncode, 1)
         self.assertEqual(remote.commands("hvdrun", remote.MANY)[1][2], "32")
 
 

@@ -6,7 +6,7 @@ import sys
 import time
 
 from experiment import RunFailed
-from machine import end_descendants
+from machine import children, end_descendants
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.append(os.path.join(ROOT, "tests", "support"))
@@ -75,12 +75,13 @@ def environment(**more):
 def run_once(words, limit_s, **popen):
     """Runs a command to its end and returns (stdout, seconds). RunFailed when it hangs or fails."""
     popen = {"stdin": subprocess.DEVNULL, "env": environment(), **popen}
+    before = children(os.getpid())  # hosts, say
     begin_s = time.perf_counter()
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **popen) as process:
         try:
             out, err = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
-            end_descendants()
+            end_descendants(spared=before)
             raise RunFailed(f"no end after {limit_s:g} s: {' '.join(words)}") from None
         took_s = time.perf_counter() - begin_s
     if process.returncode != 0:

@@ -26,9 +26,9 @@ def commands(hvdrun, case):
     """What ssh alone and hvdrun are asked to do."""
     hosts, ranks = SHAPES[case]
     names = [f"h{i}" for i in range(1, hosts + 1)]
-    alone = " & ".join(shlex.join([*SSH, name, "/bin/true"]) for name in names)
+    alone = " ".join(shlex.join([*SSH, name, "/bin/true"]) + ' & p="$p $!";' for name in names)
     list_of_hosts = ",".join(f"{name}:{ranks}" for name in names)
-    return ["sh", "-c", f"{alone} & wait"], [hvdrun, "-np", str(hosts * ranks), "-H", list_of_hosts, "--", "/bin/true"]
+    return ["sh", "-c", f"{alone} for i in $p; do wait $i || exit; done"], [hvdrun, "-np", str(hosts * ranks), "-H", list_of_hosts, "--", "/bin/true"]
 
 
 def make(options):

@@ -22,12 +22,12 @@ TEST_CASE("cut link: it takes 10 s of silence, and three questions in vain") {
   for (const auto question : {&tcp_info::tcpi_retransmits, &tcp_info::tcpi_probes}) {
     tcp_info facts = silent_for(10'000);
     facts.*question = 3;
-    CHECK(is_cut(facts));
+    CHECK(is_cut(facts, true));
     facts.*question = 2;
-    CHECK_FALSE(is_cut(facts));
+    CHECK_FALSE(is_cut(facts, true));
     facts = silent_for(9'999);
     facts.*question = 15;
-    CHECK_FALSE(is_cut(facts));
+    CHECK_FALSE(is_cut(facts, true));
   }
 }
 
@@ -36,7 +36,7 @@ TEST_CASE("cut link: whoever says anything is there, if only of its own") {
     tcp_info facts = silent_for(100'000);
     facts.tcpi_retransmits = facts.tcpi_probes = 9;
     facts.*heard = 300;
-    CHECK_FALSE(is_cut(facts));
+    CHECK_FALSE(is_cut(facts, true));
   }
 }
 
@@ -46,9 +46,25 @@ TEST_CASE("cut link: nobody is cut off by a full window") {
   tcp_info facts = silent_for(89'000);
   facts.tcpi_backoff = 9;
   facts.tcpi_unacked = 2;
-  CHECK_FALSE(is_cut(facts));
+  CHECK_FALSE(is_cut(facts, true));
   facts.tcpi_probes = 1;
-  CHECK_FALSE(is_cut(facts));
+  CHECK_FALSE(is_cut(facts, true));
+}
+
+TEST_CASE("cut link: data say nothing where the kernel drops them without a word") {
+  tcp_info facts = silent_for(100'000);
+  facts.tcpi_retransmits = 9;
+  CHECK_FALSE(is_cut(facts, false));
+  facts.tcpi_probes = 3;
+  CHECK(is_cut(facts, false));
+  for (const auto* const old : {"6.1.0-18-amd64", "5.15.0", "6.5", "", "x", "6", "6.", ".6"}) {
+    INFO(old);
+    CHECK_FALSE(answers_when_full(old));
+  }
+  for (const auto* const young : {"6.6.0", "6.18.44-fc", "7.0", "10.1"}) {
+    INFO(young);
+    CHECK(answers_when_full(young));
+  }
 }
 
 TEST_CASE("cut link: what is no TCP socket is never cut") {

@@ -282,6 +282,10 @@ TEST_CASE("optimizer: with compression a result finds its place, whatever .grad 
     a.mutable_grad() = rank.rank == 0 ? at::zeros({1}).expand({50}) : at::ones({50});
     one.impl->step(nullptr);  // in that memory there is no room for fifty
     EXPECT(averaged());
+    const at::Tensor users = at::full({50, 2}, float(rank.rank));
+    a.mutable_grad() = users.select(1, 0);
+    one.impl->step(nullptr);  // has gaps, and room
+    EXPECT(averaged() && same_bits(users.select(1, 0).contiguous(), at::full({50}, 0.5)));
     {
       c10::InferenceMode only_here;
       const at::Tensor unwritable = at::zeros({50});
