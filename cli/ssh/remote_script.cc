@@ -24,16 +24,12 @@ bool is_plain(std::string_view word) {
 // anybody may write, nobody can have put something there; the agent removes it as soon as it runs.
 // A file of no bytes can be run where files can be run at all. Bytes that do not fit are still read
 // to the last, so that those of the next attempt are not taken for them. A file that is cut off, as
-// the connection may be, is not run: some shells would take it for a script. Until a file has come
-// whole, or not, there are signs of life (cli/pipe.h), from nobody's child: the agent is not to
-// have one that it did not start. However this ends before it has become the agent, what it has
-// made goes.
+// the connection may be, is not run: some shells would take it for a script. However this ends
+// before it has become the agent, what it has made goes.
 constexpr std::string_view kFunctions =
     R"(say() { echo "$mark$*"; }; )"
     R"(clean() { [ -z "$made" ] || rm -rf "$made"; made=; }; )"
-    R"(take() { true >"$1/$new" && chmod 700 "$1/$new" && "$1/$new" || return; )"
-    R"((while kill -0 $$ 2>/dev/null && [ -e "$1/$new" ] && echo >&2 && sleep 1; do :; done >/dev/null </dev/null &); )"
-    R"(say need || exit 1; )"
+    R"(take() { true >"$1/$new" && chmod 700 "$1/$new" && "$1/$new" || return; say need || exit 1; )"
     R"(bytes=; while [ -z "$bytes" ]; do read bytes sum || exit 1; done; )"
     R"(head -c "$bytes" | { cat >"$1/$new" || { cat >/dev/null; exit 1; }; } || return; )"
     R"([ $(wc -c <"$1/$new") = "$bytes" ] && "$1/$new" agent --install "$sum" "$1/hvdrun" && )"

@@ -1,10 +1,10 @@
 // What runs on another host before the agent does: a shell script that finds the agent or takes it
 // from its standard input, and becomes it.
 //
-// Pure. The script needs no more than a shell with mkdir, chmod, cat, head, id, ls, wc and rm (and
-// sleep), says what it does in lines that begin with kRemoteMark, and has no byte of standard input
-// or output that is not its own: what the login shell's start files print comes before, and what
-// they read was sent for that (RemoteStart).
+// Pure. The script needs no more than a shell with mkdir, chmod, cat, head, id, ls, wc and rm, says
+// what it does in lines that begin with kRemoteMark, and has no byte of standard input or output
+// that is not its own: what the login shell's start files print comes before, and what they read
+// was sent for that (RemoteStart).
 //
 //   machine NAME   this host cannot run the agent; ends
 //   found          the agent is there, and is started
