@@ -16,15 +16,6 @@
 #include "tests/rendezvous/tls_peer.h"
 #include "tests/support/seed.h"
 
-#if defined(__SANITIZE_ADDRESS__)
-// OpenSSL has random generators for each thread; those of gRPC's threads, on which a connection is
-// tried again, are not given back where the process ends first. A leak for each connection would
-// show in what 1,000 of them cost, below.
-extern "C" __attribute__((visibility("default"))) const char* __lsan_default_suppressions() {
-  return "leak:CRYPTO_zalloc\n";
-}
-#endif
-
 namespace hvd {
 namespace {
 
