@@ -111,9 +111,10 @@ void AgentPipes::resume_output() {
 }
 
 int AgentPipes::unread_bytes() const {
-  int bytes = 0;
+  int bytes = 0, of_words = 0;
   ioctl(channels_.output.get(), FIONREAD, &bytes);
-  return bytes;
+  if (words_open_) ioctl(channels_.words.get(), FIONREAD, &of_words);
+  return bytes + of_words;
 }
 
 }  // namespace hvd

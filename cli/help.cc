@@ -73,7 +73,8 @@ constexpr std::string_view kSignals =
     "TERM; who has not ended after --stop-grace is killed. A second INT kills them at once, and "
     "with a third hvdrun waits for nobody, but for a file server where --result-file lies on one. "
     "Once all ranks have ended, INT drops what nobody reads of their output, and the exit status "
-    "is theirs. USR1 and USR2 go to each rank's own process, and the job goes on.";
+    "is theirs, or 125 where that was 0 and output was lost. USR1 and USR2 go to each rank's own "
+    "process, and the job goes on.";
 
 // `text` in lines of at most kColumns, each behind `indent` blanks.
 std::string wrapped(std::string_view text, size_t indent) {

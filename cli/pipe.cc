@@ -1,9 +1,13 @@
 #include "cli/pipe.h"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <string>
 
@@ -37,9 +41,21 @@ std::string error_text(int error) {
 
 void set_nonblocking(int fd) { fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK); }
 
+// What is ready to be written to takes so many bytes at once.
+void write_words(std::string_view words) {
+  pollfd ready{STDERR_FILENO, POLLOUT, 0};
+  if (poll(&ready, 1, 0) != 1 || (ready.revents & POLLOUT) == 0) return;
+  [[maybe_unused]] const ssize_t written =
+      write(STDERR_FILENO, words.data(), std::min<size_t>(words.size(), PIPE_BUF));
+}
+
+// Where it cannot be written the connection ends, and standard input with it.
 void give_sign_of_life() {
-  // Where it cannot be written the connection ends, and standard input with it.
-  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, "\n", 1);
+  struct stat output{}, words{};
+  if (fstat(STDOUT_FILENO, &output) == 0 && fstat(STDERR_FILENO, &words) == 0 &&
+      output.st_dev == words.st_dev && output.st_ino == words.st_ino)
+    return;
+  write_words("\n");
 }
 
 }  // namespace hvd

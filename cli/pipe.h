@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <string>
+#include <string_view>
 
 #include "runtime/base/unique_fd.h"
 
@@ -24,10 +25,15 @@ std::string error_text(int error);
 // Only for descriptors that nobody else shares: the flag is the open file's, not the descriptor's.
 void set_nonblocking(int fd);
 
+// On standard error, at most PIPE_BUF bytes of them, and nothing where that would block: nobody who
+// has more to do may wait for its reader.
+void write_words(std::string_view words);
+
 // A blank line on standard error, which hvdrun shows nobody, each kSignOfLife from a host that
 // waits for hvdrun's words. TCP learns only from what it sends that the other end is gone: without
 // it, who has been cut off waits for hours, and a hvdrun that was stopped could not be told from
-// one that is gone.
+// one that is gone. None where standard output is the same file, as after a start file's
+// `exec 2>&1`: it would be in the midst of frames.
 inline constexpr std::chrono::milliseconds kSignOfLife{1000};
 void give_sign_of_life();
 

@@ -422,7 +422,8 @@ void Supervisor::lose_contact(HostAgent& agent, const std::string& why) {
 
 void Supervisor::on_sink() {
   for (const auto& sink : output_.sinks()) sink->clear_wake();
-  if (output_.reader_gone() && !membership_.ending())
+  const bool cut_short = interrupts_ > 0 && record_.all_ended();  // the status is the ranks'
+  if (output_.reader_gone() && !membership_.ending() && !cut_short)
     tell(event::EndAsked{EndCause::kReaderGone, SIGTERM, "the reader of the output is gone"});
   const std::string error = output_.other_error();
   if (!error.empty() && !output_lost_said_) {

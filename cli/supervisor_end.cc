@@ -108,6 +108,7 @@ void Supervisor::on_interrupt() {
 
 // As at a time limit, what all ranks have finished counts.
 void Supervisor::end_what_is_left(int first_signal) {
+  if (suspend_deadline_) resume();  // an end is not put off
   if (interrupts_ == 1)
     say("interrupted; all ranks have ended, and what nobody reads of their output is dropped "
         "(again: kill what they left running)");
@@ -115,7 +116,7 @@ void Supervisor::end_what_is_left(int first_signal) {
       .cause = EndCause::kInterrupted, .first_signal = first_signal, .reason = {}};
   order_all(to_message(end));
   limit_end(end);
-  output_.limit_readers(kImpatience, true, Clock::now());
+  output_.limit_readers(kImpatience, interrupts_ > 1, Clock::now());
 }
 
 // The agents see the lease close. What is known is written, or an earlier job's would be taken for

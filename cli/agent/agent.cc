@@ -227,8 +227,8 @@ void Agent::connect() {
 void Agent::on_uplink_closed(const std::string& why) {
   orphaned_ = true;
   if (finished_) return;
-  if (!why.empty()) std::fprintf(stderr, "agent: %s\n", printable(why).c_str());
   begin_end(proto::Ended::LEASE_LOST, "its stream to hvdrun broke", fence());
+  if (!why.empty()) write_words("agent: " + printable(why) + "\n");
 }
 
 void Agent::on_order(const proto::ToAgent& order) {

@@ -1,5 +1,4 @@
 // What an agent does when it is due, and its end.
-#include <cstdio>
 #include <utility>
 
 #include "cli/agent/agent_impl.h"
@@ -41,12 +40,11 @@ void Agent::beat(TimePoint now) {
   uplink_.beat();
   if (!orphaned_ && uplink_.is_cut_off(now)) {
     orphaned_ = true;
-    // Over ssh's connection it may still be read: by a hvdrun that was stopped, say.
-    std::fputs(
-        "agent: nothing was heard of hvdrun for 8 s: it was stopped, or this host cut off; "
-        "ending what runs here\n",
-        stderr);
     begin_end(proto::Ended::LEASE_LOST, "nothing was heard of hvdrun", fence());
+    // Over ssh's connection it may still be read: by a hvdrun that was stopped, say.
+    write_words(
+        "agent: nothing was heard of hvdrun for 8 s: it was stopped, or this host cut off; "
+        "ending what runs here\n");
   }
 }
 

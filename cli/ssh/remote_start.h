@@ -41,6 +41,9 @@ class RemoteStart {
     return phase_ == StartPhase::kStarting && asked_ == 0 && !framed_;
   }
 
+  // The script or its agent runs there.
+  bool heard() const { return heard_; }
+
   bool asks_for_file() const { return asks_; }
   void answer(std::string_view sha256, TimePoint now);  // in hex
 
@@ -86,7 +89,7 @@ class RemoteStart {
   const ShipOffer* const offer_;
   StartPhase phase_ = StartPhase::kConnecting;
   TimePoint since_, nudged_;
-  bool heard_ = false;  // the script runs
+  bool heard_ = false;
   bool asks_ = false;
   int asked_ = 0;        // how often
   std::string unread_;   // of its output: may become a mark or the magic

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/exit_code.h"
 #include "cli/pipe.h"
 #include "cli/quoted.h"
 #include "cli/ssh/remote_script.h"
@@ -54,6 +55,14 @@ std::string unique_word() {
 std::string last_said(const RemoteStart& remote) {
   const std::string words = last_words(remote.words());
   return words.empty() ? "" : "; ssh's last words were " + words;
+}
+
+// What says why it ends, or ends as only an agent does, is whole.
+bool may_be_damaged(const RemoteStart& remote, int wait_status) {
+  if (!remote.waits_for_kept_copy() || !WIFEXITED(wait_status)) return false;
+  const std::string lines = "\n" + remote.words();
+  return WEXITSTATUS(wait_status) != kExitOwnFailure && lines.find("\nagent: ") == lines.npos &&
+         lines.find("\nkeeper: ") == lines.npos;
 }
 
 // What the last attempt was at when the time was over.
@@ -358,10 +367,10 @@ void SshCarrier::judge(Start& start, int wait_status, TimePoint now) {
     start.due = now;
     return drop(start);
   }
-  SshFailure failure =
-      explain_ssh(remote.words(), remote.noise(), wait_status, options_.ssh.program);
-  if (!failure.of_ssh && remote.waits_for_kept_copy() && !start.copy_anew) {
-    start.copy_anew = true;  // it may be damaged
+  SshFailure failure = explain_ssh(remote.words(), remote.noise(), wait_status,
+                                   options_.ssh.program, remote.heard());
+  if (!failure.of_ssh && !start.copy_anew && may_be_damaged(remote, wait_status)) {
+    start.copy_anew = true;
     start.reason = std::move(failure.reason);
     start.due = now;
     return drop(start);

@@ -105,6 +105,10 @@ bool is_notice(std::string_view line) {
   return std::ranges::any_of(kNotices, [&](std::string_view one) { return line.starts_with(one); });
 }
 
+std::string_view file_name(std::string_view path) {
+  return path.substr(path.rfind('/') + 1);  // npos + 1: all of it
+}
+
 std::string ending(int wait_status, std::string_view program) {
   std::string text(program);
   if (WIFSIGNALED(wait_status))
@@ -155,10 +159,13 @@ std::string_view bad_host_key(std::string_view words) {
 }
 
 SshFailure explain_ssh(std::string_view words, std::string_view printed, int wait_status,
-                       std::string_view program) {
+                       std::string_view program, bool heard) {
   // What a login shell ended with, ssh passes on: it had no trouble itself, and words like its own
-  // are a start file's. On its standard output it says nothing at all.
-  const bool ended_there = WIFEXITED(wait_status) && WEXITSTATUS(wait_status) != kSshFailed;
+  // are a start file's. On its standard output it says nothing at all. Another program may have
+  // codes of its own for that, until somebody there has spoken.
+  const bool reached = heard || !printed.empty() || file_name(program) == "ssh";
+  const bool ended_there =
+      reached && WIFEXITED(wait_status) && WEXITSTATUS(wait_status) != kSshFailed;
   const auto known = std::ranges::find_if(kKnown, [&](const Known& one) {
     if (one.of_host && printed.find(one.words) != std::string_view::npos) return true;
     return (one.of_host || !ended_there) && words.find(one.words) != std::string_view::npos;

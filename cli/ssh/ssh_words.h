@@ -25,9 +25,10 @@ struct SshFailure {
 };
 
 // `words` is its standard error, `printed` what came on its standard output, `wait_status` as
-// waitpid() has it; `program` is what was run.
+// waitpid() has it; `program` is what was run, and `heard` whether what it was to start there
+// spoke.
 SshFailure explain_ssh(std::string_view words, std::string_view printed, int wait_status,
-                       std::string_view program);
+                       std::string_view program, bool heard);
 
 // Whether ssh, which may not ask, ended for a key that it has never seen; not where it is told to
 // take no new one.

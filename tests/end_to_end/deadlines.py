@@ -275,6 +275,16 @@ def an_interrupt_drops_what_nobody_reads_once_all_ranks_have_ended():
         assert len(out) < 700000, len(out)
 
 
+def a_reader_that_leaves_after_an_interrupt_is_no_cause_once_all_ranks_have_ended():
+    for code, wanted in ((7, 7), (0, 125)):
+        job = until_its_rank_has_ended(script=f"yes | head -c 100000; exit {code}")
+        job.send_signal(signal.SIGINT)
+        assert any(b"interrupted; all" in line for line in iter(job.stderr.readline, b"")), "it ended without a word"
+        job.stdout.close()
+        err = end_of(job)
+        expect(job.returncode, wanted, err)
+
+
 def a_second_interrupt_kills_what_ranks_left_running_and_the_status_stays_theirs():
     job = until_its_rank_has_ended(script="trap '' INT TERM; sleep 60 & exit 0")
     job.send_signal(signal.SIGINT)
@@ -322,4 +332,5 @@ support.main(the_start_timeout_bounds_an_agent_that_never_comes,
              a_reader_that_stands_still_does_not_hold_up_a_terminated_job,
              a_reader_that_stands_still_does_not_hold_up_an_impatient_user, a_standing_reader_that_leaves_is_no_failing_disk,
              an_interrupt_drops_what_nobody_reads_once_all_ranks_have_ended,
+             a_reader_that_leaves_after_an_interrupt_is_no_cause_once_all_ranks_have_ended,
              a_second_interrupt_kills_what_ranks_left_running_and_the_status_stays_theirs, a_reader_that_comes_late_gets_all)

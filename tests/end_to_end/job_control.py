@@ -87,7 +87,7 @@ def switches(pid):
 
 
 def ctrl_z_while_ranks_are_being_started_holds_back_the_others():
-    count, started = 40, 9  # an order that has come is read before the next one is started
+    count = 40
     terminal = Terminal()
     terminal.type(f"HVD_FAULT_POINT=agent_spawn:9:stop {support.options.hvdrun} -np {count} --color never -- sleep 300\n")
     launcher = terminal.launcher()
@@ -96,8 +96,9 @@ def ctrl_z_while_ranks_are_being_started_holds_back_the_others():
     terminal.type("\x1a")
     terminal.wait("Stopped")
     os.kill(agent, signal.SIGCONT)
-    wait_for(lambda: len(ranks_of(launcher)) == started)
-    wait_for(lambda: [state(rank) for rank in ranks_of(launcher)] == ["T"] * started)
+    # An order that the agent's thread has read is obeyed before the next rank is started; it may read while some are.
+    wait_for(lambda: 9 <= len(ranks_of(launcher)) <= 16 and all(state(rank) == "T" for rank in ranks_of(launcher)))
+    started = len(ranks_of(launcher))
     turns = switches(agent)
     wait_for(lambda: switches(agent) >= turns + 3)  # it looks three times more whether anything is to be done
     expect(len(ranks_of(launcher)), started)

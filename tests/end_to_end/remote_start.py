@@ -352,7 +352,7 @@ def a_copy_that_is_broken_off_leaves_nothing():
                 if host != "h1":
                     support.wait_for(lambda: any("/tmp/hvdrun." in path for path in copies(world, "h1")))
                 os.kill(below(job, program), signal.SIGKILL)
-                support.wait_for(lambda: nothing_starts(world), limit_s=3)
+                support.wait_for(lambda: nothing_starts(world), limit_s=10)
                 job.communicate(timeout=20)
 
 

@@ -59,7 +59,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t count) {
   const ShipOffer offer{"list", {{"/a", 10, 0}, {"/b", 0, 0}, {"/c", 1, 0}}, 11};
   start_with(rest, piece, &offer);
   read_loader_answer(rest, rest);
-  HVD_CHECK(can_be_shown(explain_ssh(rest, rest, 255 << 8, "ssh").reason), "hostile words");
+  HVD_CHECK(can_be_shown(explain_ssh(rest, rest, 255 << 8, "ssh", true).reason), "hostile words");
   elf_identity(std::as_bytes(std::span(rest)));
   return 0;
 }

@@ -215,21 +215,30 @@ TEST_CASE("ssh_carrier: what a busy host drops is tried again, a refusal is not"
 TEST_CASE("ssh_carrier: a copy that ends before it speaks is replaced, once") {
   Hosts hosts;
   const std::string found = "echo x >>tries.$1; echo '" + std::string(kRemoteMark) + "found'\n";
-  hosts.set("damaged", found + "case $2 in *'anew=1;'*) " + kAgent + ";; esac\nkill -SEGV $$");
+  hosts.set("damaged",
+            found + "case $2 in *'anew=1;'*) " + kAgent +
+                ";; esac\nexit 255");  // what ssh ends with where a signal ended it there
   hosts.set("speaks", found + "head -c 16 hello; exit 1");
   hosts.set("worse", found + "exit 126");
+  hosts.set("early", found + "echo 'agent: no threads' >&2; exit 1");
+  hosts.set("failed", found + "exit 125");
   hosts.set("cut", found + "echo 'client_loop: send disconnect: Broken pipe' >&2; exit 255");
   Run run(hosts);
   run.start(0, "damaged");
   run.start(1, "speaks");
   run.start(2, "worse");
   run.start(3, "cut", 1200ms);
-  run.until(4);
+  run.start(4, "early");
+  run.start(5, "failed");
+  run.until(6);
   CHECK(run.started.contains(0));
   CHECK(run.failed.at(1) == "its login shell ended with exit code 1; it said nothing");
   CHECK(run.failed.at(2) == "its login shell ended with exit code 126; it said nothing");
   CHECK_THAT(run.failed.at(3), Catch::Matchers::Contains("the connection broke"));
-  for (const auto& [file, tries] : {std::pair("damaged", 2), {"speaks", 1}, {"worse", 2}})
+  CHECK_THAT(run.failed.at(4), Catch::Matchers::Contains("agent: no threads"));
+  CHECK_THAT(run.failed.at(5), Catch::Matchers::Contains("exit code 125"));
+  for (const auto& [file, tries] :
+       {std::pair("damaged", 2), {"speaks", 1}, {"worse", 2}, {"early", 1}, {"failed", 1}})
     CHECK(std::filesystem::file_size(hosts / ("tries." + std::string(file)).c_str()) ==
           size_t(2 * tries));
 }

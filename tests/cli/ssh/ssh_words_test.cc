@@ -101,15 +101,27 @@ constexpr Row kRows[] = {
 
 TEST_CASE("ssh_words: each end has a sentence that says what to do, and whether to try again") {
   for (const Row& row : kRows) {
-    const SshFailure failure = explain_ssh(row.words, row.printed, exited(row.code), "ssh");
+    const SshFailure failure = explain_ssh(row.words, row.printed, exited(row.code), "ssh", false);
     CAPTURE(row.words, failure.reason);
     REQUIRE(failure.reason.starts_with(row.begin));
     REQUIRE(failure.reason.ends_with(row.end));
     REQUIRE(failure.retry == row.retry);
     REQUIRE(failure.reason.find('\n') == std::string::npos);
   }
-  REQUIRE(explain_ssh("", "", 9, "/opt/ssh").reason ==
+  REQUIRE(explain_ssh("", "", 9, "/opt/ssh", false).reason ==
           "/opt/ssh was ended by signal 9; it said nothing");
+}
+
+TEST_CASE("ssh_words: another program's codes are its own until somebody there has spoken") {
+  const auto retry = [](const char* printed, const char* program, bool heard) {
+    return explain_ssh("x: Connection refused\n", printed, exited(1), program, heard).retry;
+  };
+  CHECK(retry("", "wrap", false) == Retry::kWhenThere);
+  CHECK(retry("", "/opt/ssh/wrap", false) == Retry::kWhenThere);
+  CHECK(retry("", "wrap", true) == Retry::kNever);
+  CHECK(retry("hello\n", "wrap", false) == Retry::kNever);
+  CHECK(retry("", "ssh", false) == Retry::kNever);
+  CHECK(retry("", "/opt/ssh", false) == Retry::kNever);
 }
 
 TEST_CASE("ssh_words: a hostile host's words come out printable and short") {
