@@ -9,7 +9,7 @@ import tempfile
 import time
 
 import support
-from support import NO_TRACING, Debugger, Terminal, agent_of, expect, ranks_of, run, start, state, take_hold, wait_for, wait_for_ranks
+from support import NO_TRACING, Debugger, Terminal, agent_of, expect, ranks_of, run, start, state, take_hold, wait_for, wait_for_ranks, wait_for_words
 
 LATE_S = 6  # by the clock on the wall: until then the test has stepped in, also on a busy machine
 AWAY_S = 9  # how long it holds the job up then: longer than that, and than the time-outs
@@ -128,7 +128,7 @@ def a_stopped_agent_does_not_hold_up_a_terminated_job():
 def interrupt_twice(job):
     """The second time when hvdrun has told what a second one does."""
     job.send_signal(signal.SIGINT)
-    assert any(b"again: kill them now" in line for line in iter(job.stderr.readline, b"")), "it ended without a word"
+    wait_for_words(job, b"again: kill them now")
     job.send_signal(signal.SIGINT)
 
 
@@ -256,7 +256,7 @@ def a_reader_that_stands_still_does_not_hold_up_an_impatient_user():
 def until_its_rank_has_ended(*flags, script):
     """A job of one rank, of whose end hvdrun has read, and that waits for something else."""
     job = start("--stop-grace", "50", "--verbose", *flags, "--", "bash", "-c", script, np=1)
-    assert any(b"info: rank 0 " in line for line in iter(job.stderr.readline, b"")), "no word of its end"
+    wait_for_words(job, b"info: rank 0 ")
     return job
 
 
@@ -279,7 +279,7 @@ def a_reader_that_leaves_after_an_interrupt_is_no_cause_once_all_ranks_have_ende
     for code, wanted in ((7, 7), (0, 125)):
         job = until_its_rank_has_ended(script=f"yes | head -c 100000; exit {code}")
         job.send_signal(signal.SIGINT)
-        assert any(b"interrupted; all" in line for line in iter(job.stderr.readline, b"")), "it ended without a word"
+        wait_for_words(job, b"interrupted; all")
         job.stdout.close()
         err = end_of(job)
         expect(job.returncode, wanted, err)
@@ -288,7 +288,7 @@ def a_reader_that_leaves_after_an_interrupt_is_no_cause_once_all_ranks_have_ende
 def a_second_interrupt_kills_what_ranks_left_running_and_the_status_stays_theirs():
     job = until_its_rank_has_ended(script="trap '' INT TERM; sleep 60 & exit 0")
     job.send_signal(signal.SIGINT)
-    assert any(b"again: kill" in line for line in iter(job.stderr.readline, b"")), "it ended without a word"
+    wait_for_words(job, b"again: kill")
     expect(job.poll(), None)
     job.send_signal(signal.SIGINT)
     err = end_of(job)

@@ -6,7 +6,6 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 import support
 from support import expect, wait_for
@@ -170,10 +169,8 @@ def what_a_host_says_without_end_waits_there_for_the_reader():
     before = memory_kib(launcher, "VmRSS")
     pathlib.Path(f"/proc/{launcher}/clear_refs").write_text("5")  # what it has needed so far is no peak any more
     world.path("h1", "/tmp/flood").touch()
-    written = []  # so far, at each look; who looks too early sees less growth
-    while len(written) < 5 or written[-5] != written[-1]:
-        written.append(world.run("h1", "sh", "-c", "grep wchar /proc/$(pidof yes)/io || echo ended").stdout)
-        time.sleep(0.1)
+    # Who looks too early sees less growth.
+    support.wait_until_still(lambda: world.run("h1", "sh", "-c", "grep wchar /proc/$(pidof yes)/io || echo ended").stdout)
     for _ in range(FLOOD_LINES):
         expect(job.stderr.readline(), f"hvdrun: h1: {line}\n".encode())
     grown = memory_kib(launcher, "VmHWM") - before

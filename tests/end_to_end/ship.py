@@ -322,10 +322,7 @@ def who_is_cut_off_while_files_come_ends_after_the_heal():
     job = start("-H", "h1", "--ship", "large", "--", "true")
     wait_for(lambda: being_made("h1"))
     os.kill(launcher(job), signal.SIGSTOP)
-    sizes = []
-    while len(sizes) < 5 or sizes[-5] != sizes[-1]:  # what is under way arrives, and is acknowledged
-        sizes.append([path.lstat().st_size for path in being_made("h1")])
-        time.sleep(0.1)
+    support.wait_until_still(lambda: [path.lstat().st_size for path in being_made("h1")])  # what is under way arrives, and is acknowledged
     world.cut("h1")
     os.kill(launcher(job), signal.SIGKILL)
     os.kill(job.pid, signal.SIGCONT)  # nsenter stops with its child

@@ -13,6 +13,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -75,6 +76,34 @@ def wait_for(condition, limit_s=15):
             return seen
         assert time.monotonic() - begin < limit_s, f"waited {limit_s} s in vain for {inspect.getsource(condition).strip()}"
         time.sleep(0.002)
+
+
+def wait_until_still(look, still_s=0.4, limit_s=60):
+    """Until what `look()` gives has been the same for so long."""
+    seen, since = look(), time.monotonic()
+
+    def still():
+        nonlocal seen, since
+        now = look()
+        if now != seen:
+            seen, since = now, time.monotonic()
+        return time.monotonic() - since >= still_s
+    wait_for(still, limit_s)
+
+
+def wait_for_words(job, words, limit_s=60):
+    """Until a line on its stderr holds the words; what says nothing more within the limit is killed."""
+    limit = threading.Timer(limit_s, job.kill)
+    limit.start()
+    try:
+        said = []
+        for line in iter(job.stderr.readline, b""):
+            said.append(line)
+            if words in line:
+                return
+    finally:
+        limit.cancel()
+    raise AssertionError(f"it ended, or was killed after {limit_s} s, without {words}: {said}")
 
 
 def wait_for_nobody(limit_s, statuses=None):
