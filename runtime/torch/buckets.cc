@@ -207,17 +207,12 @@ StepVerdict Buckets::finish(const Additions& additions) {
   if (word.poison.empty()) word.poison = additions.refusal;
   StepVerdict verdict = list_->finish(word);
   MutexLock lock(mutex_);
-  try {
-    if (verdict.poison.empty()) take_results(verdict);
-  } catch (...) {
-    begin_step();  // the other ranks have: this one's next step is good again
-    throw;
-  }
   begin_step();
   return verdict;
 }
 
 void Buckets::take_results(const StepVerdict& verdict) {
+  MutexLock lock(mutex_);
   HVD_CHECK(verdict.used.size() >= word_.used.size(), "a verdict has a bit for every parameter");
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& p = parameters_[i];

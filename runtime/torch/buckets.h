@@ -1,9 +1,9 @@
 // The gradients of one set of parameters, in the arena, exchanged once a step.
 //
 // Each parameter's hook sees to it that the gradient lies in its bucket (one copy at most) and is
-// .grad, and reports the bucket once it is complete here. Nothing is copied out: after finish()
-// .grad is the result. A mistake (a second backward, a sparse gradient) throws in backward and
-// makes the step void on every rank, because this rank's control word says so.
+// .grad, and reports the bucket once it is complete here. Nothing is copied out: after
+// take_results() .grad is the result. A mistake (a second backward, a sparse gradient) throws in
+// backward and makes the step void on every rank, because this rank's control word says so.
 //
 // Threads: hooks come from the threads that run backward; everything else from the one that steps.
 #pragma once
@@ -49,9 +49,12 @@ class Buckets {
   Buckets& operator=(const Buckets&) = delete;
 
   // Completes the step on all ranks; see StepVerdict. A parameter without a gradient counts as
-  // zeros, and keeps none if no rank had one. When the verdict is poisoned the gradients are
-  // worthless.
-  StepVerdict finish(const Additions& additions = {}) EXCLUDES(mutex_);
+  // zeros. When the verdict is poisoned the gradients are worthless.
+  StepVerdict finish(const Additions& additions) EXCLUDES(mutex_);
+  // Makes .grad the results of the step that finish() completed, which waits for no other rank;
+  // what it throws (with compression: no room for one) is this rank's alone. A parameter without
+  // a gradient keeps none if no rank had one.
+  void take_results(const StepVerdict& verdict) EXCLUDES(mutex_);
 
   // A gradient came, and finish() was not called since.
   bool in_flight() const EXCLUDES(mutex_);
@@ -78,7 +81,6 @@ class Buckets {
   void complete(int bucket) REQUIRES(mutex_);
   void gather(const Bucket& bucket, Home home) REQUIRES(mutex_);
   Home choose_home(const Bucket& bucket) REQUIRES(mutex_);
-  void take_results(const StepVerdict& verdict) REQUIRES(mutex_);
   void begin_step() REQUIRES(mutex_);
   bool is_used(const std::vector<uint64_t>& bits, size_t index) const {
     return (bits[index / 64] >> (index % 64) & 1) != 0;

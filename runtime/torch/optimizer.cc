@@ -137,24 +137,28 @@ void DistributedOptimizer::Impl::compare_additions(const std::vector<uint64_t>& 
   }
 }
 
+// First of all sets what the ranks do together, so that an error of this rank alone keeps no other
+// one waiting.
 void DistributedOptimizer::Impl::synchronize() {
   const NamedTensors added = new_parameters();
-  StepVerdict verdict = sets_[0]->finish(additions_of(added));
-  std::string poison = std::move(verdict.poison);
-  const auto finish = [&](Buckets& set) {
-    std::string more = set.finish().poison;
-    if (poison.empty()) poison = std::move(more);
+  std::vector<StepVerdict> verdicts;  // by set
+  std::string poison;
+  const auto finish = [&](Buckets& set, const Additions& additions) {
+    verdicts.push_back(set.finish(additions));
+    if (poison.empty()) poison = verdicts.back().poison;
   };
-  for (size_t set = 1; set < sets_.size(); ++set) finish(*sets_[set]);
+  finish(*sets_[0], additions_of(added));
+  for (size_t set = 1; set < sets_.size(); ++set) finish(*sets_[set], {});
   if (poison.empty()) {
-    compare_additions(verdict.additions, added.size());
+    compare_additions(verdicts[0].additions, added.size());
     if (!added.empty()) {
       add_set("parameters added to a DistributedOptimizer", added);
-      finish(*sets_.back());
+      finish(*sets_.back(), {});
     }
   }
   if (!poison.empty())
     throw Error(ErrorCode::kInvalidArgument, "this step is void on every rank: " + poison);
+  for (size_t set = 0; set < sets_.size(); ++set) sets_[set]->take_results(verdicts[set]);
   synchronized_ = true;
 }
 

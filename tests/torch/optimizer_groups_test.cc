@@ -114,6 +114,38 @@ TEST_CASE("optimizer groups: skip_synchronize() refuses gradients of parameters 
   });
 }
 
+TEST_CASE("optimizer groups: a rank that finds no room for a result keeps no other one waiting") {
+  run_as_threads(3, [](const ThreadRank& rank) {
+    const DistributedOptimizerOptions fp16 = {.compression = Compression::kFp16};
+    Training t(rank, nets::mlp(), nets::sgd(), fp16);
+    const at::Tensor late = at::ones({2}).requires_grad_();
+    t.inner->add_param_group({std::vector<at::Tensor>{late}});
+    const auto backward = [&](int step) {
+      t.optimizer->zero_grad();
+      (t.net->loss(rank.rank, step) + (late * float(rank.rank)).sum()).backward();
+    };
+    // In the step that adds a set of buckets, and in one that has two from the beginning.
+    for (int step = 0; step < 2; ++step) {
+      backward(step);
+      if (rank.rank == 1) {  // behind everybody's back, while its bucket is under way
+        const at::Storage& storage = t.net->parameters()[0].grad().storage();
+        storage.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
+            "no room");
+      }
+      const std::string error = error_of([&] { t.optimizer->synchronize(); });
+      EXPECT(rank.rank == 1 ? contains(error, "no room") : error.empty());
+      EXPECT(t.impl->sets() == 2);
+      backward(10);
+      t.optimizer->synchronize();
+      Alone alone;
+      backward_alone(*alone.net, rank.size, 10, fp16);
+      const auto mine = t.net->parameters(), wanted = alone.net->parameters();
+      for (size_t i = 0; i < mine.size(); ++i) EXPECT(same_bits(mine[i].grad(), wanted[i].grad()));
+      EXPECT(same_bits(late.grad(), at::ones({2})));
+    }
+  });
+}
+
 TEST_CASE("optimizer groups: a parameter that is added twice has one gradient") {
   check_as_ranks([](const ThreadRank& rank) {
     const auto first_layer = [](std::vector<at::Tensor> all) {
