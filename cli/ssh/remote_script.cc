@@ -22,6 +22,8 @@ bool is_plain(std::string_view word) {
 // was looked at may be another's by now, so nothing there is started, and it is looked at once
 // made. A folder for one start is made under a name that nobody can guess, so that in a place where
 // anybody may write, nobody can have put something there; the agent removes it as soon as it runs.
+// A copy that lost its end to a broken disk may well start, so one of another length than ours is
+// not started (ls tells it of the file's node; some wc would read it through).
 // A file of no bytes can be run where files can be run at all. Bytes that do not fit are still read
 // to the last, so that those of the next attempt are not taken for them. A file that is cut off, as
 // the connection may be, is not run: some shells would take it for a script. However this ends
@@ -44,6 +46,7 @@ constexpr std::string_view kFunctions =
     R"(case $id in 0|$me) ;; *) exit 1;; esac; )"
     R"(case $mode in d????????[tT]*|d????-??-*) ;; d????w??-*+) exit 1;; d????w??-*) alone $gid || exit 1;; *) exit 1;; esac; )"
     R"(left=$((left - 1)); done; [ $left = 0 ]); }; )"
+    R"(whole() { set -- $(ls -ln "$1"); [ "$5" = "$length" ]; }; )"
     R"(keep() { mkdir -p "$1" && safe "$1" && [ "$way" = "$1" ] && made=$1/$new && )"
     R"(take "$1" && exec "$1/hvdrun" agent $role; clean; }; )"
     R"(once() { made=; mkdir "$1" && made=$1 && take "$1" && exec "$1/hvdrun" agent $role --once; clean; }; )";
@@ -54,7 +57,7 @@ constexpr std::string_view kSteps =
     R"(me=$(id -u); home=; if [ -d "$HOME" ]; then at=$HOME/.cache/hvdrun/$name; rest=; )"
     R"(until [ -d "$at" ]; do rest=/${at##*/}$rest; at=${at%/*}; done; )"
     R"(safe "$at" && home=${way%/}$rest; fi; )"
-    R"([ "$home" ] && [ ! "$rest" ] && [ ! "$anew" ] && [ -s "$home/hvdrun" ] && [ -x "$home/hvdrun" ] && say found && exec "$home/hvdrun" agent $role; )"
+    R"([ "$home" ] && [ ! "$rest" ] && [ ! "$anew" ] && [ -x "$home/hvdrun" ] && whole "$home/hvdrun" && say found && exec "$home/hvdrun" agent $role; )"
     R"(made=; trap clean EXIT; trap "exit 1" HUP INT TERM; trap "" PIPE; )"
     R"([ "$home" ] && keep "$home"; )"
     R"(for folder in "$TMPDIR" /tmp /var/tmp /dev/shm "$XDG_RUNTIME_DIR"; do )"
@@ -75,6 +78,7 @@ std::string remote_script(const RemoteAgent& agent, std::string_view unique) {
   }
   std::string script = "exec /bin/sh -c '";
   script.append("name=").append(agent.name);
+  script.append("; length=").append(std::to_string(agent.bytes));
   script.append("; machine=").append(agent.machine);
   script.append("; new=").append(kOnceFolder).append(unique);
   script.append("; anew=").append(agent.anew ? "1" : "");

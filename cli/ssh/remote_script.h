@@ -15,6 +15,7 @@
 //                  only the bytes did not fit
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,7 @@ inline constexpr std::string_view kOnceFolder = "hvdrun.";
 
 struct RemoteAgent {
   std::string name;                              // of this very file: letters and digits
+  uint64_t bytes = 0;                            // of it
   std::string machine;                           // as uname -m has it
   std::vector<std::string> role = {"--remote"};  // words behind `agent`: lower case, digits, dashes
   bool anew = false;                             // what is there is not started, but replaced

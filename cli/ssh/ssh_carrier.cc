@@ -143,7 +143,8 @@ void SshCarrier::begin(Start& start, TimePoint now) {
   ++start.attempts;
   Pipe in = make_pipe(), out = make_pipe(), words = make_pipe();
   const std::string script =
-      remote_script({file_.name(), file_.machine(), options_.role, start.copy_anew}, unique_word());
+      remote_script({file_.name(), file_.bytes(), file_.machine(), options_.role, start.copy_anew},
+                    unique_word());
   SpawnOptions spawned;
   SshAttempt attempt{.accept_new_key = start.accept_new_key};
   if (!start.there.passed(now) && !start.there.is_never())

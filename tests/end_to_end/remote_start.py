@@ -112,8 +112,8 @@ def a_copy_that_is_damaged_is_replaced():
         expect_started(start(world, *names), *names)
         kept = [(host, world.path(host, world.run(host, "find", "/run/home", "-name", "hvdrun", "-type", "f").stdout.strip())) for host in ("h1", "b1")]
         whole = pathlib.Path(support.options.hvdrun).read_bytes()
-        # Cut off, in its first page and before its code ends; with other bytes in its header.
-        for damaged in (whole[:100], whole[:300_000], whole[:18] + EM_AARCH64.to_bytes(2, "little") + whole[20:]):
+        # Cut off, in its first page, before its code ends, and where it runs all the same; with other bytes in its header.
+        for damaged in (whole[:100], whole[:300_000], whole[:-1], whole[:18] + EM_AARCH64.to_bytes(2, "little") + whole[20:]):
             for host, path in kept:
                 support.wait_for(lambda host=host: agents(world, host) == 0)
                 path.write_bytes(damaged)
