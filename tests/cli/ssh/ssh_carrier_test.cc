@@ -102,6 +102,16 @@ class Run {
       loop_.turn(std::min(next.value_or(deadline.when()), deadline.when()));
     }
   }
+  // Until these starts have come that far.
+  void until_at(const std::map<int, StartPhase>& phases) {
+    const Deadline deadline = Deadline::in(30s);
+    carrier_.turn(Clock::now());
+    for (const auto& [host, phase] : phases)
+      while (carrier_.progress(host)->phase != phase) {
+        REQUIRE_FALSE(deadline.passed());
+        loop_.turn(deadline.when());
+      }
+  }
   void reap() {
     reap_all([this](pid_t pid, int status) { carrier_.child_ended(pid, status); });
   }
@@ -345,21 +355,23 @@ TEST_CASE("ssh_carrier: a host's time is over where it stands, and says where th
   const std::string mark(kRemoteMark);
   hosts.set("silent", "exec sleep 1000");
   hosts.set("copying", "echo '" + mark + "need'; exec sleep 1000");
-  hosts.set("starting", "echo '" + mark + "found'; echo hm >&2; exec sleep 1000");
+  hosts.set("starting", "echo hm >&2; echo '" + mark + "found'; exec sleep 1000");
   hosts.set("half", "head -c 30 hello; exec sleep 1000");
   Run run(hosts);
-  run.start(0, "silent", 300ms);
-  run.start(1, "copying", 300ms);
-  run.start(2, "starting", 300ms);
-  run.start(3, "half", 300ms);
-  run.until(4);
-  REQUIRE(run.failed.at(0).starts_with("there was no answer for 0.3 s"));
+  run.start(0, "silent");
+  run.start(1, "copying");
+  run.start(2, "starting");
+  run.start(3, "half");
+  run.until_at({{1, StartPhase::kCopying}, {2, StartPhase::kStarting}, {3, StartPhase::kStarting}});
+  run.carrier().turn(Clock::now() + 60s);
+  REQUIRE(run.failed.size() == 4);
+  REQUIRE(run.failed.at(0).starts_with("there was no answer for 6"));
   REQUIRE(
       run.failed.at(0).ends_with("; try by hand: " + (hosts / "ssh").string() + " silent true"));
-  REQUIRE(run.failed.at(1).starts_with("the agent was still being copied to it after 0.3 s"));
-  REQUIRE(run.failed.at(2).starts_with("the agent has not spoken for 0.3 s"));
+  REQUIRE(run.failed.at(1).starts_with("the agent was still being copied to it after 6"));
+  REQUIRE(run.failed.at(2).starts_with("the agent has not spoken for 6"));
   REQUIRE(run.failed.at(2).ends_with("ssh's last words were \"hm\""));
-  REQUIRE(run.failed.at(3).starts_with("the agent has not spoken for 0.3 s"));
+  REQUIRE(run.failed.at(3).starts_with("the agent has not spoken for 6"));
 }
 
 TEST_CASE("ssh_carrier: who waits for a place until the time is over is told that") {
