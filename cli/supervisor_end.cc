@@ -1,10 +1,12 @@
 // What is due when, and the end of a job.
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <exception>
 
 #include "cli/agent/descendants.h"
 #include "cli/agent/process_state.h"
@@ -363,6 +365,23 @@ void Supervisor::write_out() {
     on_deadlines(now);
     output_.tick(now, false, true);
   }
+}
+
+void Supervisor::write_what_was_said() noexcept try {
+  output_.finish();
+  output_.limit_readers(kImpatience, true, Clock::now());
+  for (output_.flush(); !output_.idle(); output_.flush()) {
+    std::vector<pollfd> written;
+    for (const auto& sink : output_.sinks()) {
+      sink->clear_wake();
+      written.push_back({sink->wake_fd(), POLLIN, 0});
+    }
+    const Deadline look = Deadline::at(output_.next_deadline().value_or(Clock::now()));
+    if (!output_.idle()) poll(written.data(), written.size(), look.poll_timeout_ms());
+    output_.tick(Clock::now(), false, true);
+  }
+} catch (const std::exception&) {
+  // Whoever calls has something worse to say.
 }
 
 std::optional<TimePoint> Supervisor::next_deadline() const {

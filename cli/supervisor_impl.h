@@ -39,9 +39,11 @@ namespace hvd {
 class Supervisor {
  public:
   Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, const StartState& start);
-  // Starts the agents. After an exception this must not be destroyed.
+  // Starts the agents. After an exception, of run() too, this must not be destroyed.
   void begin(Carrier& carrier, const ShipOffer* offer);
   ExitStatus run();
+  // All that can be done after one: what was said before goes out, as long as it is read.
+  void write_what_was_said() noexcept;
 
  private:
   // events

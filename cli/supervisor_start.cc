@@ -3,6 +3,7 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <exception>
 #include <set>
 #include <utility>
 
@@ -204,8 +205,13 @@ ExitStatus supervise(const JobSpec& spec, const std::vector<Slot>& slots, const 
   // Never destroyed, not when its start fails either: the process leaves by _exit, and gRPC's
   // shutdown may wait for a thread that it could not start.
   Supervisor& supervisor = *new Supervisor(spec, slots, start);
-  supervisor.begin(carrier, offer);
-  return supervisor.run();
+  try {
+    supervisor.begin(carrier, offer);
+    return supervisor.run();
+  } catch (const std::exception&) {
+    supervisor.write_what_was_said();
+    throw;
+  }
 }
 
 }  // namespace hvd

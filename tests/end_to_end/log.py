@@ -1,6 +1,8 @@
 """What hvdrun says of its own work: --verbose, --log-level, and the note about OMP_NUM_THREADS."""
+import fcntl
 import os
 import re
+import tempfile
 
 import support
 from support import expect, run, sh
@@ -55,6 +57,21 @@ def the_cause_of_an_end_is_logged():
     expect(matches("info: exit status 3", lines), 1, lines)
 
 
+def what_was_logged_before_hvdrun_fails_itself_comes_out():
+    sealed = os.memfd_create("sealed", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.write(sealed, b"kept")
+    fcntl.fcntl(sealed, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)  # nobody can empty it
+    with tempfile.TemporaryDirectory() as folder:
+        os.mkdir(os.path.join(folder, "rank.0"))
+        os.symlink(f"/proc/{os.getpid()}/fd/{sealed}", os.path.join(folder, "rank.0", "stdout"))
+        seen = sh("true", "--verbose", "--output-filename", folder)
+    os.close(sealed)
+    expect(seen.returncode, 125)
+    lines = logged(seen)
+    expect([matches(pattern, lines) for pattern in STEPS[:2]], [1, 1], lines)
+    assert re.fullmatch(rb"hvdrun: cannot empty the output file .*", seen.stderr.splitlines()[-1]), seen.stderr
+
+
 def log_lines_are_not_torn_by_the_ranks_lines():
     script = "for i in $(seq 300); do printf '%0400d\\n' $i >&2; done"
     seen = sh(script, "--verbose", "-x", "OMP_NUM_THREADS=1", np=4)
@@ -93,6 +110,7 @@ def warnings_go_with_the_level():
 
 support.parse_options("worker")
 support.main(every_step_is_logged_once, a_world_is_logged, the_cause_of_an_end_is_logged,
+             what_was_logged_before_hvdrun_fails_itself_comes_out,
              log_lines_are_not_torn_by_the_ranks_lines, by_default_nothing_is_logged,
              the_threads_note_comes_once_and_only_when_it_is_news,
              the_threads_note_is_for_ranks_that_have_no_number_of_their_own, warnings_go_with_the_level)
