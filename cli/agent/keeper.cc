@@ -22,15 +22,18 @@ namespace {
 
 constexpr std::chrono::milliseconds kKillLimit{20'000};
 constexpr std::chrono::milliseconds kKillOnce{300};  // who has been tried for long
+constexpr std::chrono::milliseconds kReaderLimit{1000};
 
 struct Ending {
   int status = 0;
   bool known = false;
 };
 
+// Last of all, and not in vain for long: hvdrun, which reads it, may be stopped or slow.
 void say(const std::string& words) {
-  const std::string line = "keeper: " + words + "\n";
-  [[maybe_unused]] const ssize_t written = write(2, line.data(), line.size());
+  pollfd room{STDERR_FILENO, POLLOUT, 0};
+  poll(&room, 1, int(kReaderLimit.count()));
+  write_words("keeper: " + words + "\n");
 }
 
 // Kills what is left below us, says what was done if it was anything but a plain end, and ends.

@@ -78,6 +78,27 @@ def a_stopped_keeper_does_not_hold_the_end():
     assert b"the keeper does not end; killing it" in err and b"was killed by SIGKILL" not in err, err
 
 
+def a_keeper_whose_words_nobody_reads_ends_all_the_same():
+    job = start(*LONG_LIVED)
+    wait_for_ranks(job, 2)
+    keeper = keeper_of(job.pid)
+    os.kill(job.pid, signal.SIGSTOP)
+    wait_for(lambda: state(job.pid) == "T")
+    words = os.open(f"/proc/{keeper}/fd/2", os.O_WRONLY | os.O_NONBLOCK)
+    try:
+        while True:
+            os.write(words, b"\n")
+    except BlockingIOError:
+        pass
+    os.kill(agent_of(job.pid), signal.SIGKILL)
+    wait_for(lambda: state(keeper) == "Z")
+    os.close(words)
+    expect([pid for pid in support.descendants(job.pid) if pid != keeper], [])
+    os.kill(job.pid, signal.SIGCONT)
+    _, err = job.communicate(timeout=30)
+    expect(job.returncode, 125, err)
+
+
 def a_stopped_agent_when_hvdrun_dies_is_ended_by_its_keeper():
     job = start(*LONG_LIVED)
     wait_for_ranks(job, 2)
@@ -115,5 +136,6 @@ def a_freeze_of_all_is_no_failure():
 support.main(a_stopped_agent_is_said_and_then_ended, a_stopped_agent_that_goes_on_costs_nothing,
              a_stopped_agent_and_keeper_are_ended_by_hvdrun, an_agent_that_a_debugger_holds_is_waited_for,
              a_start_that_gets_stuck_ends_at_its_time_limit, a_stopped_keeper_does_not_hold_the_end,
+             a_keeper_whose_words_nobody_reads_ends_all_the_same,
              a_stopped_agent_when_hvdrun_dies_is_ended_by_its_keeper, a_stopped_keeper_goes_on_when_hvdrun_dies,
              a_freeze_of_all_is_no_failure)
