@@ -74,6 +74,31 @@ def a_host_that_is_cut_off_ends_what_it_runs():
     assert re.search("h2: nothing was left", seen.stdout), seen
 
 
+def end_where_words_are_lost(sender, receiver):
+    job = start(*PAIR, *LONELY, *SLEEP)
+    wait_for_sleeps("h1", "h2")
+    world.cut_between(sender, receiver)
+    begin = time.monotonic()
+    try:
+        _, err = job.communicate(timeout=40)
+        took = time.monotonic() - begin
+        assert took < 16, (took, err)
+        expect(processes("h1") + processes("h2"), [])
+    finally:
+        world.heal_between(sender)
+    expect(job.returncode, 125, err)
+    assert b"the agent on h2 did not answer for 6 s" in err, err
+    return f"after {took:.1f} s"
+
+
+def a_host_that_hears_but_is_not_heard_ends_what_it_runs():
+    return end_where_words_are_lost("h2", "h0")
+
+
+def a_host_that_is_heard_but_hears_nothing_ends_what_it_runs():
+    return end_where_words_are_lost("h0", "h2")
+
+
 # hvdrun is stopped and can say nothing, so who hears nothing of it is not cut off; who hears nothing of its host is.
 def a_host_that_is_cut_off_while_the_job_is_suspended_ends_what_it_runs():
     job = start(*PAIR, *LONELY, *SLEEP, process_group=0)  # as a shell does: else nobody could continue it
@@ -191,7 +216,8 @@ def a_rank_that_is_stopped_while_its_links_are_full_is_not_cut_off():
 
 support.parse_options("worker")
 cases = [nobody_outlives_hvdrun, a_lost_connection_ends_both_sides, who_says_that_all_has_ended_is_not_asked_again,
-         a_host_that_is_cut_off_ends_what_it_runs, a_host_that_is_cut_off_while_the_job_is_suspended_ends_what_it_runs,
+         a_host_that_is_cut_off_ends_what_it_runs, a_host_that_hears_but_is_not_heard_ends_what_it_runs,
+         a_host_that_is_heard_but_hears_nothing_ends_what_it_runs, a_host_that_is_cut_off_while_the_job_is_suspended_ends_what_it_runs,
          a_killed_agent_is_a_lost_host, a_lost_ssh_ends_the_job_though_its_agent_still_speaks, a_hvdrun_that_was_stopped_too_long_says_so,
          hosts_that_reach_hvdrun_but_not_each_other_end_the_job,
          a_rank_that_is_stopped_while_its_links_are_full_is_not_cut_off]
