@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <filesystem>
 #include <map>
@@ -182,9 +183,13 @@ void send(const Known& one, int signal) {
     syscall(SYS_pidfd_send_signal, pidfd.get(), signal, nullptr, 0);
 }
 
+// Its sockets are closed, too, by which orphans are told: a process is called dead (Z) as soon as
+// its first thread is, while others may still hold them.
 bool is_over(const Known& one) {
-  const auto state = read_process_state(one.pid);
-  return !state || state->letter == 'Z' || state->letter == 'X' || began(one.pid) != one.began;
+  const UniqueFd pidfd(int(syscall(SYS_pidfd_open, one.pid, 0)));
+  if (!pidfd && errno == ESRCH) return true;
+  pollfd ended{pidfd.get(), POLLIN, 0};
+  return began(one.pid) != one.began || poll(&ended, 1, 0) == 1;
 }
 
 // All are stopped before one is killed, so that nobody starts another meanwhile. Returns how many

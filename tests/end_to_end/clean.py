@@ -40,6 +40,11 @@ def pids(host, name):
     return [line.split()[0] for line in listed if "Z" not in line]
 
 
+def agents(host):
+    """Names of those that workers may reach: a process that was killed may still hold its sockets."""
+    return set(re.findall(r"@hvd-(\w+)", world.run(host, "cat", "/proc/net/unix").stdout))
+
+
 def launcher(job):
     return wait_for(lambda: next((p for p in [job.pid] + support.descendants(job.pid) if support.read(p, "comm") == "hvdrun"), None))
 
@@ -144,6 +149,7 @@ def orphans_of_lost_agents_are_found_and_others_left_alone():
     job = start("-H", "h1:2", *SLEEP)
     wait_for(lambda: len(pids("h1", "sleep")) == 4)
     alone = pids("h1", "hvd-agent") + pids("h1", "hvd-keeper")
+    doomed = agents("h1")
     alive = start("-H", "h1", *SLEEP)
     wait_for(lambda: len(pids("h1", "sleep")) == 6)
     nobody = "0" * 32
@@ -157,7 +163,8 @@ def orphans_of_lost_agents_are_found_and_others_left_alone():
     os.kill(hvdrun, signal.SIGKILL)
     os.kill(job.pid, signal.SIGCONT)  # nsenter above it, which stops with it
     job.communicate(timeout=30)
-    lives = world.run("h1", "cat", "/proc/net/unix").stdout.split("@hvd-")[1].split()[0]
+    wait_for(lambda: not agents("h1") & doomed)
+    (lives,) = agents("h1")
     world.run("h1", "sh", "-c", f"setsid -f env HVD_AGENT={lives}:0 sleep 304 >/dev/null 2>&1")
     wait_for(lambda: len(pids("h1", "bash")) == 1)  # of the ranks, each ends with its agent
     spared = "h1: left alone a job that lives (agent N and 3 processes of its ranks); --all ends it, too"
