@@ -1,7 +1,6 @@
 // How a gradient gets into its slot, and who can see the memory.
 #include "runtime/torch/gradient_slot.h"
 
-#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
@@ -13,6 +12,7 @@
 #include "hvd/error.h"
 #include "runtime/torch/element_type.h"
 #include "runtime/torch/stream_copy.h"
+#include "runtime/torch/strides.h"
 
 namespace hvd {
 namespace {
@@ -117,14 +117,20 @@ void GradientSlot::put(Home home) {
   if (!is_cast()) parameter_.mutable_grad() = v;
 }
 
+// For a result that is copied. Users set .grad, also while it is under way.
+bool GradientSlot::has_room(const at::Tensor& gradient) const {
+  return gradient.defined() && gradient.layout() == at::kStrided && gradient.device().is_cpu() &&
+         gradient.scalar_type() == registered_type_ && gradient.sizes() == sizes_ &&
+         !gradient.is_inference() && !may_overlap(gradient.sizes(), gradient.strides());
+}
+
 void GradientSlot::take_result(Home home, bool used) {
   if (!used) return;
   at::NoGradGuard no_grad;
   if (is_cast()) {
     at::Tensor& gradient = parameter_.mutable_grad();
     // What no result can be written to was the user's: it stays as it is.
-    if (!gradient.defined() || gradient.is_inference() ||
-        at::has_internal_overlap(gradient) == at::MemOverlap::Yes)
+    if (!has_room(gradient))
       gradient = at::empty_strided(sizes_, strides_, parameter_.options().requires_grad(false));
     gradient.copy_(view(home));
   } else if (!lies_at(home)) {

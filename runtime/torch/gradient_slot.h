@@ -58,6 +58,7 @@ class GradientSlot {
   bool lies_at(Home home) const;
   const at::Tensor& view(Home home);
   at::Tensor make_view(Home home) const;
+  bool has_room(const at::Tensor& gradient) const;
   bool is_intact(const at::Tensor& view, Home home) const;
   std::byte* address(Home home) const { return home == Home::kHome ? memory_.home : memory_.spare; }
 
