@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -33,11 +34,20 @@ std::string no_room() {
 StatusPage* map_status_page(const AgentMessage& message) {
   if (message.fds.size() != 1)
     throw Error(ErrorCode::kInvalidArgument, "the agent's welcome holds no status page");
+  struct stat memory{};
+  if (fstat(message.fds[0].get(), &memory) != 0 || memory.st_size < off_t(sizeof(StatusPage)))
+    throw Error(ErrorCode::kInvalidArgument, "the status page from the agent is too small");
   void* at = mmap(nullptr, sizeof(StatusPage), PROT_READ | PROT_WRITE, MAP_SHARED,
                   message.fds[0].get(), 0);
   if (at == MAP_FAILED) throw Error(ErrorCode::kUnavailable, "the status page cannot be mapped");
   madvise(at, sizeof(StatusPage), MADV_DONTFORK);
   return static_cast<StatusPage*>(at);
+}
+
+void add(AgentMessage& message, size_t most, std::vector<UniqueFd>& to) {
+  if (message.fds.size() > most - to.size())
+    throw Error(ErrorCode::kInvalidArgument, "the agent passed more descriptors than were due");
+  for (UniqueFd& fd : message.fds) to.push_back(std::move(fd));
 }
 
 }  // namespace
@@ -270,7 +280,7 @@ void AgentConnection::take_in(AgentMessage message) {
     }
     case AgentMessage::kDoorbells:
       if (next_ && message.epoch == epoch_)
-        for (UniqueFd& fd : message.fds) next_->doorbells.push_back(std::move(fd));
+        add(message, static_cast<size_t>(local_size_) * kSleepers, next_->doorbells);
       return;
     case AgentMessage::kSegment:
     case AgentMessage::kSegmentRefused:
@@ -298,7 +308,7 @@ void AgentConnection::take_in_segment(AgentMessage message) {
   if (message.kind == AgentMessage::kSegmentRefused) parts.refusal = message.text();
   if (message.fds_lost) parts.refusal = no_room();
   const bool refused = !parts.refusal.empty();
-  for (UniqueFd& fd : message.fds) parts.pieces.push_back(std::move(fd));
+  add(message, static_cast<size_t>(local_size_), parts.pieces);
   if (refused) parts.pieces.clear();
   if (arrived_ && (refused || parts.pieces.size() == static_cast<size_t>(local_size_))) arrived_();
 }
