@@ -1,6 +1,7 @@
 // The coordinator's decisions: one record per name, complete when all ranks have asked.
 #include "runtime/engine/coordinator.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "runtime/base/error.h"
@@ -58,6 +59,7 @@ std::optional<LogEntry> Coordinator::next() {
   ready_.pop_front();
   LogEntry entry = decide(name);
   name.asked = 0;
+  name.entry = ++entries_;
   ++name.round;
   name.by_rank.assign(ranks_, 0);
   name.said.clear();
@@ -98,6 +100,18 @@ std::vector<WaitingName> Coordinator::waiting() const {
     result.push_back(std::move(waiting));
   }
   return result;
+}
+
+// What nobody has finished is not asked for anew: its name, if it was kept, has this number still.
+WaitingName Coordinator::waiting_entry(uint64_t number, std::span<const uint64_t> acted) const {
+  const auto name = std::ranges::find(by_id_, number, &Name::entry);
+  WaitingName waiting{
+      name == by_id_.end() ? "entry " + std::to_string(number) + " of the log" : (*name)->name,
+      ~number,  // no round of waiting()'s
+      {}};
+  for (size_t rank = 0; rank < acted.size(); ++rank)
+    if (acted[rank] < number) waiting.missing.push_back(static_cast<int>(rank));
+  return waiting;
 }
 
 }  // namespace hvd

@@ -11,6 +11,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -62,6 +63,10 @@ class Coordinator {
   bool has_decided() const { return !ready_.empty(); }
 
   std::vector<WaitingName> waiting() const;
+  uint64_t entries() const { return entries_; }  // that came out of next()
+  // The entry of this number, from 1, as a name that waits for whoever has not acted on so many;
+  // `acted`: by rank, on how many it has.
+  WaitingName waiting_entry(uint64_t number, std::span<const uint64_t> acted) const;
 
  private:
   struct Said {
@@ -74,6 +79,7 @@ class Coordinator {
     uint32_t id = 0;
     Said known;  // what `id` stands for
     uint64_t round = 0;
+    uint64_t entry = 0;  // number of its last one
     int asked = 0;
     std::vector<uint8_t> by_rank;  // 1: asked
     std::vector<Said> said;        // by rank, only while somebody described it in full
@@ -90,6 +96,7 @@ class Coordinator {
   std::vector<Name*> by_id_;
   std::vector<std::vector<uint64_t>> phase_;  // by rank: the bits as of the last look
   std::deque<Name*> ready_;
+  uint64_t entries_ = 0;
 };
 
 }  // namespace hvd

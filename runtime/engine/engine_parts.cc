@@ -321,9 +321,12 @@ void Engine::Parts::go_quiet() {
     return progress.end().broken() ||
            std::all_of(all.begin(), all.end(), [](Communicator* one) { return one->idle(); });
   };
-  // Between hosts a communicator has not heard of all who are there: nobody is blamed for that.
-  if (peers->world().size == peers->world().local_size)
+  // Between hosts a communicator has not heard of all who are there, and rank 0 alone tells.
+  if (shape.one_host()) {
     drained.missing = [this] { return missing_in_unfinished(); };
+  } else if (negotiation) {
+    drained.told_by_other = [this] { return negotiation->ask_who_is_missing_in_log(); };
+  }
   drained.timeout = options.collective_timeout;
   drained.on_sleep = [this](TimePoint) { end_unfinished_step(); };
   progress.wait_and_leave(drained);

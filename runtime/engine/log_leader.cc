@@ -38,6 +38,7 @@ LogLeader::LogLeader(Progress& progress, Peers& peers, HostLogWords words, const
   consumed_.resize(ranks);
   told_bits_.resize(ranks, std::vector<uint64_t>(kWords));
   for (auto& told : told_overdue_) told.resize(ranks);
+  told_acted_.resize(ranks);
   told_waits_.resize(ranks);
   told_left_.resize(ranks);
   if (host_.first == 0)
@@ -129,6 +130,9 @@ void LogLeader::hear_from(int leader, const LogMessage& message) {
       break;
     case Kind::kWaits:
       waits_[rank] = {{message.hash, message.value}, message.text};
+      break;
+    case Kind::kActed:
+      acted_[rank] = message.value;
       break;
     case Kind::kAnswer:
       answered_[leader] = message.number;

@@ -15,10 +15,12 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "collectives/peers.h"
 #include "collectives/world_shape.h"
+#include "runtime/base/deadline.h"
 #include "runtime/engine/coordinator.h"
 #include "runtime/engine/crossed_waits.h"
 #include "runtime/engine/log_links.h"
@@ -56,7 +58,7 @@ class LogLeader {
 
  private:
   struct Overdue {
-    uint64_t hash = 0, ms = 0;  // of the name, or number of the call; 0: nothing
+    uint64_t what = 0, ms = 0;  // as LogWords::OverdueKind says; 0: nothing
   };
   struct Wait : RankWait {
     std::string text = {};
@@ -70,21 +72,28 @@ class LogLeader {
   void append(const LogEntry& entry);
   void answer(uint32_t question);
   uint32_t ask_everybody();
-  bool everybody_answered(uint32_t question) const;
+  std::vector<int> silent_leaders(uint32_t question) const;
+  bool everybody_answered(uint32_t question) const { return silent_leaders(question).empty(); }
   void look_for_left();
   void note_left(int rank, int told_by);
   void tell_waits();
   void tell_wait(int local_rank, const Wait& wait);
   void take_back_wait(int local_rank);
+  void tell_acted();
   void tell_overdue();
   void look_for_overdue();
   bool look_for_overdue_names();
   bool look_for_overdue_calls();
-  bool is_known(uint64_t overdue);
+  bool look_for_overdue_entries();
+  bool is_known(LogWords::OverdueKind kind, uint64_t overdue);
   Wait wait_of(int rank) const;
   std::vector<RankWait> all_waits() const;
   std::vector<int> not_in_call(uint64_t number) const;
+  uint64_t acted_on(int rank) const;
+  std::vector<uint64_t> all_acted_on() const;
   void add_waiting_calls(std::vector<WaitingName>& waiting) const;
+  void add_waiting_entry(std::vector<WaitingName>& waiting) const;
+  void add_silent_leaders(std::vector<WaitingName>& waiting) const;
   void look_for_crossed(const std::vector<WaitingName>& waiting, std::vector<RankWait> waits);
 
   // Constant after construction.
@@ -99,7 +108,7 @@ class LogLeader {
   // By local rank.
   std::vector<uint64_t> changes_seen_, consumed_;
   std::vector<std::vector<uint64_t>> told_bits_;  // to rank 0
-  std::vector<uint64_t> told_overdue_[2];         // to rank 0: of names, of calls
+  std::vector<uint64_t> told_acted_, told_overdue_[LogWords::kOverdueKinds];
   std::vector<RankWait> told_waits_;
   std::vector<bool> told_left_;
 
@@ -109,13 +118,15 @@ class LogLeader {
   uint64_t left_after_ = 0;
 
   // On rank 0: what the leaders said.
-  uint32_t question_ = 0;                   // the last one asked
+  uint32_t question_ = 0;  // the last one asked
+  TimePoint asked_at_{};
   std::map<int, uint32_t> answered_;        // by leader: the last one answered
   std::map<int, Wait> waits_;               // by rank
-  std::vector<WaitingName> waiting_calls_;  // as all leaders answered question `pictured_`
+  std::map<int, uint64_t> acted_;           // by rank
+  std::vector<WaitingName> waiting_there_;  // as all leaders answered question `pictured_`
   uint32_t pictured_ = 0;
-  std::map<int, Overdue> overdue_[2];  // by rank; names, calls
-  uint64_t overdue_asked_ = 0;         // of which everybody has been asked
+  std::map<int, Overdue> overdue_[LogWords::kOverdueKinds];     // by rank
+  std::pair<LogWords::OverdueKind, uint64_t> overdue_asked_{};  // of which everybody has been asked
   uint32_t overdue_question_ = 0;
 };
 

@@ -9,6 +9,10 @@ namespace hvd {
 namespace {
 
 using Kind = LogMessage::Kind;
+using namespace std::chrono_literals;
+
+// A leader that has nothing else to do answers at its next look, which is a second away at most.
+constexpr auto kSilent = 5s;
 
 }  // namespace
 
@@ -16,6 +20,7 @@ using Kind = LogMessage::Kind;
 
 void LogLeader::answer(uint32_t question) {
   tell_waits();
+  tell_acted();
   links_->post(
       {.kind = Kind::kAnswer, .rank = static_cast<uint32_t>(host_.first), .number = question});
 }
@@ -23,15 +28,18 @@ void LogLeader::answer(uint32_t question) {
 uint32_t LogLeader::ask_everybody() {
   links_->post({.kind = Kind::kQuestion, .number = ++question_});
   links_->flush();
+  asked_at_ = Clock::now();
   return question_;
 }
 
-bool LogLeader::everybody_answered(uint32_t question) const {
-  if (!coordinator_ || !links_ || question == 0) return true;
-  return std::ranges::all_of(links_->open_ranks(), [&](int leader) {
+std::vector<int> LogLeader::silent_leaders(uint32_t question) const {
+  if (!coordinator_ || !links_ || question == 0) return {};
+  std::vector<int> silent = links_->open_ranks();
+  std::erase_if(silent, [&](int leader) {
     const auto found = answered_.find(leader);
     return found != answered_.end() && found->second >= question;
   });
+  return silent;
 }
 
 // --- Now and then.
@@ -67,6 +75,9 @@ void LogLeader::note_left(int rank, int told_by) {
   if (coordinator_) {
     decide();
     links_->post({.kind = Kind::kLeft, .rank = static_cast<uint32_t>(rank)}, told_by);
+    const HostRanks host = rank == told_by ? shape_.hosts[static_cast<size_t>(shape_.host_of(rank))]
+                                           : HostRanks{rank, 1};
+    for (int k = 0; k < host.count; ++k) acted_[host.first + k] = UINT64_MAX;
   }
   left_elsewhere_ = rank;
   left_after_ = logged_ + entries_.size();
@@ -75,6 +86,7 @@ void LogLeader::note_left(int rank, int told_by) {
 void LogLeader::leave() {
   if (!links_) return;
   serve();
+  if (!coordinator_) tell_overdue();
   links_->post({.kind = Kind::kLeft, .rank = static_cast<uint32_t>(host_.first)});
   links_->finish_sending();
 }
@@ -103,17 +115,25 @@ void LogLeader::take_back_wait(int local_rank) {
   if (told.number != 0 && wait_of(host_.first + local_rank) != told) tell_wait(local_rank, {});
 }
 
+void LogLeader::tell_acted() {
+  for (int k = 0; k < host_.count; ++k) {
+    const uint64_t acted = acted_on(host_.first + k);
+    if (std::exchange(told_acted_[static_cast<size_t>(k)], acted) != acted)
+      links_->post(
+          {.kind = Kind::kActed, .rank = static_cast<uint32_t>(host_.first + k), .value = acted});
+  }
+}
+
 void LogLeader::tell_overdue() {
   for (int k = 0; k < host_.count; ++k) {
     const LogWords& theirs = words_.of(k);
-    for (const uint32_t of_call : {0u, 1u}) {
-      const uint64_t hash =
-          (of_call != 0 ? theirs.overdue_call : theirs.overdue).load(std::memory_order_acquire);
-      if (std::exchange(told_overdue_[of_call][static_cast<size_t>(k)], hash) == hash) continue;
+    for (uint32_t kind = 0; kind < LogWords::kOverdueKinds; ++kind) {
+      const uint64_t what = theirs.overdue[kind].load(std::memory_order_acquire);
+      if (std::exchange(told_overdue_[kind][static_cast<size_t>(k)], what) == what) continue;
       links_->post({.kind = Kind::kOverdue,
                     .rank = static_cast<uint32_t>(host_.first + k),
-                    .number = of_call,
-                    .hash = hash,
+                    .number = kind,
+                    .hash = what,
                     .value = theirs.overdue_ms.load(std::memory_order_relaxed)});
     }
   }
@@ -125,20 +145,21 @@ void LogLeader::look_for_overdue() {
   for (int k = links_ ? 0 : 1; k < host_.count; ++k) {
     const LogWords& theirs = words_.of(k);
     const uint64_t ms = theirs.overdue_ms.load(std::memory_order_relaxed);
-    overdue_[0][host_.first + k] = {theirs.overdue.load(std::memory_order_acquire), ms};
-    overdue_[1][host_.first + k] = {theirs.overdue_call.load(std::memory_order_acquire), ms};
+    for (uint32_t kind = 0; kind < LogWords::kOverdueKinds; ++kind)
+      overdue_[kind][host_.first + k] = {theirs.overdue[kind].load(std::memory_order_acquire), ms};
   }
-  if (!look_for_overdue_names() && !look_for_overdue_calls()) overdue_asked_ = 0;
+  if (!look_for_overdue_names() && !look_for_overdue_calls() && !look_for_overdue_entries())
+    overdue_asked_ = {};
 }
 
 // True: there is one; it has been ended, or everybody is being asked.
 bool LogLeader::look_for_overdue_names() {
-  for (const auto& [rank, overdue] : overdue_[0]) {
-    if (overdue.hash == 0) continue;
+  for (const auto& [rank, overdue] : overdue_[LogWords::kOverdueName]) {
+    if (overdue.what == 0) continue;
     serve();
     for (const WaitingName& waiting : coordinator_->waiting()) {
-      if (text_hash(waiting.name) != overdue.hash) continue;
-      if (is_known(overdue.hash))
+      if (text_hash(waiting.name) != overdue.what) continue;
+      if (is_known(LogWords::kOverdueName, overdue.what))
         progress_.time_out(rank, std::chrono::milliseconds(overdue.ms), waiting.missing,
                            "\"" + waiting.name + "\"");
       return true;
@@ -148,22 +169,36 @@ bool LogLeader::look_for_overdue_names() {
 }
 
 bool LogLeader::look_for_overdue_calls() {
-  for (const auto& [rank, overdue] : overdue_[1]) {
-    if (overdue.hash == 0) continue;
-    if (!is_known(overdue.hash)) return true;
+  for (const auto& [rank, overdue] : overdue_[LogWords::kOverdueCall]) {
+    if (overdue.what == 0) continue;
+    if (!is_known(LogWords::kOverdueCall, overdue.what)) return true;
     const Wait call = wait_of(rank);
-    const std::vector<int> missing = not_in_call(overdue.hash);
-    if (call.number != overdue.hash || missing.empty()) continue;  // it goes on
+    const std::vector<int> missing = not_in_call(overdue.what);
+    if (call.number != overdue.what || missing.empty()) continue;  // it goes on
     progress_.time_out(rank, std::chrono::milliseconds(overdue.ms), missing, call.text);
     return true;
   }
   return false;
 }
 
+bool LogLeader::look_for_overdue_entries() {
+  for (const auto& [rank, overdue] : overdue_[LogWords::kOverdueEntry]) {
+    if (overdue.what == 0) continue;
+    if (!is_known(LogWords::kOverdueEntry, overdue.what)) return true;
+    const WaitingName waiting = coordinator_->waiting_entry(overdue.what, all_acted_on());
+    if (waiting.missing.empty()) continue;  // it goes on
+    progress_.time_out(rank, std::chrono::milliseconds(overdue.ms), waiting.missing,
+                       "\"" + waiting.name + "\"");
+    return true;
+  }
+  return false;
+}
+
 // Has everybody been heard since this became overdue?
-bool LogLeader::is_known(uint64_t overdue) {
+bool LogLeader::is_known(LogWords::OverdueKind kind, uint64_t overdue) {
   if (!links_) return true;
-  if (std::exchange(overdue_asked_, overdue) != overdue) overdue_question_ = ask_everybody();
+  const std::pair asked(kind, overdue);
+  if (std::exchange(overdue_asked_, asked) != asked) overdue_question_ = ask_everybody();
   return everybody_answered(overdue_question_);
 }
 
@@ -194,6 +229,39 @@ std::vector<int> LogLeader::not_in_call(uint64_t number) const {
   return ranks;
 }
 
+// Who has left acts on nothing any more, and nobody waits for that: whoever needs it breaks off. Of
+// a host whose leader has left nothing more is heard.
+uint64_t LogLeader::acted_on(int rank) const {
+  const int local_rank = rank - host_.first;
+  if (local_rank >= 0 && local_rank < host_.count)
+    return peers_.block().rank(local_rank).left.load(std::memory_order_acquire) != 0
+               ? UINT64_MAX
+               : words_.of(local_rank).read.load(std::memory_order_acquire);
+  const auto said = acted_.find(rank);
+  return said != acted_.end() ? said->second : 0;
+}
+
+std::vector<uint64_t> LogLeader::all_acted_on() const {
+  std::vector<uint64_t> acted;
+  for (int rank = 0; rank < shape_.size(); ++rank) acted.push_back(acted_on(rank));
+  return acted;
+}
+
+// The oldest one that not all have acted on holds up whatever is behind it.
+void LogLeader::add_waiting_entry(std::vector<WaitingName>& waiting) const {
+  const std::vector<uint64_t> acted = all_acted_on();
+  const uint64_t oldest = std::ranges::min(acted);
+  if (oldest < coordinator_->entries())
+    waiting.push_back(coordinator_->waiting_entry(oldest + 1, acted));
+}
+
+// While one does not answer, what is known of its host's ranks is old.
+void LogLeader::add_silent_leaders(std::vector<WaitingName>& waiting) const {
+  std::vector<int> silent = silent_leaders(question_);
+  if (!silent.empty() && Clock::now() - asked_at_ > kSilent)
+    waiting.push_back({"the question what its host waits for", question_, std::move(silent)});
+}
+
 void LogLeader::add_waiting_calls(std::vector<WaitingName>& waiting) const {
   std::map<uint64_t, std::string> calls;
   for (int rank = 0; rank < shape_.size(); ++rank)
@@ -213,13 +281,16 @@ std::vector<WaitingName> LogLeader::look_at_waiting() {
   if (!links_) return waiting;
   if (everybody_answered(question_)) {
     if (std::exchange(pictured_, question_) != question_) {
-      waiting_calls_.clear();
-      add_waiting_calls(waiting_calls_);
+      waiting_there_.clear();
+      add_waiting_calls(waiting_there_);
+      add_waiting_entry(waiting_there_);
     }
     const bool any = std::ranges::any_of(all_waits(), [](auto& wait) { return wait.number != 0; });
-    if (any || !waiting.empty()) ask_everybody();
+    const bool all_acted = std::ranges::min(all_acted_on()) >= coordinator_->entries();
+    if (any || !all_acted || !waiting.empty()) ask_everybody();
   }
-  waiting.insert(waiting.end(), waiting_calls_.begin(), waiting_calls_.end());
+  add_silent_leaders(waiting);
+  waiting.insert(waiting.end(), waiting_there_.begin(), waiting_there_.end());
   return waiting;
 }
 

@@ -48,13 +48,14 @@ constexpr auto kLastEntryKind = static_cast<uint64_t>(LogEntry::Kind::kRefuse);
 constexpr Rule kRules[] = {
     {Kind::kAnnounce, true, false, true, 1, kNameMost, kDescriptionMost, 1, 1},
     {Kind::kReady, true, false, true, 0, 0, 0, LogWords::kNamesMax / 64, 0},
-    {Kind::kOverdue, true, false, true, 0, 0, 0, 2, 0},
+    {Kind::kOverdue, true, false, true, 0, 0, 0, LogWords::kOverdueKinds, 0},
     {Kind::kWaits, true, false, true, 0, 0, kDescriptionMost, 1, 0},
     {Kind::kAnswer, true, false, true, 0, 0, 0, 0, 1},
     {Kind::kEntry, false, true, false, 0, kNameMost, kTextMost, LogWords::kNamesMax,
      kLastEntryKind + 1},
     {Kind::kQuestion, false, true, false, 0, 0, 0, 0, 1},
     {Kind::kLeft, true, true, false, 0, 0, 0, 1, 1},
+    {Kind::kActed, true, false, true, 0, 0, 0, 1, 0},
 };
 
 std::string fault_of(const Header& header, uint32_t epoch, const LogSender& sender) {

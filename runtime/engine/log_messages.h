@@ -21,8 +21,8 @@ struct LogMessage {
     // To rank 0, each about one rank of the sender's host:
     kAnnounce = 1,  // it asks for `name`: all that has to agree as `hash`, in words as `text`
     kReady,         // word `number` of its ready bits is `value`
-    kOverdue,       // it has waited for `value` ms for the name of this `hash` (number 0) or in the
-                    // call `hash` (number 1); hash 0: no more
+    kOverdue,       // it has waited for `value` ms for `hash`, which is a LogWords::OverdueKind of
+                    // this `number`; hash 0: no more
     kWaits,  // its init thread waits for the name of this `hash`, in `value`: LogWords::waits_in
     // To rank 0: all that was heard before question `number` has been sent.
     kAnswer,
@@ -30,7 +30,9 @@ struct LogMessage {
     kEntry,     // of the log: its kind as `value`, its id as `number`, `name`, `text`
     kQuestion,  // what has been heard? Asks for everything, who waits for what, and an answer
     // Either way: `rank` has called shutdown(), and asked for nothing since.
-    kLeft
+    kLeft,
+    // To rank 0, before an answer, about one rank of the sender's host:
+    kActed  // it has acted on the first `value` entries of the log
   };
 
   Kind kind = Kind::kAnnounce;

@@ -62,6 +62,13 @@ struct LogWords {
     return waits_in >= kInLog && waits_in < kOfList;
   }
 
+  enum OverdueKind : uint32_t {
+    kOverdueName,   // hash of a name that is not in the log
+    kOverdueCall,   // between hosts: number of a call
+    kOverdueEntry,  // between hosts: how many entries of the log all have to act on for it
+    kOverdueKinds
+  };
+
   struct Announcement {
     uint64_t hash;
     char name[kNameBytes];
@@ -83,10 +90,9 @@ struct LogWords {
   alignas(64) std::atomic<uint64_t> waits_for;
   std::atomic<uint64_t> waits_in;
   SharedText waits_text;  // of a call or step, on several hosts
-  // Hash of a name that this rank has waited for too long and that is not in the log, or 0; and how
-  // long. The coordinator, which alone knows who is missing, ends the wait.
-  std::atomic<uint64_t> overdue, overdue_ms;
-  std::atomic<uint64_t> overdue_call;  // the same of a call between hosts: its number
+  // What this rank has waited for too long, or 0, and how long. The coordinator, which alone knows
+  // who is missing, ends the wait.
+  std::atomic<uint64_t> overdue[kOverdueKinds], overdue_ms;
 
   alignas(64) std::atomic<uint64_t> logged;  // entries appended
   std::atomic<uint32_t> left_elsewhere;  // 1 + a rank of another host that called shutdown(), or 0

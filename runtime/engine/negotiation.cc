@@ -42,6 +42,8 @@ class Negotiation::Pending final : public Work {
   Operation& operation() { return submission_->operation; }
   const std::string& name() const { return name_; }
   uint64_t hash() const { return hash_; }
+  uint64_t entry() const { return entry_; }
+  void set_entry(uint64_t number) { entry_ = number; }
 
   void finish(std::exception_ptr error) {
     error_ = std::move(error);
@@ -65,20 +67,23 @@ class Negotiation::Pending final : public Work {
       };
     }
     bool overdue = false;
-    awaited.told_by_other = [&] { return overdue |= owner.ask_who_is_missing(name_); };
+    awaited.told_by_other = [&] { return overdue |= owner.ask_who_is_missing(*this); };
     owner.progress_.hold();
     if (tells && !done())  // with the token: until it is done the operation is there
       owner.status_.begin(Order::kLog, operation().sequence, operation(), hash_);
     owner.progress_.wait_and_leave(awaited);
     if (tells) owner.status_.end();
     uint64_t own = text_hash(name_);
-    if (overdue) owner.mine().overdue.compare_exchange_strong(own, 0, std::memory_order_release);
+    if (overdue)
+      owner.mine().overdue[LogWords::kOverdueName].compare_exchange_strong(
+          own, 0, std::memory_order_release);
   }
 
   const std::weak_ptr<Negotiation> owner_;
   std::unique_ptr<Submission> submission_;
   const std::string name_;
   uint64_t hash_ = 0;
+  uint64_t entry_ = 0;  // of the log, from 1; 0: not in it yet. With the token until it is done
   std::exception_ptr error_;
   std::atomic<bool> done_{false};
 };
@@ -215,6 +220,7 @@ void Negotiation::act_on(const LogWords::Entry& entry) {
     throw Error(ErrorCode::kInternal, "the log runs \"" + name + "\", which was not asked for");
   const std::shared_ptr<Pending> pending = std::move(found->second);
   asked_.erase(found);
+  pending->set_entry(read_);
   if (kind == LogEntry::Kind::kRefuse) {
     finish(pending, std::make_exception_ptr(Error(ErrorCode::kInvalidArgument, entry.text)));
     return;
@@ -248,6 +254,9 @@ void Negotiation::finish(const std::shared_ptr<Pending>& pending, std::exception
     awaiting_ = nullptr;
     say_done();
   }
+  auto& overdue = mine().overdue[LogWords::kOverdueEntry];
+  if (overdue.load(std::memory_order_relaxed) == pending->entry())
+    overdue.store(0, std::memory_order_release);
   {
     MutexLock lock(mutex_);
     under_way_.erase(pending->name());
@@ -289,20 +298,23 @@ void Negotiation::say_awaiting(const Pending& pending) {
 
 void Negotiation::say_done() {
   LogWords& words = mine();
-  for (auto* word : {&words.waits_for, &words.waits_in, &words.overdue_call})
+  for (auto* word : {&words.waits_for, &words.waits_in, &words.overdue[LogWords::kOverdueCall]})
     word->store(0, std::memory_order_release);
 }
 
 bool Negotiation::ask_who_is_missing_in_call() {
-  LogWords& words = mine();
-  const uint64_t call = words.waits_in.load(std::memory_order_relaxed);
-  if (one_host_ || call == 0) return false;
-  if (words.overdue_call.load(std::memory_order_relaxed) == call) return true;
-  words.overdue_ms.store(static_cast<uint64_t>(collective_timeout_.count()),
-                         std::memory_order_relaxed);
-  words.overdue_call.store(call, std::memory_order_release);
-  ring_leader();
-  return true;
+  const uint64_t call = mine().waits_in.load(std::memory_order_relaxed);
+  return !one_host_ && call != 0 && ask_coordinator(LogWords::kOverdueCall, call);
+}
+
+bool Negotiation::ask_who_is_missing_in_log() {
+  return !started_.empty() && ask_who_has_not_acted(started_.back()->entry());
+}
+
+bool Negotiation::ask_who_has_not_acted(uint64_t entry) {
+  if (one_host_) return false;
+  const uint64_t asking = mine().overdue[LogWords::kOverdueEntry].load(std::memory_order_relaxed);
+  return asking != 0 || ask_coordinator(LogWords::kOverdueEntry, entry);
 }
 
 void Negotiation::refuse_waiting(const std::string& why) {
@@ -337,20 +349,23 @@ void Negotiation::add_waiting(std::vector<WaitingName>& waiting) {
 
 // Past the timeout of a wait here. True: rank 0 will say who is missing. Several waits take turns:
 // were they to replace each other at every look, each would be a new question there.
-bool Negotiation::ask_who_is_missing(const std::string& name) {
-  if ((leader_ && leader_->knows_all()) || asked_.count(name) == 0) return false;
-  const uint64_t asking = mine().overdue.load(std::memory_order_relaxed);
+bool Negotiation::ask_who_is_missing(const Pending& pending) {
+  if (leader_ && leader_->knows_all()) return false;
+  if (asked_.count(pending.name()) == 0) return ask_who_has_not_acted(pending.entry());
+  const uint64_t asking = mine().overdue[LogWords::kOverdueName].load(std::memory_order_relaxed);
   const auto is_asking = [&](const auto& one) { return text_hash(one.first) == asking; };
-  if (asking != 0 && std::ranges::any_of(asked_, is_asking)) return true;
-  mine().overdue_ms.store(static_cast<uint64_t>(collective_timeout_.count()),
-                          std::memory_order_relaxed);
-  mine().overdue.store(text_hash(name), std::memory_order_release);
-  ring_leader();
-  return true;
+  return (asking != 0 && std::ranges::any_of(asked_, is_asking)) ||
+         ask_coordinator(LogWords::kOverdueName, text_hash(pending.name()));
 }
 
-void Negotiation::ring_leader() {
+bool Negotiation::ask_coordinator(LogWords::OverdueKind kind, uint64_t overdue) {
+  LogWords& words = mine();
+  if (words.overdue[kind].load(std::memory_order_relaxed) == overdue) return true;
+  words.overdue_ms.store(static_cast<uint64_t>(collective_timeout_.count()),
+                         std::memory_order_relaxed);
+  words.overdue[kind].store(overdue, std::memory_order_release);
   for (const Sleeper sleeper : {kCaller, kEngineThread}) peers_.ring(0, sleeper);
+  return true;
 }
 
 void Negotiation::look() {

@@ -60,6 +60,8 @@ class Negotiation final : public Feed {
   std::vector<int> missing_links() const {
     return leader_ == nullptr ? std::vector<int>{} : leader_->missing_links();
   }
+  // What is in the log, and shutdown() has to see resolved, has taken too long. The same.
+  bool ask_who_is_missing_in_log();
   // Fails whatever is not started with this text: this rank leaves. With the token.
   void refuse_waiting(const std::string& why);
   // Nothing of this rank's is under way in a whole epoch, and nothing will be. With the token.
@@ -94,8 +96,9 @@ class Negotiation final : public Feed {
   void finish_asked();
   void say_awaiting(const Pending& pending);
   std::vector<int> missing(const std::string& name) const;
-  bool ask_who_is_missing(const std::string& name);
-  void ring_leader();
+  bool ask_who_is_missing(const Pending& pending);
+  bool ask_who_has_not_acted(uint64_t entry);
+  bool ask_coordinator(LogWords::OverdueKind kind, uint64_t overdue);
 
   Progress& progress_;
   Peers& peers_;

@@ -90,9 +90,9 @@ void Progress::look_for_left_ranks() {
                   std::span(&rank, 1));
 }
 
-// The coordinator reports what the log waits for and, of several hosts, who waits in which call; on
-// one host the lowest rank that is in a call, or waits for what is in the log, reports it. Of
-// several hosts nobody reports who has not come to what is in the log.
+// The coordinator reports what the log waits for and, of several hosts, who waits in which call and
+// who has not acted on what is in the log; on one host the lowest rank that is in a call, or waits
+// for what is in the log, reports it.
 void Progress::look_for_stalls(TimePoint now) {
   const Clock::duration quarter = options_.stall_warning / 4;  // short ones are for tests
   const auto every = quarter.count() == 0 ? kStallLookEvery : std::min(kStallLookEvery, quarter);
@@ -104,7 +104,7 @@ void Progress::look_for_stalls(TimePoint now) {
   const bool several_hosts = peers_.world().size != peers_.world().local_size;
   for (const Awaited* one : awaited_) {
     if (!one->missing || (one->reported_by_other && one->reported_by_other())) continue;
-    if (several_hosts && one->told_by_other) continue;  // rank 0 hears of a call, and reports
+    if (several_hosts && one->told_by_other) continue;  // rank 0 hears of it, and reports
     std::vector<int> missing = one->missing();
     int lowest = 0;
     while (std::find(missing.begin(), missing.end(), lowest) != missing.end()) ++lowest;

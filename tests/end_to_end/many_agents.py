@@ -209,6 +209,16 @@ def a_rank_that_leaves_a_call_alone_is_named_with_those_of_other_hosts():
     assert b"waited 1 s for rank 3 on pretended2 in" in seen.stderr, seen.stderr
 
 
+def who_does_not_act_on_what_is_in_the_log_is_named():
+    for what in ("wait:held", "held"):  # to who waits for it, and to who calls shutdown()
+        script = f"[ $HVD_RANK != 3 ] || export HVD_FAULT_POINT=engine_start:1:stop; exec '{support.options.worker}' {what} none"
+        for flags, words in ((["--stall-check-warning-time-seconds", "1", "--stall-check-shutdown-time-seconds", "2"], b">:3!: [held]\n"),
+                             (["--no-stall-check", "--collective-timeout", "1"], b' waited 1 s for rank 3 on pretended2 in "held"')):
+            seen = sh(script, *HOSTS, "--timeout", "60", *flags, np=4)
+            assert seen.returncode not in (0, 124) and words in seen.stderr, (what, flags, seen)
+            assert b"first failure: rank 3 (pid " in seen.stderr.splitlines()[-1], (what, flags, seen)
+
+
 def who_keeps_others_waiting_for_links_is_named():
     for where, np in (("2x1", 2), ("3x1", 3)):
         script = f"[ $HVD_RANK != 0 ] || export HVD_FAULT_POINT=segment_ask:1:stop; exec '{support.options.worker}' epochs 0"
@@ -225,4 +235,5 @@ support.main(every_rank_knows_its_place, ranks_of_all_hosts_share_the_cpus_of_th
              an_agent_that_ends_when_it_is_told_to_start_starts_nobody_in_secret,
              a_stopped_agent_is_named_and_given_up, a_host_whose_ranks_end_early_is_not_lost, nobody_outlives_hvdrun,
              ctrl_z_stops_all_hosts, ranks_of_all_hosts_meet_again_and_again,
-             a_rank_that_leaves_a_call_alone_is_named_with_those_of_other_hosts, who_keeps_others_waiting_for_links_is_named)
+             a_rank_that_leaves_a_call_alone_is_named_with_those_of_other_hosts, who_does_not_act_on_what_is_in_the_log_is_named,
+             who_keeps_others_waiting_for_links_is_named)

@@ -10,6 +10,7 @@
 // - idle: RANK sums no more after a few sums, and sleeps
 // - apart: after a few sums RANK computes, rank 1 waits for an asynchronous operation, others sum
 // - wait:NAME: after a few sums RANK sleeps, and the others wait for an operation of that name
+// - held: all submit an operation, and call shutdown() once it is in the log
 // - absent: RANK never calls init(), and sleeps
 // - epochs: ten times init(), a sum, shutdown()
 #include <hvd/hvd.h>
@@ -36,6 +37,19 @@ void sum(size_t count = 1000) {
 void wait_for_maximum(const std::string& name) {
   std::vector<float> x(1000);
   hvd::allreduce_async_(x, {.name = name, .op = hvd::ReduceOp::kMax})->wait();
+}
+
+void leave_with_one_in_the_log() {
+  std::vector<float> x(1000), other(hvd::rank() == 0 ? 1000 : 999);
+  const auto held = hvd::allreduce_async_(x, {.name = "held"});
+  const auto behind = hvd::allreduce_async_(other, {.name = "behind"});
+  try {
+    behind->wait();
+  } catch (const hvd::CommFailure&) {
+    throw;
+  } catch (const hvd::Error&) {  // refused, and so the other one is in the log
+  }
+  hvd::shutdown();
 }
 
 // Without a call of hvd once it has its pid: nothing tells this rank what the other's end means.
@@ -69,6 +83,7 @@ int run(const std::string& what, bool here) {
     if (i == 3) std::printf("going\n"), std::fflush(stdout);
     if (i >= 10 && what == "apart" && hvd::rank() == 1) wait_for_maximum("later");
     if (i >= 10 && what == "apathy") watch_end(here);
+    if (i >= 10 && what == "held") return leave_with_one_in_the_log(), 0;
     if (i >= 10 && waits && !here) wait_for_maximum(what.substr(5));
     if (i < 10 || !here || what == "loop" || what == "bulk") continue;
     if (what == "idle" || what == "apart" || waits) pause();

@@ -3,6 +3,7 @@
 //
 // The first byte says who sent it: rank 0, or the leader of another host.
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -29,8 +30,13 @@ void check(const LogMessage& message, std::span<const std::byte> bytes) {
 }
 
 // As rank 0 takes it in; what no true leader says is an error of the epoch.
-void hear(Coordinator& coordinator, const LogMessage& message) {
+void hear(Coordinator& coordinator, std::array<uint64_t, 2>& acted, const LogMessage& message) {
   const auto rank = static_cast<int>(message.rank);
+  if (message.kind == Kind::kActed) acted.at(message.rank) = message.value;
+  if (message.kind == Kind::kOverdue)
+    HVD_CHECK(message.number < LogWords::kOverdueKinds &&
+                  coordinator.waiting_entry(message.hash, acted).missing.size() <= acted.size(),
+              "more are missing than there are");
   if (message.kind == Kind::kAnnounce)
     coordinator.announce(rank, {message.name, message.hash, message.text});
   if (message.kind == Kind::kReady) coordinator.observe(rank, message.number, message.value);
@@ -46,6 +52,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t count) {
   const LogSender sender{
       .decides = decides, .host = {.first = 0, .count = decides ? 1 : 2}, .world_size = 2};
   Coordinator coordinator(2, LogWords::kNamesMax);
+  std::array<uint64_t, 2> acted{};
   std::span rest(reinterpret_cast<const std::byte*>(bytes) + 1, count - 1);
   try {
     while (true) {
@@ -53,7 +60,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t count) {
       HVD_CHECK(decoded.fault.empty() || !decoded.message, "a fault and a message");
       if (!decoded.message) return 0;
       check(*decoded.message, rest.first(decoded.bytes));
-      if (!decides) hear(coordinator, *decoded.message);
+      if (!decides) hear(coordinator, acted, *decoded.message);
       rest = rest.subspan(decoded.bytes);
     }
   } catch (const Error&) {

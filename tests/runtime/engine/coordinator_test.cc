@@ -137,6 +137,26 @@ TEST_CASE("coordinator: names beyond the limit run without a bit") {
   }
 }
 
+TEST_CASE("coordinator: an entry waits for whoever has not acted on so many") {
+  Coordinator coordinator(2, 2);
+  const auto decide = [&](const std::string& name, bool agree) {
+    for (const int rank : {0, 1}) coordinator.announce(rank, announcement(name, agree ? 1 : rank));
+    REQUIRE(coordinator.next());
+  };
+  decide("a", true), decide("b", true), decide("refused", false), decide("a", true);
+  CHECK(coordinator.entries() == 4);
+  const auto look = [&](uint64_t entry, std::vector<uint64_t> acted) {
+    const WaitingName waiting = coordinator.waiting_entry(entry, acted);
+    return std::pair(waiting.name, waiting.missing);
+  };
+  using Seen = std::pair<std::string, std::vector<int>>;
+  CHECK(look(2, {4, 1, 2}) == Seen("b", {1}));
+  CHECK(look(3, {4, 1, 2}) == Seen("entry 3 of the log", {1, 2}));
+  CHECK(look(4, {4, 4, 4}) == Seen("a", {}));
+  CHECK(look(1, {1, 0, 1}) == Seen("entry 1 of the log", {1}));  // its name has a later one
+  CHECK(coordinator.waiting_entry(2, {}).round != coordinator.waiting_entry(4, {}).round);
+}
+
 TEST_CASE("coordinator: a bit of nobody and a name asked twice are our own faults") {
   Coordinator coordinator(2, 8);
   const uint64_t bits = 2;

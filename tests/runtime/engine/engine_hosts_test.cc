@@ -10,8 +10,10 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <thread>
 
 #include "runtime/base/private_fd.h"
@@ -215,6 +217,79 @@ TEST_CASE("hosts: of ranks that forward late, none is said to be missing that ha
   for (const std::string& text : said)
     CHECK_THAT(text, Catch::StartsWith("CommFailure: ") &&
                          Catch::Contains("waited 1 s for rank 2 in \"loss\""));
+}
+
+// One rank's engine does not get any further than "held", behind which is "loss" in the log. That
+// the others have acted on it they know from what is refused behind it.
+TEST_CASE("hosts: who does not act on what is in the log is named, also to who calls shutdown()") {
+  struct Scene {
+    Hosts hosts;
+    int busy;
+    std::string last;  // of what it is missing in
+  };
+  const auto scene = GENERATE(values<Scene>(
+      {{{1, 2}, 2, "loss]"},
+       {{2, 2}, 1, "loss]"},
+       {{2, 1}, 2, "the question what its host waits for]"}}));  // it would have to say so itself
+  const bool leaves = GENERATE(false, true);
+  CAPTURE(scene.hosts, scene.busy, leaves);
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool holds = false, warned = false, late = false;
+  std::string warnings;
+  const auto wait_until = [&](const bool& it) {
+    std::unique_lock lock(mutex);
+    late |= !changed.wait_for(lock, 60s, [&] { return it; });
+  };
+  const auto say = [&](bool& it) {
+    std::lock_guard lock(mutex);
+    it = true;
+    changed.notify_all();
+  };
+  EngineOptions options{.stall_warning = 100ms};
+  options.warn = [&](const std::string& text) {
+    const size_t line = text.find("\n" + std::to_string(scene.busy) + ": [");
+    if (line != text.npos && text.substr(0, text.find('\n', line + 1)).ends_with(scene.last))
+      say(warned);
+    std::lock_guard lock(mutex);
+    warnings += text;
+  };
+  std::array<std::string, 4> said;
+  run_engines(
+      scene.hosts,
+      [&](int rank, Engine& engine) {
+        const bool busy = rank == scene.busy;
+        std::vector<float> part(1), all(4), data(2), other(busy ? 3 : 2);
+        auto held = std::make_unique<Submission>();
+        held->operation.kind = OperationKind::kAllgather;
+        held->operation.input = {part.data(), part.size(), DataType::kFloat32};
+        held->operation.result.type = DataType::kFloat32;
+        held->operation.allocate = [&](std::span<const uint64_t>) {
+          if (busy) say(holds), wait_until(warned);
+          return all.data();
+        };
+        held->name = "held";
+        std::shared_ptr<Work> loss, refused;
+        const auto ask = [&] {
+          loss = sum_async(engine, data, "loss");
+          refused = sum_async(engine, other, "refused");
+        };
+        if (busy) ask();
+        const auto first = engine.submit(std::move(held));
+        wait_until(holds);
+        if (!busy) ask();
+        said[static_cast<size_t>(rank)] = error_of([&] { refused->wait(); });
+        if (leaves) return engine.shutdown();
+        loss->wait();
+        first->wait();
+      },
+      options);
+  CAPTURE(warnings);
+  CHECK(warned);
+  CHECK_FALSE(late);
+  for (int rank = 0; rank < std::accumulate(scene.hosts.begin(), scene.hosts.end(), 0); ++rank)
+    CHECK_THAT(said[static_cast<size_t>(rank)],
+               Catch::Contains("\"refused\" differs between ranks"));
 }
 
 TEST_CASE("hosts: a link of the log that takes nothing holds up no other") {

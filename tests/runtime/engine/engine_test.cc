@@ -347,10 +347,11 @@ TEST_CASE("engine: of two waits that are overdue the first is asked for until it
         const auto one = sum_async(engine, first, "first");
         const auto other = sum_async(engine, second, "second");
         std::jthread waiting([&] { text = error_of([&] { one->wait(); }); });
-        while (words.overdue != text_hash("first") && block.trouble == 0) std::this_thread::yield();
+        while (words.overdue[LogWords::kOverdueName] != text_hash("first") && block.trouble == 0)
+          std::this_thread::yield();
         std::jthread beside([&] { error_of([&] { other->wait(); }); });
         for (; block.trouble == 0; std::this_thread::yield())
-          replaced |= words.overdue == text_hash("second");
+          replaced |= words.overdue[LogWords::kOverdueName] == text_hash("second");
       },
       {.collective_timeout = 500ms}, false);
   CHECK_FALSE(replaced);

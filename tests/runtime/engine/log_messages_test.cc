@@ -33,6 +33,7 @@ const std::vector<LogMessage> kFromLeader = {
     {.kind = Kind::kReady, .rank = 2, .number = 15, .value = ~uint64_t{0}},
     {.kind = Kind::kOverdue, .rank = 3, .number = 1, .hash = 9, .value = 100},
     {.kind = Kind::kWaits, .rank = 2, .hash = 9, .value = 4, .text = "allreduce"},
+    {.kind = Kind::kActed, .rank = 3, .value = 1'000'000},
     {.kind = Kind::kAnswer, .rank = 2, .number = 77},
     {.kind = Kind::kLeft, .rank = 3},
 };
@@ -103,6 +104,8 @@ TEST_CASE("log messages: more than fits is a fault, and so are words that no tex
   CHECK_THAT(fault_of(message, kLeader), Catch::Contains("byte of value 0"));
   CHECK_THAT(fault_of({.kind = Kind::kReady, .rank = 2, .number = 16}, kLeader),
              Catch::Contains("the number 16"));
+  CHECK_THAT(fault_of({.kind = Kind::kOverdue, .rank = 2, .number = 3}, kLeader),
+             Catch::Contains("the number 3"));
   CHECK_THAT(fault_of({.kind = Kind::kEntry, .number = 1024}, kDecider),
              Catch::Contains("the number 1024"));
   CHECK_THAT(fault_of({.kind = Kind::kEntry, .value = 4, .name = "x"}, kDecider),
