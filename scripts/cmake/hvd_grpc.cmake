@@ -1,10 +1,13 @@
 # hvd_grpc: gRPC and Protobuf. Static, so that hvdrun is one file that starts fast; shared in sanitizer builds, whose run time cannot
 # be in a static program. pkg-config knows the static list in the right order; CMake's packages name the shared libraries only.
-find_package(PkgConfig REQUIRED)
+hvd_find_package(PkgConfig REQUIRED)
 pkg_check_modules(GRPCXX REQUIRED grpc++)
 pkg_check_modules(PROTOBUF REQUIRED protobuf)
-find_program(HVD_PROTOC protoc REQUIRED)
-find_program(HVD_GRPC_PLUGIN grpc_cpp_plugin REQUIRED)
+# Those that go with the headers, whatever comes first on the PATH.
+pkg_get_variable(prefix protobuf prefix)
+find_program(HVD_PROTOC protoc PATHS ${prefix}/bin NO_DEFAULT_PATH REQUIRED)
+pkg_get_variable(prefix grpc++ prefix)
+find_program(HVD_GRPC_PLUGIN grpc_cpp_plugin PATHS ${prefix}/bin NO_DEFAULT_PATH REQUIRED)
 
 add_library(hvd_grpc INTERFACE)
 if(HVD_SANITIZE)

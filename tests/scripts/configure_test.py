@@ -25,13 +25,13 @@ class Configure(unittest.TestCase):
         python3.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
         python3.chmod(0o755)
 
-    def configure(self, *options):
+    def configure(self, *options, launcher="OFF"):
         """(whether it went well, what it said)"""
         environment = {**os.environ, "PATH": f"{self.folder}/bin:{os.environ['PATH']}", "HOME": str(self.folder),
                        "XDG_CACHE_HOME": str(self.folder / "cache")}
         done = subprocess.run(
             [CMAKE, "-S", str(ROOT), "-B", str(self.folder / "build"), "-G", "Ninja", "-DHVD_BUILD_TESTS=OFF",
-             "-DHVD_BUILD_LAUNCHER=OFF", *options],
+             f"-DHVD_BUILD_LAUNCHER={launcher}", *options],
             env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=200,
             check=False)
         return done.returncode == 0, " ".join(done.stdout.split())
@@ -80,6 +80,24 @@ class Configure(unittest.TestCase):
                 self.assertIn(words, said)
             else:
                 self.assertNotIn("CUDA", said)
+
+    def test_what_lies_beside_programs_on_the_path_is_not_taken_for_the_systems(self):
+        for name in ("bin/protoc", "bin/grpc_cpp_plugin", "bin/pkg-config"):
+            program = self.folder / name
+            program.write_text("#!/bin/sh\nexit 1\n")
+            program.chmod(0o755)
+        for name in ("spdlog", "CLI11"):
+            package = self.folder / f"lib/cmake/{name}/{name}Config.cmake"
+            package.parent.mkdir(parents=True)
+            package.write_text(f'message(FATAL_ERROR "{name} of another place")')
+        (self.folder / "include").mkdir()
+        (self.folder / "include/zlib.h").write_text("")
+        good, said = self.configure("-DHVD_WITH_TORCH=OFF", "-DHVD_WITH_CUDA=OFF", launcher="ON")
+        self.assertTrue(good, said)
+        cache = (self.folder / "build/CMakeCache.txt").read_text().splitlines()
+        found = {line.split(":")[0]: line.split("=")[1] for line in cache if line.startswith(("HVD_PROTOC:", "HVD_GRPC_PLUGIN:", "ZLIB_INCLUDE_DIR:"))}
+        self.assertEqual(len(found), 3)
+        self.assertEqual([name for name, path in found.items() if path.startswith(str(self.folder))], [])
 
 
 if __name__ == "__main__":
