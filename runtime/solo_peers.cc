@@ -1,17 +1,14 @@
 #include "runtime/solo_peers.h"
 
-#include <fcntl.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <new>
 #include <system_error>
 
 #include "runtime/base/error.h"
 #include "runtime/base/open_files.h"
+#include "runtime/base/sealed_memory.h"
 
 namespace hvd {
 
@@ -44,18 +41,12 @@ SoloPeers::SoloPeers(uint32_t epoch) : memory_(std::make_unique<BlockMemory>()) 
 void SoloPeers::request_segment(uint32_t id, uint64_t bytes) {
   MutexLock lock(mutex_);
   Request& request = requests_[id];
-  std::string why;
-  rlimit largest{};
-  // Looked at first: beyond it ftruncate() does not fail, it ends the program by SIGXFSZ.
-  if (getrlimit(RLIMIT_FSIZE, &largest) == 0 && bytes > largest.rlim_cur) {
-    why = "ftruncate beyond ulimit -f";
-  } else {
-    request.memory.reset(memfd_create("hvd-segment", MFD_CLOEXEC));
-    if (request.memory && ftruncate(request.memory.get(), static_cast<off_t>(bytes)) == 0) return;
-    why = std::generic_category().message(errno);
+  try {
+    request.memory = make_sealed_memory("hvd-segment", bytes);
+  } catch (const std::system_error& error) {
+    request.refusal = "segment " + std::to_string(id) + " of " + std::to_string(bytes) +
+                      " bytes cannot be made: " + error.what();
   }
-  request.refusal = "segment " + std::to_string(id) + " of " + std::to_string(bytes) +
-                    " bytes cannot be made: " + why;
 }
 
 std::optional<std::vector<UniqueFd>> SoloPeers::take_segment(uint32_t id) {

@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -178,9 +177,7 @@ std::map<std::string, std::vector<Known>> find_orphans(const std::string& job) {
 }
 
 void send(const Known& one, int signal) {
-  const UniqueFd pidfd(int(syscall(SYS_pidfd_open, one.pid, 0)));
-  if (pidfd && began(one.pid) == one.began)
-    syscall(SYS_pidfd_send_signal, pidfd.get(), signal, nullptr, 0);
+  send_signal(one.pid, signal, [&] { return began(one.pid) == one.began; });
 }
 
 // Its sockets are closed, too, by which orphans are told: a process is called dead (Z) as soon as

@@ -214,7 +214,8 @@ void DeathWatch::sleep(const std::vector<Watch>& watches, uint32_t changes, Time
   if (until <= now) return;
   const timespec limit = monotonic(until);
   const long slept = syscall(SYS_futex_waitv, waits.data(), count, 0, &limit, CLOCK_MONOTONIC);
-  if (slept >= 0 || errno != ENOSYS) return;
+  // Older kernels lack it, and filters of system calls refuse it in other ways.
+  if (slept >= 0 || errno == EAGAIN || errno == EINTR || errno == ETIMEDOUT) return;
   syscall(SYS_futex, &changes_, FUTEX_WAIT_BITSET_PRIVATE, changes, &limit, nullptr,
           FUTEX_BITSET_MATCH_ANY);
 }

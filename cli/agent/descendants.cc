@@ -117,12 +117,20 @@ std::vector<Descendant> descendants(pid_t root, const Spared& spared) {
   return found;
 }
 
+bool send_signal(pid_t pid, int signal, const std::function<bool()>& is_it) {
+  const UniqueFd pidfd(int(syscall(SYS_pidfd_open, pid, 0)));
+  const bool refused =
+      !pidfd && (errno == ENOSYS || errno == EPERM);  // by a filter of system calls
+  if (!pidfd && !refused) return errno == ESRCH;
+  if (!is_it()) return true;
+  const long sent =
+      refused ? kill(pid, signal) : syscall(SYS_pidfd_send_signal, pidfd.get(), signal, nullptr, 0);
+  return sent == 0 || errno == ESRCH;
+}
+
 bool signal_descendant(const Descendant& one, int signal) {
-  UniqueFd pidfd(int(syscall(SYS_pidfd_open, one.pid, 0)));
-  if (!pidfd) return errno == ESRCH;
-  if (!is_child(one.pid, one.parent))
-    return true;  // moved to a subreaper or gone: the next walk sees it
-  return syscall(SYS_pidfd_send_signal, pidfd.get(), signal, nullptr, 0) == 0 || errno == ESRCH;
+  // Else it moved to a subreaper or is gone: the next walk sees it.
+  return send_signal(one.pid, signal, [&] { return is_child(one.pid, one.parent); });
 }
 
 bool OnlyDead::see(const std::vector<Descendant>& all) {

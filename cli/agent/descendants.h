@@ -70,6 +70,11 @@ class OnlyDead {
   std::set<pid_t> before_;
 };
 
+// Signals the process if, once a pidfd holds it, `is_it` says that it is the one that is meant: a
+// reused pid is never hit. Where a filter of system calls refuses pidfds that look alone has to do.
+// False: it could not be signalled, though it is there.
+bool send_signal(pid_t pid, int signal, const std::function<bool()>& is_it);
+
 // Through a pidfd, and only if `one.pid` still is a child of `one.parent`: a reused pid is never
 // hit. False with errno when it could not be sent; a process that is gone counts as sent.
 bool signal_descendant(const Descendant& one, int signal);

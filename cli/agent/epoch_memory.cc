@@ -1,6 +1,5 @@
 #include "cli/agent/epoch_memory.h"
 
-#include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -13,10 +12,7 @@
 
 #include "cli/agent/system_error_text.h"
 #include "runtime/base/error.h"
-
-#ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 0x0008U  // Linux 6.3
-#endif
+#include "runtime/base/sealed_memory.h"
 
 namespace hvd {
 namespace {
@@ -43,22 +39,8 @@ Descriptors borrow(const std::shared_ptr<std::vector<UniqueFd>>& owner) {
 
 }  // namespace
 
-UniqueFd make_memory(const char* name, uint64_t bytes) {
-  constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
-  UniqueFd fd(memfd_create(name, kFlags | MFD_NOEXEC_SEAL));
-  if (!fd && errno == EINVAL) fd.reset(memfd_create(name, kFlags));  // an older kernel
-  if (!fd) throw std::system_error(errno, std::generic_category(), "memfd_create");
-  if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
-    throw std::system_error(errno, std::generic_category(),
-                            errno == EFBIG ? "ftruncate beyond ulimit -f" : "ftruncate");
-  // Without the seals a rank could shrink what others map, and they would die of SIGBUS.
-  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
-    throw std::system_error(errno, std::generic_category(), "seal a memfd");
-  return fd;
-}
-
 SharedMemory make_mapped_memory(const char* name, uint64_t bytes) {
-  SharedMemory memory{make_memory(name, bytes), nullptr};
+  SharedMemory memory{make_sealed_memory(name, bytes), nullptr};
   void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.fd.get(), 0);
   if (at == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mmap");
   memory.mapping = std::shared_ptr<void>(at, [bytes](void* mapped) { munmap(mapped, bytes); });
@@ -114,7 +96,7 @@ EpochMemory::Segment EpochMemory::make_segment(uint64_t bytes, const std::string
   made.pieces = std::make_shared<std::vector<UniqueFd>>();
   try {
     for (int rank = 0; rank < local_size(); ++rank)
-      made.pieces->push_back(make_memory("hvd-segment", bytes));
+      made.pieces->push_back(make_sealed_memory("hvd-segment", bytes));
   } catch (const std::system_error& error) {
     made.pieces.reset();
     made.refusal = what + " cannot be made: " + text_of(error);

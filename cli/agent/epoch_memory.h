@@ -22,7 +22,6 @@ struct SharedMemory {
   std::shared_ptr<void> mapping;
 };
 // Throws std::system_error.
-UniqueFd make_memory(const char* name, uint64_t bytes);
 SharedMemory make_mapped_memory(const char* name, uint64_t bytes);
 
 // Descriptors, and who keeps them open.

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <system_error>
 #include <utility>
 
 #include "cli/agent/host_memory_impl.h"
@@ -218,7 +219,12 @@ void HostMemory::Impl::claim(Connection& connection, const AgentMessage& message
   UniqueFd pidfd;
   if (why.empty()) {
     pidfd = open_pidfd(pid);
-    if (!pidfd) why = "process " + std::to_string(pid) + " ended while it claimed a rank";
+    if (!pidfd)
+      why = "process " + std::to_string(pid) +
+            (errno == ESRCH ? " ended while it claimed a rank"
+                            : " claims a rank, but " +
+                                  text_of(std::system_error(errno, std::generic_category(),
+                                                            "it cannot be watched: pidfd_open")));
   }
   if (!why.empty()) throw Error(ErrorCode::kUnavailable, why);
 
