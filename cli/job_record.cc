@@ -38,7 +38,7 @@ std::vector<Event> JobRecord::note(const proto::Started& started) {
 }
 
 std::vector<Event> JobRecord::note(const proto::SpawnFailed& failure) {
-  if (!is_rank(failure.rank())) return {};
+  if (!ends_now(failure.rank())) return {};
   RankEnd& end = facts_.ends.emplace_back();
   end.rank = failure.rank();
   end.host = hosts_[size_t(end.rank)];
@@ -52,7 +52,7 @@ std::vector<Event> JobRecord::note(const proto::RankEnds& ends,
                                    const std::function<TimePoint(int64_t its_ns)>& our_time) {
   JobFacts together;
   for (const proto::RankEnd& one : ends.ends()) {
-    if (!is_rank(one.rank())) continue;
+    if (!ends_now(one.rank())) continue;
     RankEnd& end = together.ends.emplace_back(from_proto(one));
     end.at_ns = std::chrono::nanoseconds(our_time(one.at_clock_ns()) - began_).count();
     end.host = hosts_[size_t(end.rank)];

@@ -46,7 +46,7 @@ class JobRecord {
   void note_input_lost(const std::string& why) { facts_.input_error = why; }
 
   bool anyone_runs() const { return !running_.empty(); }
-  bool all_ended() const { return int(facts_.ends.size()) == facts_.size; }
+  bool all_ended() const { return int(ended_.size()) == facts_.size; }
   const JobFacts& facts() const { return facts_; }
   // As far as it is known now: who was first, and how it ended.
   std::string first_failure() const;
@@ -54,13 +54,15 @@ class JobRecord {
 
  private:
   bool is_rank(int rank) const { return rank >= 0 && rank < int(hosts_.size()); }
+  // Whatever an agent repeats, a rank ends once.
+  bool ends_now(int rank) { return is_rank(rank) && ended_.insert(rank).second; }
 
   std::vector<std::string> hosts_;  // by rank
   const std::vector<std::string> command_;
   const TimePoint began_;
   const std::time_t started_at_s_;
   const std::string job_;
-  std::set<int> running_;
+  std::set<int> running_, ended_;
   JobFacts facts_;
 };
 

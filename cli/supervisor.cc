@@ -324,6 +324,7 @@ void Supervisor::say_limits(const HostAgent& agent, const proto::Started& starte
 }
 
 void Supervisor::on_ended(HostAgent& agent, const proto::Ended& ended) {
+  if (agent.ended()) return;
   fault_point("hvdrun_agent_ended");
   agent.note_end();
   const bool by_itself =
@@ -338,7 +339,7 @@ void Supervisor::on_ended(HostAgent& agent, const proto::Ended& ended) {
     tell(event::AgentLost{agent.number(), why});
   }
   record_.note_stuck(agent.host().name, ended);
-  if (const std::string words = leftovers_note(ended); !words.empty()) try_say(words);
+  if (const std::string words = leftovers_note(ended); !words.empty()) say(words);
 }
 
 // A debugger's stop is the user's own: nothing may time out meanwhile.

@@ -66,12 +66,12 @@ void Supervisor::begin_time_out(TimePoint now) {
 }
 
 void Supervisor::on_states(HostAgent& agent, const proto::RankStates& states) {
-  if (!answer_by_) return;
+  if (!answer_by_ || !agent.asked) return;
   const TimePoint now = Clock::now();
   agent.asked = false;
   if (time_limit_ && clock_.time(now) >= *time_limit_ && !clock_.stands() &&
       !membership_.ending() && !record_.all_ended())
-    for (const proto::RankStatus& one : states.ranks()) try_say(describe(one));
+    for (const proto::RankStatus& one : states.ranks()) say(describe(one));
   if (all_answered()) time_out(now);
 }
 

@@ -1,8 +1,8 @@
 #include "cli/agent/workers.h"
 
 #include <poll.h>
+#include <signal.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -51,6 +51,11 @@ std::vector<std::string> with_own(const proto::StartWorkers& start) {
 }
 
 int64_t nanoseconds(Clock::duration span) { return std::chrono::nanoseconds(span).count(); }
+
+bool has_ended(const Worker& worker) {
+  pollfd ended{worker.pidfd.get(), POLLIN, 0};
+  return poll(&ended, 1, 0) > 0;
+}
 
 }  // namespace
 
@@ -145,9 +150,11 @@ SpawnResult Workers::start_next() {
   // By its edge, which comes again when a tracer that holds a dead rank lets it go.
   loop_.watch(worker.pidfd.get(), EPOLLIN | EPOLLET,
               [this, rank = worker.world.rank](uint32_t) { ready_(rank); });
-  // One that was dead before it was watched would come behind those that died because of it.
-  if (pollfd dead{worker.pidfd.get(), POLLIN, 0}; poll(&dead, 1, 0) > 0)
-    note_death(worker.world.rank);
+  // One that was dead before it was watched would come behind those that died because of it. Who is
+  // dead by then, too, but has not been seen to be, may have been first as well: all in one batch.
+  if (has_ended(worker))
+    for (const Worker& one : workers_)
+      if (one.running && has_ended(one)) note_death(one.world.rank);
   set_nonblocking(out.read.get());
   set_nonblocking(err.read.get());
   worker.stdout_read = std::move(out.read);
@@ -206,7 +213,7 @@ void Workers::note_death(int rank) {
 
 void Workers::pass(int signal) {
   for (const Worker& worker : workers_)
-    if (worker.running) syscall(SYS_pidfd_send_signal, worker.pidfd.get(), signal, nullptr, 0);
+    if (worker.running) kill(worker.pid, signal);  // not reaped yet, so the pid is its own
 }
 
 void Workers::note_signal(pid_t pid, int signal) {

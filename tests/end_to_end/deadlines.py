@@ -236,6 +236,16 @@ def a_reader_that_stands_still_does_not_hold_up_a_time_limit():
     os.close(reader)
 
 
+def a_reader_of_both_streams_that_had_stood_still_is_told_what_ranks_did():
+    job, reader = with_standing_reader("--timeout", "2", both=True)
+    wait_for(lambda: not support.ranks_of(job.pid))
+    said = b"".join(iter(lambda: os.read(reader, 65536), b""))
+    expect(job.wait(timeout=LIMIT_S), 124)
+    for rank in (0, 1):
+        assert f"rank {rank} runs and has not called hvd::init(), blocked in writing: nobody reads".encode() in said, said[-2000:]
+    os.close(reader)
+
+
 def a_reader_that_stands_still_does_not_hold_up_a_terminated_job():
     for both in (False, True):
         job, reader = with_standing_reader(both=both)
@@ -328,7 +338,7 @@ support.main(the_start_timeout_bounds_an_agent_that_never_comes,
              a_rank_in_a_collective_is_not_timed_out_while_the_job_is_suspended,
              a_rank_that_a_debugger_holds_before_init_is_waited_for,
              a_rank_that_a_debugger_holds_before_a_collective_is_waited_for,
-             a_reader_that_stands_still_does_not_hold_up_a_time_limit,
+             a_reader_that_stands_still_does_not_hold_up_a_time_limit, a_reader_of_both_streams_that_had_stood_still_is_told_what_ranks_did,
              a_reader_that_stands_still_does_not_hold_up_a_terminated_job,
              a_reader_that_stands_still_does_not_hold_up_an_impatient_user, a_standing_reader_that_leaves_is_no_failing_disk,
              an_interrupt_drops_what_nobody_reads_once_all_ranks_have_ended,
