@@ -14,6 +14,8 @@
 #include <map>
 #include <optional>
 #include <ranges>
+#include <sstream>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -178,6 +180,26 @@ std::optional<Refusal> check_path_command(const JobSpec& spec,
   return check_first_bytes(spec, path, entries);
 }
 
+// What a command that is not there was meant as, to try; or nothing.
+std::vector<std::string> likely_meant(const JobSpec& spec,
+                                      const std::vector<std::string>& entries) {
+  const std::string& name = spec.command[0];
+  const size_t name_end = name.find('=');
+  const bool is_setting =
+      name_end != name.npos && name_end != 0 &&
+      name.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789") ==
+          name_end;
+  if (is_setting && spec.command.size() > 1) return {"-x", name};
+  std::vector<std::string> words;
+  std::istringstream line(name);
+  for (std::string word; line >> word;) words.push_back(word);
+  if (words.size() < 2) return {};
+  const bool is_there = words[0].find('/') == std::string::npos
+                            ? is_found(entries, words[0])
+                            : look_at(seen_from(spec.directory, words[0])).is_program();
+  return is_there ? words : std::vector<std::string>();
+}
+
 std::optional<Refusal> check_command(const JobSpec& spec, const std::string& path) {
   const std::string& name = spec.command[0];
   const std::vector<std::string> entries = path_entries(spec, path);
@@ -185,12 +207,23 @@ std::optional<Refusal> check_command(const JobSpec& spec, const std::string& pat
     return one.name == "PATH" && !one.ranks.empty();
   });
   if (own_paths && name.find('/') == name.npos) return std::nullopt;  // as each rank finds it
-  if (name.find('/') != name.npos) return check_path_command(spec, entries);
+  const auto try_meant = [&]() -> std::optional<Refusal> {
+    const std::vector<std::string> meant = likely_meant(spec, entries);
+    if (meant.empty() || look_at(seen_from(spec.directory, name)).error != ENOENT)
+      return std::nullopt;
+    return Refusal{kExitNotFound,
+                   "there is no command " + quoted(name) + "; try: " + example(spec, meant)};
+  };
+  if (name.find('/') != name.npos) {
+    const auto refusal = try_meant();
+    return refusal ? refusal : check_path_command(spec, entries);
+  }
   std::string without_permission;
   const std::string program = find_program(entries, name, without_permission);
   if (!program.empty()) return check_first_bytes(spec, program, entries);
   if (!without_permission.empty())
     return not_executable(spec, entries, without_permission, without_permission);
+  if (const auto refusal = try_meant()) return refusal;
   const std::string missing = "command " + quoted(name) + " is not found on the PATH; ";
   const std::string in_directory = seen_from(spec.directory, name);
   const Look here = look_at(in_directory);

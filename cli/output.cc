@@ -26,7 +26,7 @@ bool same_file(int a, int b) {
 
 bool wants_color(ColorMode mode, int fd) {
   if (mode != ColorMode::kAuto) return mode == ColorMode::kAlways;
-  return isatty(fd) == 1 && !env::get("NO_COLOR") && env::get("TERM").value_or("") != "dumb";
+  return isatty(fd) == 1 && !env::get("NO_COLOR") && env::get("TERM").value_or("dumb") != "dumb";
 }
 
 // Horovod's tag, the rest of a split line marked by a plus. Colours tell ranks apart; stderr's is

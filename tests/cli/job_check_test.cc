@@ -129,6 +129,22 @@ TEST_CASE("job check: a command that is not there is 127") {
         "127 command \"run\" is not found on the PATH; try: hvdrun -np 2 ./run 'a b'");
 }
 
+TEST_CASE("job check: who quoted a whole command, or set a variable before it, is told how to") {
+  const Folder folder;
+  folder.write("run", kScript, 0755);
+  CHECK(check(job({"sh train.sh --lr 1"})) ==
+        "127 there is no command \"sh train.sh --lr 1\"; try: hvdrun -np 2 sh train.sh --lr 1");
+  CHECK(check(job({"./run --lr 1", "x"}, folder.path())) ==
+        "127 there is no command \"./run --lr 1\"; try: hvdrun -np 2 ./run --lr 1 x");
+  CHECK(check(job({"LR=a/b", "sh", "-c", "x y"})) ==
+        "127 there is no command \"LR=a/b\"; try: hvdrun -np 2 -x LR=a/b sh -c 'x y'");
+  CHECK(check(job({"no-such program"})).find("check its spelling") != std::string::npos);
+  CHECK(check(job({"LR=1"})).find("check its spelling") != std::string::npos);
+  folder.write("a b", kScript, 0755);
+  folder.write("a", kScript, 0755);
+  CHECK(check(job({"./a b"}, folder.path())) == "ok");
+}
+
 TEST_CASE("job check: where Python is python3 alone, that is what to try for python") {
   const Folder folder;
   const std::string missing = "127 command \"python\" is not found on the PATH; ";
