@@ -1,7 +1,9 @@
 # hvd_libtorch: LibTorch without its CMake package, which would demand a CUDA toolkit. Looked for in HVD_TORCH_DIR (a
 # `torch` folder as pip installs it), then in python3, then in scripts/setup's environment. Sets HVD_TORCH to TRUE or
-# FALSE, HVD_TORCH_DIR, and HVD_TORCH_PYTHON to a python3 that can import torch.distributed, or to "".
+# FALSE, HVD_TORCH_DIR, HVD_TORCH_VERSION (without what follows a plus), and HVD_TORCH_PYTHON to a python3 that can import
+# torch.distributed, or to "".
 set(HVD_TORCH FALSE)
+set(HVD_TORCH_VERSION "")
 set(HVD_TORCH_PYTHON "")
 set(HVD_TORCH_DIR "" CACHE PATH "The torch folder to build with (default: python3's, or that of scripts/setup)")
 find_program(HVD_PYTHON3 python3 NO_CACHE)
@@ -47,6 +49,8 @@ if(NOT HVD_WITH_TORCH STREQUAL "OFF")
   if(torch_dir)
     set(HVD_TORCH TRUE)
     set(HVD_TORCH_DIR ${torch_dir})  # here only: the cache keeps what the user said
+    file(STRINGS ${torch_dir}/version.py HVD_TORCH_VERSION REGEX "^__version__ = ")
+    string(REGEX REPLACE ".*'([^'+]*).*" "\\1" HVD_TORCH_VERSION "${HVD_TORCH_VERSION}")
     add_library(hvd_libtorch INTERFACE)
     target_include_directories(hvd_libtorch SYSTEM INTERFACE ${torch_dir}/include ${torch_dir}/include/torch/csrc/api/include)
     target_link_options(hvd_libtorch INTERFACE -Wl,--as-needed -Wl,-rpath,${torch_dir}/lib)

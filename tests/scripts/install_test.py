@@ -110,6 +110,19 @@ class Installed(unittest.TestCase):
         if WITH_TORCH:
             self.assert_runs(build / "linear", *LINEAR)
 
+    def test_a_torch_of_another_version_is_refused(self):
+        if not WITH_TORCH:
+            self.skipTest("built without LibTorch")
+        torch = self.folder / "torch"
+        (torch / "lib").mkdir(parents=True)
+        (torch / "lib/libtorch_cpu.so").touch()
+        (torch / "version.py").write_text("__version__ = '1.2.3+cpu'\n")
+        done = subprocess.run([CMAKE, "-S", ROOT / "tests/scripts/installed", "-B", self.folder / "refused", "-G", "Ninja", "-DWITH_TORCH=1",
+                               f"-DCMAKE_PREFIX_PATH={self.prefix}", f"-DHVD_TORCH_DIR={torch}", f"-DHVD_EXAMPLES={ROOT / 'examples'}",
+                               f"-DREADME_PROGRAM={ROOT / 'examples/allreduce.cc'}"], capture_output=True, text=True, timeout=300, check=False)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn(f"is wanted and {torch} has 1.2.3, so no hvd::torch", done.stdout)
+
     def test_pkg_config_finds_the_part_without_torch(self):
         environment = {**os.environ, "PKG_CONFIG_PATH": str(self.lib / "pkgconfig")}
         flags = run("pkg-config", "--cflags", "--libs", "hvd", env=environment)

@@ -57,6 +57,29 @@ class Usage(unittest.TestCase):
             self.assertEqual((status, said), (2, ""), arguments)
             self.assertIn(arguments[-1], error)
 
+    def test_a_container_s_limits_hold(self):
+        with tempfile.TemporaryDirectory() as system:
+            files = {"proc/meminfo": "MemTotal: 99999999 kB\nMemAvailable: 67108864 kB\n"}
+
+            def limits(**more):
+                for name, text in {**files, **more}.items():
+                    path = pathlib.Path(system, name.replace("__", "/"))
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_text(text)
+                script = f"nproc() {{ echo 64; }}; . {ROOT}/scripts/limits; usable_cpus; usable_memory_gb"
+                done = subprocess.run(["bash", "-euo", "pipefail", "-c", script], capture_output=True, text=True, timeout=60, check=True,
+                                      env={**os.environ, "HVD_SYSTEM_ROOT": system})
+                shutil.rmtree(system + "/sys", ignore_errors=True)
+                return done.stdout.split(), done.stderr
+
+            group = "sys__fs__cgroup__"
+            self.assertEqual(limits(), (["64", "64"], ""))
+            self.assertEqual(limits(**{group + "cpu.max": "150000 100000\n", group + "memory.max": f"{5 << 30}\n"}), (["2", "5"], ""))
+            self.assertEqual(limits(**{group + "cpu.max": "max 100000\n", group + "memory.max": "max\n"}), (["64", "64"], ""))
+            old = {group + "cpu__cpu.cfs_period_us": "100000\n", group + "memory__memory.limit_in_bytes": f"{9 << 30}\n"}
+            self.assertEqual(limits(**old, **{group + "cpu__cpu.cfs_quota_us": "400000\n"}), (["4", "9"], ""))
+            self.assertEqual(limits(**old, **{group + "cpu__cpu.cfs_quota_us": "-1\n"}), (["64", "9"], ""))
+
     def test_a_torch_whose_path_is_relative_is_refused(self):
         status, said, error = run("build", HVD_TORCH_DIR="venv/torch")
         self.assertEqual((status, said), (2, ""))
