@@ -1,4 +1,6 @@
 """Runs the cells of one benchmark in turns until each has enough quiet samples or the time is over."""
+from __future__ import annotations
+
 import itertools
 from dataclasses import dataclass, field
 

@@ -10,11 +10,11 @@ from usage import positive, whole
 
 HELP = "allreduce of 8 B to 256 MiB between ranks linked by TCP, beside a raw stream of the same bytes, Open MPI and gloo"
 DETAILS = """\
-Ranks are threads, linked on loopback as ranks of different hosts are; gloo's are processes, under Python. The raw stream computes nothing: every rank sends to its
-neighbour as many bytes as a ring has to, in calls of the same size as ours. Targets: at np 2 0.85 of the raw stream's
-speed to 16 MiB and 0.75 above, ahead of Open MPI over TCP 1.3 times to 64 KiB and 1.0 above, of gloo 10 times to 64
-KiB, 3 to 1 MiB, 1.8 to 64 MiB and 1.4 above; at np 4 0.7 of Open MPI's speed at 1 MiB and 0.9 elsewhere, 1.1 of
-gloo's from 1 MiB. From four ranks on, where they are even, they also lie on two pretended hosts and share memory
+Ranks are threads, linked on loopback as ranks of different hosts are; gloo's are processes, under Python. The raw
+stream computes nothing: every rank sends to its neighbour as many bytes as a ring has to, in calls of the same size as
+ours. Targets: at np 2 0.85 of the raw stream's speed to 16 MiB and 0.75 above, ahead of Open MPI over TCP 1.3 times to
+64 KiB and 1.0 above, of gloo 10 times to 64 KiB, 3 to 1 MiB, 1.8 to 64 MiB and 1.4 above; at np 4 0.7 of Open MPI's
+speed at 1 MiB and 0.9 elsewhere, 1.1 of gloo's from 1 MiB. From four ranks on, where they are even, they also lie on two pretended hosts and share memory
 there, with tensors in private memory and in the arena: from 1 MiB on 1.3 times as fast as when all are linked.
 bin/links_benchmark -np 1 --help has more sizes, types and operations."""
 SAMPLES, SECONDS = 9, 1500

@@ -2,9 +2,11 @@
 
 A *cell* is one variant (ours, a peer, a floor) in one case (a size, a net). Its *sample* holds what one short run
 measured. All cells take turns, so the n-th quiet samples of two cells were taken close together: their ratio is a
-ratio of one run. A claim is judged by the median of these ratios and by the ratio of the cells' medians: of a few
-samples that scatter either may be off, so that where they disagree about the target the run decides nothing.
+ratio of one run. A claim is missed when the median of these ratios is short of its target, and met when the ratio of
+the cells' medians reaches it, too: of a few samples that scatter either may be off, and a run with one of each decides nothing.
 """
+from __future__ import annotations
+
 import statistics
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -153,7 +155,7 @@ def judge(claim, records, missing=()):
         why = f"{len(found)} quiet samples, {ENOUGH} are needed"
         return Verdict(claim, NOT_JUDGED, seen, len(found), why, of_medians)
     met = claim.holds(seen.median)
-    if of_medians is not None and claim.holds(of_medians) != met:
+    if met and of_medians is not None and not claim.holds(of_medians):
         why = "the ratio of the medians says otherwise; raise --samples"
         return Verdict(claim, NOT_JUDGED, seen, len(found), why, of_medians)
     return Verdict(claim, MET if met else MISSED, seen, len(found), of_medians=of_medians)
