@@ -38,6 +38,7 @@ struct Options {
   int64_t seed = 42;
   int log_interval = 10;
   bool fp16_allreduce = false;
+  bool no_cuda = false;
   double gradient_predivide_factor = 1.0;
   std::string data_dir = default_digits_directory();
   std::string checkpoint = "mnist-checkpoint.pt";
@@ -73,7 +74,7 @@ Options parse(int argc, char** argv) {
   app.add_option("--checkpoint", o.checkpoint, "written by rank 0 after each epoch")
       ->check(is_name);
   app.add_flag("--resume", o.resume, "go on after the checkpoint's epoch");
-  parse_training_flags(app, argc, argv, o.fp16_allreduce);
+  parse_training_flags(app, argc, argv, o.fp16_allreduce, o.no_cuda);
   return o;
 }
 
@@ -88,6 +89,7 @@ class Training {
         samples_((training_.images.size(0) + hvd::size() - 1) / hvd::size()),
         sgd_(model_->parameters(),
              torch::optim::SGDOptions(o_.lr * hvd::size()).momentum(o_.momentum)) {
+    if (!o_.no_cuda) model_->to(hvd::local_device());
     if (hvd::rank() == 0) check_checkpoint();
     if (o_.resume && hvd::rank() == 0) load();
     first_epoch_ =

@@ -30,6 +30,7 @@ struct Options {
   int batches_per_iteration = 10;
   int iterations = 10;
   bool fp16_allreduce = false;
+  bool no_cuda = false;
 };
 
 Options parse(int argc, char** argv) {
@@ -43,7 +44,7 @@ Options parse(int argc, char** argv) {
   app.add_option("--num-warmup-batches", o.warmup_batches)->check(CLI::Range(0, INT_MAX));
   app.add_option("--num-batches-per-iter", o.batches_per_iteration)->check(CLI::Range(1, INT_MAX));
   app.add_option("--num-iters", o.iterations)->check(CLI::Range(1, INT_MAX));
-  parse_training_flags(app, argc, argv, o.fp16_allreduce);
+  parse_training_flags(app, argc, argv, o.fp16_allreduce, o.no_cuda);
   return o;
 }
 
@@ -63,6 +64,7 @@ void run(const Options& o) {
   using Clock = std::chrono::steady_clock;
   torch::manual_seed(42);
   ResNet model = make_resnet(o.model);
+  if (!o.no_cuda) model->to(hvd::local_device());
   torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.01 * hvd::size()));
   hvd::broadcast_parameters(*model, 0);
   hvd::broadcast_optimizer_state(sgd, 0);

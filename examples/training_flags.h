@@ -9,8 +9,9 @@
 
 // Adds them to those of `app`, whose name is the program's, and parses. Does not return when the
 // user asks for help or is wrong.
-inline void parse_training_flags(CLI::App& app, int argc, char** argv, bool& fp16_allreduce) {
-  bool no_cuda = false, use_adasum = false;
+inline void parse_training_flags(CLI::App& app, int argc, char** argv, bool& fp16_allreduce,
+                                 bool& no_cuda) {
+  bool use_adasum = false;
   app.add_flag("--fp16-allreduce", fp16_allreduce, "send gradients as float16");
   app.add_flag("--no-cuda", no_cuda, "accepted; this build trains on the CPU");
   app.add_flag("--use-adasum", use_adasum, "not supported yet");
