@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "cli/ssh/ssh_words.h"
+
 namespace hvd {
 namespace {
 
@@ -13,7 +15,6 @@ constexpr std::chrono::milliseconds kLastWords{1000};
 // By then the agent of a host that says nothing has ended what runs there, if it lives
 // (agent/uplink).
 constexpr std::chrono::seconds kSafe{11};
-constexpr int kSshFailed = 255;  // its exit code when it is not that of the program there
 
 }  // namespace
 

@@ -97,7 +97,6 @@ constexpr Known kKnown[] = {
 constexpr std::string_view kNotices[] = {"Warning: Permanently added ", "** "};
 
 constexpr size_t kLineBytes = 200;
-constexpr int kSshFailed = 255;  // its exit code when it is not that of what it ran there
 
 bool is_space(char letter) { return letter == ' ' || letter == '\t' || letter == '\r'; }
 

@@ -10,6 +10,8 @@
 
 namespace hvd {
 
+inline constexpr int kSshFailed = 255;  // its exit code when it is not that of what it ran there
+
 enum class Retry {
   kNever,
   kWhenThere,  // the host may be up later, for those who wait for it

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "hvd/error.h"
+#include "runtime/base/cut_link.h"
 
 namespace hvd {
 namespace {
@@ -19,7 +20,6 @@ constexpr auto kSilenceMost = 500ms;
 // Of a dead one whose links do not end, as those of a host that was cut off: what it had sent is on
 // its way, or lost.
 constexpr auto kDeadSilenceMost = 100ms;
-constexpr auto kLookForCuts = 1s;  // a call of the kernel's for each link
 constexpr auto kLookAgain = 50ms;  // for longer this process itself may have been stopped
 
 std::vector<int> others(std::vector<int> ranks, int me) {

@@ -13,11 +13,15 @@
 // TCP_USER_TIMEOUT would not do: it counts as silence that there is no room.
 #pragma once
 
+#include <chrono>
 #include <string_view>
 
 struct tcp_info;
 
 namespace hvd {
+
+// Between two looks at a link: one is a call of the kernel's.
+inline constexpr std::chrono::seconds kLookForCuts{1};
 
 // Keep-alive of a connected socket, as above. It costs one small packet and its answer every 3 s.
 void ask_when_idle(int socket);

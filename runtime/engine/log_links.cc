@@ -24,7 +24,6 @@ constexpr size_t kReadBytes = 16 * 1024;  // at once
 constexpr int kLinksAtOnce = 64;
 // As long as the communicators between hosts wait for the agent's word.
 constexpr auto kLostGrace = 500ms;
-constexpr auto kLookForCuts = 1s;  // a call of the kernel's for each link
 
 bool may_be_tried_again(int error) {
   return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;

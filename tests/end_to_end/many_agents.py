@@ -6,7 +6,7 @@ import signal
 import tempfile
 
 import support
-from support import Terminal, children, expect, read, run, sh, start, state, wait_for
+from support import Terminal, children, expect, read, run, sh, start, state, wait_for, wait_for_words
 
 HOSTS = ["--pretend-hosts", "2x2"]
 
@@ -122,17 +122,17 @@ def an_agent_that_ends_when_it_is_told_to_start_starts_nobody_in_secret():
             wait_for(lambda: [state(agent) for agent in agents(job.pid)] == ["T", "T"])
             one, other = agents(job.pid)
             os.kill(other, signal.SIGCONT)
-            words = iter(job.stderr.readline, b"")
-            name = next(found[1] for found in (re.search(rb"the agent on (\w+) is up", line) for line in words) if found)
+            name = re.search(rb"the agent on (\w+) is up", wait_for_words(job, b" is up"))[1]
             rank = {b"pretended1": 0, b"pretended2": 1}[name]
             os.kill(other, signal.SIGSTOP)
             wait_for(lambda: state(other) == "T")
             os.kill(one, signal.SIGCONT)
-            assert any(f"starting rank {rank} on".encode() in line for line in words)
+            wait_for_words(job, f"starting rank {rank} on".encode())
             os.kill(next(keeper for keeper in keepers(job.pid) if other in children(keeper)), signal.SIGKILL)
             os.kill(other, signal.SIGCONT)
-            said = b"".join(words)
-            expect(job.wait(timeout=30), 125, said)
+            wait_for(lambda: job.poll() is not None, 30)
+            said = job.stderr.read()
+            expect(job.returncode, 125, said)
             assert str(rank) not in os.listdir(folder) or f"started rank {rank} ".encode() in said, said
 
 

@@ -92,7 +92,7 @@ def wait_until_still(look, still_s=0.4, limit_s=60):
 
 
 def wait_for_words(job, words, limit_s=60):
-    """Until a line on its stderr holds the words; what says nothing more within the limit is killed."""
+    """Until a line on its stderr holds the words, and that line; what says nothing more within the limit is killed."""
     limit = threading.Timer(limit_s, job.kill)
     limit.start()
     try:
@@ -100,7 +100,7 @@ def wait_for_words(job, words, limit_s=60):
         for line in iter(job.stderr.readline, b""):
             said.append(line)
             if words in line:
-                return
+                return line
     finally:
         limit.cancel()
     raise AssertionError(f"it ended, or was killed after {limit_s} s, without {words}: {said}")
