@@ -33,7 +33,8 @@ class LeftOut(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
         (self.folder / "scripts").mkdir()
-        shutil.copy(SCRIPT, self.folder / "scripts/test")
+        for name in ("test", "limits"):
+            shutil.copy(SCRIPT.with_name(name), self.folder / "scripts" / name)
         self.program("setup", "#!/bin/sh\n")
         self.program("build", BUILD)
         for preset in ("dev", "asan", "tsan", "asan-torch"):
