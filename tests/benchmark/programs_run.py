@@ -89,13 +89,14 @@ class DeathBenchmarkTest(unittest.TestCase):
 
 class BlockedRankTest(unittest.TestCase):
     def test_the_other_ranks_wait_until_the_job_is_ended(self):
-        job = idle.Job(program("hvdrun"), [program("blocked_rank")], idle.NP - 1)
-        try:
-            self.assertIsNone(job.process.poll())
-            self.assertEqual(len(job.ranks), idle.NP)
-            self.assertGreaterEqual(len(job.launcher), 3)  # hvdrun, keeper, agent
-        finally:
-            job.end()
+        for wait in idle.BLOCKED.values():
+            job = idle.Job(program("hvdrun"), [program("blocked_rank"), wait], idle.NP - 1)
+            try:
+                self.assertIsNone(job.process.poll(), wait)
+                self.assertEqual(len(job.ranks), idle.NP, wait)
+                self.assertGreaterEqual(len(job.launcher), 3, wait)  # hvdrun, keeper, agent
+            finally:
+                job.end()
 
 
 if __name__ == "__main__":
