@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <filesystem>
 #include <map>
@@ -181,12 +180,14 @@ void send(const Known& one, int signal) {
 }
 
 // Its sockets are closed, too, by which orphans are told: a process is called dead (Z) as soon as
-// its first thread is, while others may still hold them.
+// its first thread is, while others may still hold them. Where a filter of system calls refuses
+// pidfds that is all there is to see.
 bool is_over(const Known& one) {
   const UniqueFd pidfd(int(syscall(SYS_pidfd_open, one.pid, 0)));
-  if (!pidfd && errno == ESRCH) return true;
+  const auto state = read_process_state(one.pid);
+  if (!state || began(one.pid) != one.began) return true;
   pollfd ended{pidfd.get(), POLLIN, 0};
-  return began(one.pid) != one.began || poll(&ended, 1, 0) == 1;
+  return pidfd ? poll(&ended, 1, 0) == 1 : state->letter == 'Z' || state->letter == 'X';
 }
 
 // All are stopped before one is killed, so that nobody starts another meanwhile. Returns how many
