@@ -194,10 +194,12 @@ std::vector<std::string> likely_meant(const JobSpec& spec,
   std::istringstream line(name);
   for (std::string word; line >> word;) words.push_back(word);
   if (words.size() < 2) return {};
-  const bool is_there = words[0].find('/') == std::string::npos
-                            ? is_found(entries, words[0])
+  const bool of_shell = is_setting || name.find_first_of("'\"\\$&|;<>()*?`~") != name.npos;
+  const bool is_there = words[0].find('/') == std::string::npos || is_setting
+                            ? of_shell || is_found(entries, words[0])
                             : look_at(seen_from(spec.directory, words[0])).is_program();
-  return is_there ? words : std::vector<std::string>();
+  if (!is_there) return {};
+  return of_shell ? std::vector<std::string>{"sh", "-c", name} : words;
 }
 
 std::optional<Refusal> check_command(const JobSpec& spec, const std::string& path) {
@@ -209,8 +211,8 @@ std::optional<Refusal> check_command(const JobSpec& spec, const std::string& pat
   if (own_paths && name.find('/') == name.npos) return std::nullopt;  // as each rank finds it
   const auto try_meant = [&]() -> std::optional<Refusal> {
     const std::vector<std::string> meant = likely_meant(spec, entries);
-    if (meant.empty() || look_at(seen_from(spec.directory, name)).error != ENOENT)
-      return std::nullopt;
+    const int error = look_at(seen_from(spec.directory, name)).error;
+    if (meant.empty() || (error != ENOENT && error != ENAMETOOLONG)) return std::nullopt;
     return Refusal{kExitNotFound,
                    "there is no command " + quoted(name) + "; try: " + example(spec, meant)};
   };

@@ -24,6 +24,8 @@ namespace {
 
 using std::chrono::milliseconds;
 constexpr milliseconds kSweepLimit{10'000};
+constexpr milliseconds kLastWords{
+    2'000};  // of a hvdrun that fails itself, however slow they are read
 constexpr milliseconds kProgressNext{5000}, kProgressOfBatch{20'000}, kLookForShipping{500};
 constexpr size_t kWordsShown = 300;
 constexpr int kInterruptsMax = 3;
@@ -71,7 +73,8 @@ void Supervisor::on_states(HostAgent& agent, const proto::RankStates& states) {
   agent.asked = false;
   if (time_limit_ && clock_.time(now) >= *time_limit_ && !clock_.stands() &&
       !membership_.ending() && !record_.all_ended())
-    for (const proto::RankStatus& one : states.ranks()) say(describe(one));
+    for (std::set<int> told; const proto::RankStatus& one : states.ranks())
+      if (is_on(one.rank(), agent) && told.insert(one.rank()).second) say(describe(one));
   if (all_answered()) time_out(now);
 }
 
@@ -368,15 +371,17 @@ void Supervisor::write_out() {
 }
 
 void Supervisor::write_what_was_said() noexcept try {
+  for (const auto& agent : agents_) agent->close_lease();  // nothing runs on meanwhile
   output_.finish();
   output_.limit_readers(kImpatience, true, Clock::now());
-  for (output_.flush(); !output_.idle(); output_.flush()) {
+  const TimePoint last = Clock::now() + kLastWords;
+  for (output_.flush(); !output_.idle() && Clock::now() < last; output_.flush()) {
     std::vector<pollfd> written;
     for (const auto& sink : output_.sinks()) {
       sink->clear_wake();
       written.push_back({sink->wake_fd(), POLLIN, 0});
     }
-    const Deadline look = Deadline::at(output_.next_deadline().value_or(Clock::now()));
+    const Deadline look = Deadline::at(std::min(last, output_.next_deadline().value_or(last)));
     if (!output_.idle()) poll(written.data(), written.size(), look.poll_timeout_ms());
     output_.tick(Clock::now(), false, true);
   }

@@ -46,7 +46,7 @@ constexpr std::string_view kFunctions =
     R"(case $id in 0|$me) ;; *) exit 1;; esac; )"
     R"(case $mode in d????????[tT]*|d????-??-*) ;; d????w??-*+) exit 1;; d????w??-*) alone $gid || exit 1;; *) exit 1;; esac; )"
     R"(left=$((left - 1)); done; [ $left = 0 ]); }; )"
-    R"(whole() { set -- $(ls -ln "$1"); [ "$5" = "$length" ]; }; )"
+    R"(whole() { set -- $(unset BLOCK_SIZE LS_BLOCK_SIZE; ls -ln "$1"); [ "$5" = "$length" ]; }; )"
     R"(keep() { mkdir -p "$1" && safe "$1" && [ "$way" = "$1" ] && made=$1/$new && )"
     R"(take "$1" && exec "$1/hvdrun" agent $role; clean; }; )"
     R"(once() { made=; mkdir "$1" && made=$1 && take "$1" && exec "$1/hvdrun" agent $role --once; clean; }; )";

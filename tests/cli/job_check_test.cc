@@ -138,6 +138,12 @@ TEST_CASE("job check: who quoted a whole command, or set a variable before it, i
         "127 there is no command \"./run --lr 1\"; try: hvdrun -np 2 ./run --lr 1 x");
   CHECK(check(job({"LR=a/b", "sh", "-c", "x y"})) ==
         "127 there is no command \"LR=a/b\"; try: hvdrun -np 2 -x LR=a/b sh -c 'x y'");
+  CHECK(check(job({"LR=1 sh train.sh >log"})) ==
+        "127 there is no command \"LR=1 sh train.sh >log\"; try: hvdrun -np 2 sh -c 'LR=1 sh "
+        "train.sh >log'");
+  CHECK(check(job({"cd x && ./train"})).ends_with("; try: hvdrun -np 2 sh -c 'cd x && ./train'"));
+  CHECK(check(job({"sh " + std::string(300, 'x')})).find("there is no command") !=
+        std::string::npos);
   CHECK(check(job({"no-such program"})).find("check its spelling") != std::string::npos);
   CHECK(check(job({"LR=1"})).find("check its spelling") != std::string::npos);
   folder.write("a b", kScript, 0755);

@@ -237,7 +237,7 @@ def a_reader_that_stands_still_does_not_hold_up_a_time_limit():
 
 
 def a_reader_of_both_streams_that_had_stood_still_is_told_what_ranks_did():
-    job, reader = with_standing_reader("--timeout", "2", both=True)
+    job, reader = with_standing_reader("--timeout", "4", "--stop-grace", "30", both=True)
     wait_for(lambda: not support.ranks_of(job.pid))
     said = b"".join(iter(lambda: os.read(reader, 65536), b""))
     expect(job.wait(timeout=LIMIT_S), 124)

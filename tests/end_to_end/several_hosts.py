@@ -96,7 +96,7 @@ def libhvd_trains_over_ssh_as_it_does_over_pretended_hosts():
 
     def trained(name, *where):
         checkpoint = pathlib.Path(folder) / name
-        seen = run(*where, *LONELY, "--timeout", "80", "--", mnist, "--epochs", "2", "--checkpoint", checkpoint, limit=100)
+        seen = run(*where, *LONELY, "--timeout", "80", "--", mnist, "--no-cuda", "--epochs", "2", "--checkpoint", checkpoint, limit=100)
         expect((seen.returncode, seen.stderr), (0, b""))
         with zipfile.ZipFile(checkpoint) as archive:  # the bytes of its tensors; their order is that of addresses
             return seen.stdout, sorted(archive.read(one) for one in archive.namelist() if "/data/" in one)

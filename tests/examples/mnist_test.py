@@ -32,7 +32,7 @@ class Mnist(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder)
 
     def command(self, *flags, ranks=2, name="c.pt"):
-        return [HVDRUN, "-np", str(ranks), "--no-tag-output", "--output-ranks", "0", "--", MNIST, "--checkpoint",
+        return [HVDRUN, "-np", str(ranks), "--no-tag-output", "--output-ranks", "0", "--", MNIST, "--no-cuda", "--checkpoint",
                 os.path.join(self.folder, name), *flags]
 
     def run_mnist(self, *flags, **more):

@@ -110,6 +110,10 @@ class Installed(unittest.TestCase):
         if WITH_TORCH:
             self.assert_runs(build / "linear", *LINEAR)
 
+    def test_it_says_what_it_was_built_with(self):
+        said = run(self.prefix / "bin/hvdrun", "--check-build", "--verbose")
+        self.assertIn("[X] PyTorch (in C++, LibTorch 2." if WITH_TORCH else "[ ] PyTorch (built without LibTorch)", said)
+
     def test_a_torch_of_another_version_is_refused(self):
         if not WITH_TORCH:
             self.skipTest("built without LibTorch")
