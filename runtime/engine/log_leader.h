@@ -14,8 +14,8 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "collectives/peers.h"
@@ -57,8 +57,13 @@ class LogLeader {
   void leave();
 
  private:
+  struct Question {
+    uint32_t number = 0;  // 0: none yet
+    TimePoint asked_at{};
+  };
   struct Overdue {
     uint64_t what = 0, ms = 0;  // as LogWords::OverdueKind says; 0: nothing
+    uint32_t question = 0;      // which was asked since then; 0: none yet
   };
   struct Wait : RankWait {
     std::string text = {};
@@ -71,7 +76,7 @@ class LogLeader {
   bool append_entries();
   void append(const LogEntry& entry);
   void answer(uint32_t question);
-  uint32_t ask_everybody();
+  Question ask_everybody();
   std::vector<int> silent_leaders(uint32_t question) const;
   bool everybody_answered(uint32_t question) const { return silent_leaders(question).empty(); }
   void look_for_left();
@@ -81,19 +86,20 @@ class LogLeader {
   void take_back_wait(int local_rank);
   void tell_acted();
   void tell_overdue();
+  bool hear_overdue();
   void look_for_overdue();
-  bool look_for_overdue_names();
-  bool look_for_overdue_calls();
-  bool look_for_overdue_entries();
-  bool is_known(LogWords::OverdueKind kind, uint64_t overdue);
+  void ask_about_overdue();
+  bool end_overdue(uint32_t kind, int rank, const Overdue& overdue);
+  std::optional<WaitingName> overdue_wait(uint32_t kind, int rank, uint64_t what) const;
+  TimePoint job_now() const;
   Wait wait_of(int rank) const;
   std::vector<RankWait> all_waits() const;
   std::vector<int> not_in_call(uint64_t number) const;
   uint64_t acted_on(int rank) const;
   std::vector<uint64_t> all_acted_on() const;
   void add_waiting_calls(std::vector<WaitingName>& waiting) const;
-  void add_waiting_entry(std::vector<WaitingName>& waiting) const;
-  void add_silent_leaders(std::vector<WaitingName>& waiting) const;
+  void add_waiting_entry(std::vector<WaitingName>& waiting);
+  bool add_silent_leaders(std::vector<WaitingName>& waiting) const;
   void look_for_crossed(const std::vector<WaitingName>& waiting, std::vector<RankWait> waits);
 
   // Constant after construction.
@@ -118,16 +124,16 @@ class LogLeader {
   uint64_t left_after_ = 0;
 
   // On rank 0: what the leaders said.
-  uint32_t question_ = 0;  // the last one asked
-  TimePoint asked_at_{};
-  std::map<int, uint32_t> answered_;        // by leader: the last one answered
-  std::map<int, Wait> waits_;               // by rank
-  std::map<int, uint64_t> acted_;           // by rank
+  uint32_t question_ = 0;                                    // the last one asked
+  std::map<int, uint32_t> answered_;                         // by leader: the last one answered
+  std::map<int, Wait> waits_;                                // by rank
+  std::map<int, uint64_t> acted_;                            // by rank
+  std::map<int, Overdue> overdue_[LogWords::kOverdueKinds];  // by rank
+  Question overdue_question_;
+  Question picture_question_;
   std::vector<WaitingName> waiting_there_;  // as all leaders answered question `pictured_`
   uint32_t pictured_ = 0;
-  std::map<int, Overdue> overdue_[LogWords::kOverdueKinds];     // by rank
-  std::pair<LogWords::OverdueKind, uint64_t> overdue_asked_{};  // of which everybody has been asked
-  uint32_t overdue_question_ = 0;
+  uint64_t held_up_at_ = UINT64_MAX;  // then: behind so many entries, if at all
 };
 
 }  // namespace hvd

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/base/job_clock.h"
 #include "runtime/engine/log_leader.h"
 #include "runtime/engine/text_hash.h"
 
@@ -13,6 +14,8 @@ using namespace std::chrono_literals;
 
 // A leader that has nothing else to do answers at its next look, which is a second away at most.
 constexpr auto kSilent = 5s;
+// Sooner than who waits gives up being told.
+constexpr auto kSilentInOverdue = 3s;
 
 }  // namespace
 
@@ -25,11 +28,14 @@ void LogLeader::answer(uint32_t question) {
       {.kind = Kind::kAnswer, .rank = static_cast<uint32_t>(host_.first), .number = question});
 }
 
-uint32_t LogLeader::ask_everybody() {
+LogLeader::Question LogLeader::ask_everybody() {
   links_->post({.kind = Kind::kQuestion, .number = ++question_});
   links_->flush();
-  asked_at_ = Clock::now();
-  return question_;
+  return {question_, job_now()};
+}
+
+TimePoint LogLeader::job_now() const {
+  return JobClock::time(peers_.block().clock.load(std::memory_order_acquire), Clock::now());
 }
 
 std::vector<int> LogLeader::silent_leaders(uint32_t question) const {
@@ -77,7 +83,11 @@ void LogLeader::note_left(int rank, int told_by) {
     links_->post({.kind = Kind::kLeft, .rank = static_cast<uint32_t>(rank)}, told_by);
     const HostRanks host = rank == told_by ? shape_.hosts[static_cast<size_t>(shape_.host_of(rank))]
                                            : HostRanks{rank, 1};
-    for (int k = 0; k < host.count; ++k) acted_[host.first + k] = UINT64_MAX;
+    for (int gone = host.first; gone < host.first + host.count; ++gone) {
+      acted_[gone] = UINT64_MAX;
+      waits_.erase(gone);
+      for (auto& by_rank : overdue_) by_rank.erase(gone);
+    }
   }
   left_elsewhere_ = rank;
   left_after_ = logged_ + entries_.size();
@@ -86,7 +96,6 @@ void LogLeader::note_left(int rank, int told_by) {
 void LogLeader::leave() {
   if (!links_) return;
   serve();
-  if (!coordinator_) tell_overdue();
   links_->post({.kind = Kind::kLeft, .rank = static_cast<uint32_t>(host_.first)});
   links_->finish_sending();
 }
@@ -139,67 +148,72 @@ void LogLeader::tell_overdue() {
   }
 }
 
-// A rank has waited for longer than it wants to, and only rank 0 can say for whom.
-void LogLeader::look_for_overdue() {
-  if (!coordinator_) return;
+// True: something is overdue somewhere.
+bool LogLeader::hear_overdue() {
   for (int k = links_ ? 0 : 1; k < host_.count; ++k) {
     const LogWords& theirs = words_.of(k);
     const uint64_t ms = theirs.overdue_ms.load(std::memory_order_relaxed);
-    for (uint32_t kind = 0; kind < LogWords::kOverdueKinds; ++kind)
-      overdue_[kind][host_.first + k] = {theirs.overdue[kind].load(std::memory_order_acquire), ms};
-  }
-  if (!look_for_overdue_names() && !look_for_overdue_calls() && !look_for_overdue_entries())
-    overdue_asked_ = {};
-}
-
-// True: there is one; it has been ended, or everybody is being asked.
-bool LogLeader::look_for_overdue_names() {
-  for (const auto& [rank, overdue] : overdue_[LogWords::kOverdueName]) {
-    if (overdue.what == 0) continue;
-    serve();
-    for (const WaitingName& waiting : coordinator_->waiting()) {
-      if (text_hash(waiting.name) != overdue.what) continue;
-      if (is_known(LogWords::kOverdueName, overdue.what))
-        progress_.time_out(rank, std::chrono::milliseconds(overdue.ms), waiting.missing,
-                           "\"" + waiting.name + "\"");
-      return true;
+    for (uint32_t kind = 0; kind < LogWords::kOverdueKinds; ++kind) {
+      Overdue& heard = overdue_[kind][host_.first + k];
+      const uint64_t what = theirs.overdue[kind].load(std::memory_order_acquire);
+      if (heard.what != what) heard = {what, ms};
     }
   }
-  return false;
+  return std::ranges::any_of(overdue_, [](const auto& by_rank) {
+    return std::ranges::any_of(by_rank, [](const auto& one) { return one.second.what != 0; });
+  });
 }
 
-bool LogLeader::look_for_overdue_calls() {
-  for (const auto& [rank, overdue] : overdue_[LogWords::kOverdueCall]) {
-    if (overdue.what == 0) continue;
-    if (!is_known(LogWords::kOverdueCall, overdue.what)) return true;
-    const Wait call = wait_of(rank);
-    const std::vector<int> missing = not_in_call(overdue.what);
-    if (call.number != overdue.what || missing.empty()) continue;  // it goes on
-    progress_.time_out(rank, std::chrono::milliseconds(overdue.ms), missing, call.text);
-    return true;
+// A rank has waited for longer than it wants to, and only rank 0 can say for whom.
+void LogLeader::look_for_overdue() {
+  if (!coordinator_ || !hear_overdue()) return;
+  serve();  // what they had asked for by then; it may forget ranks: not while they are gone over
+  ask_about_overdue();
+  for (uint32_t kind = 0; kind < LogWords::kOverdueKinds; ++kind)
+    for (const auto& [rank, overdue] : overdue_[kind])
+      if (overdue.what != 0 && end_overdue(kind, rank, overdue)) return;
+}
+
+// One question at a time, for all that has become overdue since the last one.
+void LogLeader::ask_about_overdue() {
+  if (!links_ || !everybody_answered(overdue_question_.number)) return;
+  std::vector<Overdue*> unasked;
+  for (auto& by_rank : overdue_)
+    for (auto& [rank, overdue] : by_rank)
+      if (overdue.what != 0 && overdue.question == 0) unasked.push_back(&overdue);
+  if (unasked.empty()) return;
+  overdue_question_ = ask_everybody();
+  for (Overdue* overdue : unasked) overdue->question = overdue_question_.number;
+}
+
+// Once everybody has been heard since this became overdue. Of a host whose leader does not answer
+// nobody can say who is missing: it is the leader.
+bool LogLeader::end_overdue(uint32_t kind, int rank, const Overdue& overdue) {
+  std::optional<WaitingName> waiting = overdue_wait(kind, rank, overdue.what);
+  if (!waiting) return false;
+  if (links_ && (overdue.question == 0 || !everybody_answered(overdue.question))) {
+    if (job_now() - overdue_question_.asked_at < kSilentInOverdue) return false;
+    waiting->missing = silent_leaders(overdue_question_.number);
   }
-  return false;
+  if (waiting->missing.empty()) return false;  // it goes on
+  progress_.time_out(rank, std::chrono::milliseconds(overdue.ms), waiting->missing, waiting->name);
+  return true;
 }
 
-bool LogLeader::look_for_overdue_entries() {
-  for (const auto& [rank, overdue] : overdue_[LogWords::kOverdueEntry]) {
-    if (overdue.what == 0) continue;
-    if (!is_known(LogWords::kOverdueEntry, overdue.what)) return true;
-    const WaitingName waiting = coordinator_->waiting_entry(overdue.what, all_acted_on());
-    if (waiting.missing.empty()) continue;  // it goes on
-    progress_.time_out(rank, std::chrono::milliseconds(overdue.ms), waiting.missing,
-                       "\"" + waiting.name + "\"");
-    return true;
+// As text, and who is missing in it as far as it is known; nothing: it is over.
+std::optional<WaitingName> LogLeader::overdue_wait(uint32_t kind, int rank, uint64_t what) const {
+  if (kind == LogWords::kOverdueCall) {
+    Wait call = wait_of(rank);
+    if (call.number != what) return std::nullopt;
+    return WaitingName{std::move(call.text), what, not_in_call(what)};
   }
-  return false;
-}
-
-// Has everybody been heard since this became overdue?
-bool LogLeader::is_known(LogWords::OverdueKind kind, uint64_t overdue) {
-  if (!links_) return true;
-  const std::pair asked(kind, overdue);
-  if (std::exchange(overdue_asked_, asked) != asked) overdue_question_ = ask_everybody();
-  return everybody_answered(overdue_question_);
+  std::optional<WaitingName> found;
+  if (kind == LogWords::kOverdueEntry) found = coordinator_->waiting_entry(what, all_acted_on());
+  if (kind == LogWords::kOverdueName)
+    for (WaitingName& one : coordinator_->waiting())
+      if (text_hash(one.name) == what) found = std::move(one);
+  if (found) found->name = "\"" + found->name + "\"";
+  return found;
 }
 
 // --- Who waits for what: a communicator between hosts hears only of some who has come.
@@ -225,12 +239,12 @@ std::vector<RankWait> LogLeader::all_waits() const {
 std::vector<int> LogLeader::not_in_call(uint64_t number) const {
   std::vector<int> ranks;
   for (int rank = 0; rank < shape_.size(); ++rank)
-    if (wait_of(rank).number != number) ranks.push_back(rank);
+    if (wait_of(rank).number != number && acted_on(rank) != UINT64_MAX) ranks.push_back(rank);
   return ranks;
 }
 
-// Who has left acts on nothing any more, and nobody waits for that: whoever needs it breaks off. Of
-// a host whose leader has left nothing more is heard.
+// Who has left calls and acts on nothing any more, and nobody waits for that: whoever needs it
+// breaks off. Of a host whose leader has left nothing more is heard.
 uint64_t LogLeader::acted_on(int rank) const {
   const int local_rank = rank - host_.first;
   if (local_rank >= 0 && local_rank < host_.count)
@@ -247,19 +261,23 @@ std::vector<uint64_t> LogLeader::all_acted_on() const {
   return acted;
 }
 
-// The oldest one that not all have acted on holds up whatever is behind it.
-void LogLeader::add_waiting_entry(std::vector<WaitingName>& waiting) const {
+// The oldest one that not all have acted on holds up whatever is behind it, if it did so in the
+// last picture, too: what is heard of other hosts is older than what is known here.
+void LogLeader::add_waiting_entry(std::vector<WaitingName>& waiting) {
   const std::vector<uint64_t> acted = all_acted_on();
   const uint64_t oldest = std::ranges::min(acted);
-  if (oldest < coordinator_->entries())
+  const bool waits = oldest < coordinator_->entries();
+  if (std::exchange(held_up_at_, waits ? oldest : UINT64_MAX) == oldest && waits)
     waiting.push_back(coordinator_->waiting_entry(oldest + 1, acted));
 }
 
-// While one does not answer, what is known of its host's ranks is old.
-void LogLeader::add_silent_leaders(std::vector<WaitingName>& waiting) const {
-  std::vector<int> silent = silent_leaders(question_);
-  if (!silent.empty() && Clock::now() - asked_at_ > kSilent)
-    waiting.push_back({"the question what its host waits for", question_, std::move(silent)});
+// While one does not answer, what is known of all hosts' ranks gets old. True: there is one.
+bool LogLeader::add_silent_leaders(std::vector<WaitingName>& waiting) const {
+  const auto& [number, asked_at] = picture_question_;
+  std::vector<int> silent = silent_leaders(number);
+  if (silent.empty() || job_now() - asked_at < kSilent) return false;
+  waiting.push_back({"the question what its host waits for", number, std::move(silent)});
+  return true;
 }
 
 void LogLeader::add_waiting_calls(std::vector<WaitingName>& waiting) const {
@@ -279,18 +297,18 @@ std::vector<WaitingName> LogLeader::look_at_waiting() {
   std::vector<WaitingName> waiting = coordinator_->waiting();
   look_for_crossed(waiting, std::move(waits));
   if (!links_) return waiting;
-  if (everybody_answered(question_)) {
-    if (std::exchange(pictured_, question_) != question_) {
+  if (const uint32_t asked = picture_question_.number; everybody_answered(asked)) {
+    if (std::exchange(pictured_, asked) != asked) {
       waiting_there_.clear();
       add_waiting_calls(waiting_there_);
       add_waiting_entry(waiting_there_);
     }
     const bool any = std::ranges::any_of(all_waits(), [](auto& wait) { return wait.number != 0; });
     const bool all_acted = std::ranges::min(all_acted_on()) >= coordinator_->entries();
-    if (any || !all_acted || !waiting.empty()) ask_everybody();
+    if (any || !all_acted || !waiting.empty()) picture_question_ = ask_everybody();
   }
-  add_silent_leaders(waiting);
-  waiting.insert(waiting.end(), waiting_there_.begin(), waiting_there_.end());
+  if (!add_silent_leaders(waiting))
+    waiting.insert(waiting.end(), waiting_there_.begin(), waiting_there_.end());
   return waiting;
 }
 

@@ -219,6 +219,16 @@ def who_does_not_act_on_what_is_in_the_log_is_named():
             assert b"first failure: rank 3 (pid " in seen.stderr.splitlines()[-1], (what, flags, seen)
 
 
+def a_stopped_leader_is_named_at_a_timeout():
+    for hosts, np, rank, point, what in (("2x2", 4, 2, "start", "wait:held"), ("2x2", 4, 2, "start", "held"), ("2x1", 2, 1, "start", "held"),
+                                         ("3x1", 3, 2, "submit", "wait:held")):  # the last one before it asks for it
+        script = f"[ $HVD_RANK != {rank} ] || export HVD_FAULT_POINT=engine_{point}:1:stop; exec '{support.options.worker}' {what} none"
+        seen = sh(script, "--pretend-hosts", hosts, "--timeout", "60", "--no-stall-check", "--collective-timeout", "1", np=np)
+        assert seen.returncode not in (0, 124), (hosts, what, seen)
+        assert re.search(rf' waited 1 s for rank {rank} on pretended\d in "(held|behind)"'.encode(), seen.stderr), (hosts, what, seen)
+        assert f"first failure: rank {rank} (pid ".encode() in seen.stderr.splitlines()[-1], (hosts, what, seen)
+
+
 def who_keeps_others_waiting_for_links_is_named():
     for where, np in (("2x1", 2), ("3x1", 3)):
         script = f"[ $HVD_RANK != 0 ] || export HVD_FAULT_POINT=segment_ask:1:stop; exec '{support.options.worker}' epochs 0"
@@ -236,4 +246,4 @@ support.main(every_rank_knows_its_place, ranks_of_all_hosts_share_the_cpus_of_th
              a_stopped_agent_is_named_and_given_up, a_host_whose_ranks_end_early_is_not_lost, nobody_outlives_hvdrun,
              ctrl_z_stops_all_hosts, ranks_of_all_hosts_meet_again_and_again,
              a_rank_that_leaves_a_call_alone_is_named_with_those_of_other_hosts, who_does_not_act_on_what_is_in_the_log_is_named,
-             who_keeps_others_waiting_for_links_is_named)
+             a_stopped_leader_is_named_at_a_timeout, who_keeps_others_waiting_for_links_is_named)

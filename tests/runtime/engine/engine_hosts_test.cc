@@ -16,6 +16,7 @@
 #include <numeric>
 #include <thread>
 
+#include "runtime/base/deadline.h"
 #include "runtime/base/private_fd.h"
 #include "runtime/engine/log_links.h"
 #include "tests/runtime/engine/engine_ranks.h"
@@ -290,6 +291,77 @@ TEST_CASE("hosts: who does not act on what is in the log is named, also to who c
   for (int rank = 0; rank < std::accumulate(scene.hosts.begin(), scene.hosts.end(), 0); ++rank)
     CHECK_THAT(said[static_cast<size_t>(rank)],
                Catch::Contains("\"refused\" differs between ranks"));
+}
+
+TEST_CASE("hosts: at a timeout a leader that does not answer is who is missing") {
+  const auto what = GENERATE(values<std::string>({"\"held\"", "\"loss\"", "allreduce"}));
+  CAPTURE(what);
+  InProcessWorld world({1, 1, 1});
+  std::array<std::string, 3> said;
+  run_engines(
+      world,
+      [&](int rank, Engine& engine) {
+        const ControlBlock& block = world.host_of(rank).block();
+        std::vector<float> part(1), all(3), data(2);
+        std::atomic<bool> started{false};
+        auto held = std::make_unique<Submission>();
+        held->operation.kind = OperationKind::kAllgather;
+        held->operation.input = {part.data(), part.size(), DataType::kFloat32};
+        held->operation.result.type = DataType::kFloat32;
+        held->operation.allocate = [&](std::span<const uint64_t>) {
+          started = true;
+          while (rank == 2 && block.trouble == 0) poll(nullptr, 0, 1);
+          return all.data();
+        };
+        held->name = "held";
+        const auto first = engine.submit(std::move(held));
+        while (!started && block.trouble == 0) poll(nullptr, 0, 1);
+        said[static_cast<size_t>(rank)] = error_of([&] {
+          if (rank != 2 && what == "\"loss\"") sum_async(engine, data, "loss")->wait();
+          if (rank != 2 && what == "allreduce") sum(engine, data);
+          first->wait();    // may complete, once rank 2 goes on
+          barrier(engine);  // not this
+        });
+      },
+      {.collective_timeout = 500ms}, false);
+  for (const size_t rank : {0u, 1u})
+    CHECK_THAT(said[rank], Catch::StartsWith("CommFailure: ") &&
+                               Catch::Contains("waited 0.500 s for rank 2 in " + what));
+}
+
+// That it waits was told, or what it has acted on not yet: its leaving has to say both.
+TEST_CASE("hosts: who has left waits for nobody, and nobody for it") {
+  const bool in_log = GENERATE(false, true);
+  CAPTURE(in_log);
+  InProcessWorld world({1, 1});
+  std::atomic<int> warnings{0};
+  std::atomic<bool> left{false};
+  int afterwards = -1;
+  EngineOptions options{.stall_warning = 100ms};
+  options.warn = [&](const std::string&) { ++warnings; };
+  run_engines(
+      world,
+      [&](int rank, Engine& engine) {
+        std::array<float, 2> data{};
+        if (in_log) sum_async(engine, data, "x")->wait();
+        if (!in_log && rank == 0) poll(nullptr, 0, 50);  // computes
+        if (!in_log) barrier(engine);
+        if (rank == 1) {
+          engine.shutdown();
+          left = true;
+          return;
+        }
+        while (!left) std::this_thread::yield();
+        const int before = warnings;
+        const auto peers = world.peers(0);
+        for (const Deadline end = Deadline::in(1s); !end.passed(); poll(nullptr, 0, 5))
+          peers->ring(0, kEngineThread);  // looks now, not in a second
+        afterwards = warnings - before;
+        engine.shutdown();
+      },
+      options, false);
+  CHECK(afterwards >= 0);
+  CHECK(afterwards <= 1);  // of a look that had begun before
 }
 
 TEST_CASE("hosts: a link of the log that takes nothing holds up no other") {
