@@ -1,6 +1,7 @@
 #include "runtime/agent_peers.h"
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/base/error.h"
@@ -80,6 +81,12 @@ AgentPeers::AgentPeers(std::shared_ptr<AgentConnection> connection)
   doorbells_ = std::move(epoch.doorbells);
   fault_point("block_map");
   const size_t bytes = ControlBlock::bytes(world_.local_size, world_.size);
+  struct stat memory{};
+  const bool known = fstat(epoch.block.get(), &memory) == 0;
+  const auto there = known ? static_cast<size_t>(memory.st_size) : 0;
+  const Error too_small(ErrorCode::kInvalidArgument,
+                        "the control block from the agent is too small");
+  if (there < sizeof(ControlBlock)) throw too_small;
   void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, epoch.block.get(), 0);
   if (at == MAP_FAILED) throw Error(ErrorCode::kUnavailable, "the control block cannot be mapped");
   madvise(at, bytes, MADV_DONTFORK);
@@ -91,6 +98,10 @@ AgentPeers::AgentPeers(std::shared_ptr<AgentConnection> connection)
                 "hvdrun and the libhvd of this program are of different versions (control block " +
                     std::to_string(theirs) + " and " + std::to_string(ControlBlock::kVersion) +
                     "); build the program with the libhvd that came with hvdrun");
+  }
+  if (there < bytes) {
+    munmap(at, bytes);
+    throw too_small;
   }
   if (block_->magic != ControlBlock::kMagic || block_->epoch != world_.epoch ||
       static_cast<int>(block_->local_size) != world_.local_size ||

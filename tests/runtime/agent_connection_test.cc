@@ -99,16 +99,15 @@ class ScriptedAgent {
 };
 
 // Of the epoch that ScriptedAgent starts.
-UniqueFd block_memory(uint32_t version) {
+UniqueFd block_memory(uint32_t version, size_t bytes = ControlBlock::bytes(2, 2)) {
   UniqueFd memory(memfd_create("block", MFD_CLOEXEC));
   ControlBlock block{};
   block.magic = ControlBlock::kMagic;
   block.version = version;
   block.epoch = 4;
   block.local_size = block.world_size = block.machine_ranks = 2;
-  const auto bytes = static_cast<off_t>(ControlBlock::bytes(2, 2));
-  if (ftruncate(memory.get(), bytes) != 0 ||
-      pwrite(memory.get(), static_cast<void*>(&block), sizeof block, 0) != sizeof block)
+  if (pwrite(memory.get(), static_cast<void*>(&block), sizeof block, 0) != sizeof block ||
+      ftruncate(memory.get(), static_cast<off_t>(bytes)) != 0)
     memory.reset();
   return memory;
 }
@@ -214,6 +213,23 @@ TEST_CASE("agent connection: an hvdrun of another version is named as such") {
                     Catch::Contains("hvdrun and the libhvd of this program are of different "
                                     "versions (control block " +
                                     std::to_string(ControlBlock::kVersion + 1) + " and "));
+}
+
+TEST_CASE("agent connection: a control block that is too small is none, whatever its version") {
+  const auto [bytes, version, said] = GENERATE(table<size_t, uint32_t, std::string>({
+      {0, ControlBlock::kVersion, "too small"},
+      {sizeof(ControlBlock) - 1, ControlBlock::kVersion + 1, "too small"},
+      {sizeof(ControlBlock), ControlBlock::kVersion + 1, "different versions"},
+      {ControlBlock::bytes(2, 2) - 1, ControlBlock::kVersion, "too small"},
+  }));
+  CAPTURE(bytes);
+  ScriptedAgent agent([bytes = bytes, version = version](ScriptedAgent& self) {
+    self.welcome();
+    self.start_epoch(block_memory(version, bytes).get());
+    self.expect(AgentMessage::kClaim);
+  });
+  CHECK_THROWS_WITH(AgentPeers(std::make_shared<AgentConnection>(agent.address())),
+                    Catch::Contains(said));
 }
 
 TEST_CASE("agent connection: a segment is there when all its parts are, and once") {
