@@ -8,7 +8,7 @@
 namespace hvd {
 
 // So many bytes of zeros that can neither shrink nor grow: else who has it could end all that map
-// it by SIGBUS. Nothing in it can be executed. Throws std::system_error.
+// it by SIGBUS. Where the kernel can, not executable as a program. Throws std::system_error.
 UniqueFd make_sealed_memory(const char* name, uint64_t bytes);
 
 }  // namespace hvd

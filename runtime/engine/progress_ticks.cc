@@ -121,8 +121,7 @@ void Progress::look_for_stalls(TimePoint now) {
   if (!report->shut_down) return;
   raise_trouble(peers_, TroubleReason::kTimeout,
                 "rank " + std::to_string(me) + " gave up after the stall check's shutdown time: " +
-                    ranks_text(peers_, report->missing) +
-                    " submitted nothing that others waited for",
+                    ranks_text(peers_, report->missing) + " did not come to what others waited for",
                 report->missing);
 }
 
