@@ -60,6 +60,7 @@ class LogLeader {
   struct Question {
     uint32_t number = 0;  // 0: none yet
     TimePoint asked_at{};
+    Clock::duration open_for{};  // in which this process ran
   };
   struct Overdue {
     uint64_t what = 0, ms = 0;  // as LogWords::OverdueKind says; 0: nothing
@@ -89,7 +90,10 @@ class LogLeader {
   bool hear_overdue();
   void look_for_overdue();
   void ask_about_overdue();
-  bool end_overdue(uint32_t kind, int rank, const Overdue& overdue);
+  bool end_overdue(uint32_t kind, int rank, Overdue& overdue);
+  std::vector<int> missing_in_silence(const Overdue& overdue, int rank,
+                                      const std::vector<int>& missing) const;
+  void count_silence();
   std::optional<WaitingName> overdue_wait(uint32_t kind, int rank, uint64_t what) const;
   TimePoint job_now() const;
   Wait wait_of(int rank) const;
@@ -129,8 +133,8 @@ class LogLeader {
   std::map<int, Wait> waits_;                                // by rank
   std::map<int, uint64_t> acted_;                            // by rank
   std::map<int, Overdue> overdue_[LogWords::kOverdueKinds];  // by rank
-  Question overdue_question_;
-  Question picture_question_;
+  Question overdue_question_, picture_question_;
+  TimePoint last_look_{};
   std::vector<WaitingName> waiting_there_;  // as all leaders answered question `pictured_`
   uint32_t pictured_ = 0;
   uint64_t held_up_at_ = UINT64_MAX;  // then: behind so many entries, if at all

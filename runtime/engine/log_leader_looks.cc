@@ -1,5 +1,6 @@
 // What a host's leader looks at now and then: who has left, who waits for whom and for too long.
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "runtime/base/job_clock.h"
@@ -16,6 +17,10 @@ using namespace std::chrono_literals;
 constexpr auto kSilent = 5s;
 // Sooner than who waits gives up being told.
 constexpr auto kSilentInOverdue = 3s;
+// Between two questions about what is overdue: an answer wakes rank 0, which would ask at once.
+constexpr auto kAskAgain = 200ms;
+// Of the time between two looks: for longer this process itself was stopped.
+constexpr Clock::duration kBetweenLooks = 1500ms;
 
 }  // namespace
 
@@ -31,7 +36,7 @@ void LogLeader::answer(uint32_t question) {
 LogLeader::Question LogLeader::ask_everybody() {
   links_->post({.kind = Kind::kQuestion, .number = ++question_});
   links_->flush();
-  return {question_, job_now()};
+  return {question_, job_now(), {}};
 }
 
 TimePoint LogLeader::job_now() const {
@@ -48,6 +53,14 @@ std::vector<int> LogLeader::silent_leaders(uint32_t question) const {
   return silent;
 }
 
+// Of a machine that stands still others are not silent.
+void LogLeader::count_silence() {
+  const TimePoint now = job_now();
+  for (Question* one : {&overdue_question_, &picture_question_})
+    one->open_for += std::min(now - std::max(last_look_, one->asked_at), kBetweenLooks);
+  last_look_ = now;
+}
+
 // --- Now and then.
 
 void LogLeader::look() {
@@ -57,6 +70,7 @@ void LogLeader::look() {
   }
   look_for_left();
   serve();
+  count_silence();
   if (!coordinator_) tell_waits(), tell_overdue();
   look_for_overdue();
   links_->flush();
@@ -170,13 +184,14 @@ void LogLeader::look_for_overdue() {
   serve();  // what they had asked for by then; it may forget ranks: not while they are gone over
   ask_about_overdue();
   for (uint32_t kind = 0; kind < LogWords::kOverdueKinds; ++kind)
-    for (const auto& [rank, overdue] : overdue_[kind])
+    for (auto& [rank, overdue] : overdue_[kind])
       if (overdue.what != 0 && end_overdue(kind, rank, overdue)) return;
 }
 
 // One question at a time, for all that has become overdue since the last one.
 void LogLeader::ask_about_overdue() {
   if (!links_ || !everybody_answered(overdue_question_.number)) return;
+  if (job_now() - overdue_question_.asked_at < kAskAgain) return;
   std::vector<Overdue*> unasked;
   for (auto& by_rank : overdue_)
     for (auto& [rank, overdue] : by_rank)
@@ -186,18 +201,37 @@ void LogLeader::ask_about_overdue() {
   for (Overdue* overdue : unasked) overdue->question = overdue_question_.number;
 }
 
-// Once everybody has been heard since this became overdue. Of a host whose leader does not answer
-// nobody can say who is missing: it is the leader.
-bool LogLeader::end_overdue(uint32_t kind, int rank, const Overdue& overdue) {
+// Once everybody has been heard since this became overdue. If it goes on, or is over, what was
+// heard gets old, and everybody is asked once more before it is looked at again.
+bool LogLeader::end_overdue(uint32_t kind, int rank, Overdue& overdue) {
   std::optional<WaitingName> waiting = overdue_wait(kind, rank, overdue.what);
-  if (!waiting) return false;
-  if (links_ && (overdue.question == 0 || !everybody_answered(overdue.question))) {
-    if (job_now() - overdue_question_.asked_at < kSilentInOverdue) return false;
-    waiting->missing = silent_leaders(overdue_question_.number);
+  if (links_ && overdue.question != 0 && everybody_answered(overdue.question)) {
+    if (!waiting || waiting->missing.empty()) overdue.question = 0;
+  } else if (links_) {
+    if (!waiting || overdue_question_.open_for < kSilentInOverdue) return false;
+    waiting->missing = missing_in_silence(overdue, rank, waiting->missing);
   }
-  if (waiting->missing.empty()) return false;  // it goes on
+  if (!waiting || waiting->missing.empty()) return false;
   progress_.time_out(rank, std::chrono::milliseconds(overdue.ms), waiting->missing, waiting->name);
   return true;
+}
+
+// Of a host whose leader does not answer nobody can say who is missing: it is the leader. Others
+// are if theirs has answered since this became overdue. `rank` does not wait for itself.
+std::vector<int> LogLeader::missing_in_silence(const Overdue& overdue, int rank,
+                                               const std::vector<int>& missing) const {
+  const std::vector<int> silent = silent_leaders(overdue_question_.number);
+  std::set<int> named;
+  for (const int one : missing) {
+    const int leader = shape_.hosts[static_cast<size_t>(shape_.host_of(one))].first;
+    if (std::ranges::find(silent, leader) != silent.end())
+      named.insert(leader);
+    else if (overdue.question == overdue_question_.number)
+      named.insert(one);
+  }
+  if (missing.empty()) named.insert(silent.begin(), silent.end());
+  named.erase(rank);
+  return {named.begin(), named.end()};
 }
 
 // As text, and who is missing in it as far as it is known; nothing: it is over.
@@ -273,10 +307,10 @@ void LogLeader::add_waiting_entry(std::vector<WaitingName>& waiting) {
 
 // While one does not answer, what is known of all hosts' ranks gets old. True: there is one.
 bool LogLeader::add_silent_leaders(std::vector<WaitingName>& waiting) const {
-  const auto& [number, asked_at] = picture_question_;
-  std::vector<int> silent = silent_leaders(number);
-  if (silent.empty() || job_now() - asked_at < kSilent) return false;
-  waiting.push_back({"the question what its host waits for", number, std::move(silent)});
+  std::vector<int> silent = silent_leaders(picture_question_.number);
+  if (silent.empty() || picture_question_.open_for < kSilent) return false;
+  waiting.push_back(
+      {"the question what its host waits for", picture_question_.number, std::move(silent)});
   return true;
 }
 
@@ -293,6 +327,7 @@ void LogLeader::add_waiting_calls(std::vector<WaitingName>& waiting) const {
 std::vector<WaitingName> LogLeader::look_at_waiting() {
   std::vector<RankWait> waits = all_waits();
   serve();
+  count_silence();
   if (!coordinator_) return {};
   std::vector<WaitingName> waiting = coordinator_->waiting();
   look_for_crossed(waiting, std::move(waits));
