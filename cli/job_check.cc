@@ -199,7 +199,9 @@ std::vector<std::string> likely_meant(const JobSpec& spec,
                             ? of_shell || is_found(entries, words[0])
                             : look_at(seen_from(spec.directory, words[0])).is_program();
   if (!is_there) return {};
-  return of_shell ? std::vector<std::string>{"sh", "-c", name} : words;
+  if (!of_shell) return words;
+  if (spec.command.size() == 1) return {"sh", "-c", name};
+  return {"sh", "-c", name + " \"$@\"", "sh"};
 }
 
 std::optional<Refusal> check_command(const JobSpec& spec, const std::string& path) {

@@ -142,6 +142,8 @@ TEST_CASE("job check: who quoted a whole command, or set a variable before it, i
         "127 there is no command \"LR=1 sh train.sh >log\"; try: hvdrun -np 2 sh -c 'LR=1 sh "
         "train.sh >log'");
   CHECK(check(job({"cd x && ./train"})).ends_with("; try: hvdrun -np 2 sh -c 'cd x && ./train'"));
+  CHECK(check(job({"cd x && ./train", "--lr"}))
+            .ends_with("; try: hvdrun -np 2 sh -c 'cd x && ./train \"$@\"' sh --lr"));
   CHECK(check(job({"sh " + std::string(300, 'x')})).find("there is no command") !=
         std::string::npos);
   CHECK(check(job({"no-such program"})).find("check its spelling") != std::string::npos);
