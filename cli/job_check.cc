@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <map>
@@ -185,10 +186,10 @@ std::vector<std::string> likely_meant(const JobSpec& spec,
                                       const std::vector<std::string>& entries) {
   const std::string& name = spec.command[0];
   const size_t name_end = name.find('=');
-  const bool is_setting =
-      name_end != name.npos && name_end != 0 &&
-      name.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789") ==
-          name_end;
+  const bool is_setting = name_end != name.npos && name_end != 0 &&
+                          std::ranges::all_of(name.substr(0, name_end), [](unsigned char letter) {
+                            return std::isalnum(letter) || letter == '_';
+                          });
   if (is_setting && spec.command.size() > 1) return {"-x", name};
   std::vector<std::string> words;
   std::istringstream line(name);

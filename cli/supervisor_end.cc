@@ -24,7 +24,7 @@ namespace {
 
 using std::chrono::milliseconds;
 constexpr milliseconds kSweepLimit{10'000};
-constexpr milliseconds kLastWords{
+constexpr milliseconds kOwnWords{
     2'000};  // of a hvdrun that fails itself, however slow they are read
 constexpr milliseconds kProgressNext{5000}, kProgressOfBatch{20'000}, kLookForShipping{500};
 constexpr size_t kWordsShown = 300;
@@ -374,7 +374,7 @@ void Supervisor::write_what_was_said() noexcept try {
   for (const auto& agent : agents_) agent->close_lease();  // nothing runs on meanwhile
   output_.finish();
   output_.limit_readers(kImpatience, true, Clock::now());
-  const TimePoint last = Clock::now() + kLastWords;
+  const TimePoint last = Clock::now() + kOwnWords;
   for (output_.flush(); !output_.idle() && Clock::now() < last; output_.flush()) {
     std::vector<pollfd> written;
     for (const auto& sink : output_.sinks()) {

@@ -78,7 +78,8 @@ def main():
             mark.touch()
         return said
 
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    cpus = subprocess.run(["bash", "-c", ". scripts/limits; usable_cpus"], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+    with concurrent.futures.ThreadPoolExecutor(int(cpus)) as pool:
         failures = [said for said in pool.map(check, sorted(wanted)) if said]
     print(*failures, sep="\n\n")
     print(f"{len(wanted)} sources ({', '.join(sorted(parts))}), {len(failures)} with findings")

@@ -10,6 +10,7 @@ import time
 
 import support
 from support import agent_of, expect, start, wait_for, wait_for_ranks
+from victims import SHAPES
 
 # As all architectures number them.
 PIDFD_SEND_SIGNAL, PIDFD_OPEN, FUTEX_WAITV = 424, 434, 449
@@ -37,7 +38,7 @@ def start_without(numbers, error, *words, **more):
 
 def whoever_may_not_be_held_by_a_pidfd_is_ended_all_the_same():
     for error in (errno.EPERM, errno.ENOSYS):
-        job = start_without((PIDFD_SEND_SIGNAL, PIDFD_OPEN), error, "--", "bash", "-c", "setsid sleep 300 & sleep 300")
+        job = start_without((PIDFD_SEND_SIGNAL, PIDFD_OPEN), error, "--", *SHAPES["setsid"])
         wait_for_ranks(job, 2)
         agent = agent_of(job.pid)
         wait_for(lambda: [support.read(pid, "comm") for pid in support.descendants(agent)].count("sleep") == 4)
@@ -45,7 +46,7 @@ def whoever_may_not_be_held_by_a_pidfd_is_ended_all_the_same():
         _, words = job.communicate(timeout=20)
         expect(job.returncode, -signal.SIGINT, words)
         assert b"does not die" not in words, words
-        done = start_without((PIDFD_SEND_SIGNAL, PIDFD_OPEN), error, "--", "bash", "-c", "setsid sleep 300 & :")
+        done = start_without((PIDFD_SEND_SIGNAL, PIDFD_OPEN), error, "--", "bash", "-c", "setsid tail -f /dev/null & :")
         _, words = done.communicate(timeout=20)
         expect(done.returncode, 0, words)
         assert b"left running" in words, words

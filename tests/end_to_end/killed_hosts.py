@@ -49,13 +49,17 @@ class Round:
     def choose_moment(self):
         moment = self.rng.choice(["early", "running", "ending"])
         if moment == "early":
-            time.sleep(self.rng.uniform(0, 1.3 * self.typical_start_s))
-            return
+            return self.let_run(1.3 * self.typical_start_s)
         wait_for(is_running)
         self.typical_start_s = 0.9 * self.typical_start_s + 0.1 * (time.monotonic() - self.begin)
         if moment == "ending":
             os.kill(self.pid, signal.SIGTERM)
-            time.sleep(self.rng.uniform(0, 1.1))
+            self.let_run(1.1)
+
+    def let_run(self, most_s):
+        """For a time drawn by chance, or until the job is over."""
+        moment = time.monotonic() + self.rng.uniform(0, most_s)
+        wait_for(lambda: self.job.poll() is not None or time.monotonic() >= moment)
 
     def wait_for_connection(self):
         established = ["ss", "-Htn", "state", "established"]
@@ -69,14 +73,17 @@ class Round:
         """Seconds until nothing was left there, or the limit, and what was left then. Waits for hvdrun's own end, too."""
         begin = time.monotonic()
         event()
-        gone = None
-        while True:
+        gone, left = None, {}
+
+        def is_over():
+            nonlocal gone, left
             left = {host: names for host in HOSTS if (names := processes(host))}
             seconds = time.monotonic() - begin
             gone = None if left else gone or seconds
-            if (gone and self.job.poll() is not None) or seconds > limit_s:
-                return gone or seconds, left
-            time.sleep(0.01)
+            return (gone and self.job.poll() is not None) or seconds > limit_s
+
+        wait_for(is_over, 2 * limit_s)
+        return gone or time.monotonic() - begin, left
 
     def run(self):
         self.choose_moment()

@@ -355,7 +355,7 @@ TEST_CASE("ssh_carrier: a host's time is over where it stands, and says where th
   const std::string mark(kRemoteMark);
   hosts.set("silent", "exec sleep 1000");
   hosts.set("copying", "echo '" + mark + "need'; exec sleep 1000");
-  hosts.set("starting", "echo hm >&2; echo '" + mark + "found'; exec sleep 1000");
+  hosts.set("starting", "echo hm >&2; echo '" + mark + "found'; exec cat >/dev/null");
   hosts.set("half", "head -c 30 hello; exec sleep 1000");
   Run run(hosts);
   run.start(0, "silent");

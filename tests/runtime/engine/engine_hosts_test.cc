@@ -261,22 +261,17 @@ TEST_CASE("hosts: who does not act on what is in the log is named, also to who c
       [&](int rank, Engine& engine) {
         const bool busy = rank == scene.busy;
         std::vector<float> part(1), all(4), data(2), other(busy ? 3 : 2);
-        auto held = std::make_unique<Submission>();
-        held->operation.kind = OperationKind::kAllgather;
-        held->operation.input = {part.data(), part.size(), DataType::kFloat32};
-        held->operation.result.type = DataType::kFloat32;
-        held->operation.allocate = [&](std::span<const uint64_t>) {
+        const auto hold = [&](std::span<const uint64_t>) {
           if (busy) say(holds), wait_until(warned);
           return all.data();
         };
-        held->name = "held";
         std::shared_ptr<Work> loss, refused;
         const auto ask = [&] {
           loss = sum_async(engine, data, "loss");
           refused = sum_async(engine, other, "refused");
         };
         if (busy) ask();
-        const auto first = engine.submit(std::move(held));
+        const auto first = allgather_async(engine, part, hold, "held");
         wait_until(holds);
         if (!busy) ask();
         said[static_cast<size_t>(rank)] = error_of([&] { refused->wait(); });
@@ -304,17 +299,12 @@ TEST_CASE("hosts: at a timeout a leader that does not answer is who is missing")
         const ControlBlock& block = world.host_of(rank).block();
         std::vector<float> part(1), all(3), data(2);
         std::atomic<bool> started{false};
-        auto held = std::make_unique<Submission>();
-        held->operation.kind = OperationKind::kAllgather;
-        held->operation.input = {part.data(), part.size(), DataType::kFloat32};
-        held->operation.result.type = DataType::kFloat32;
-        held->operation.allocate = [&](std::span<const uint64_t>) {
+        const auto hold = [&](std::span<const uint64_t>) {
           started = true;
           while (rank == 2 && block.trouble == 0) poll(nullptr, 0, 1);
           return all.data();
         };
-        held->name = "held";
-        const auto first = engine.submit(std::move(held));
+        const auto first = allgather_async(engine, part, hold, "held");
         while (!started && block.trouble == 0) poll(nullptr, 0, 1);
         said[static_cast<size_t>(rank)] = error_of([&] {
           if (rank != 2 && what == "\"loss\"") sum_async(engine, data, "loss")->wait();

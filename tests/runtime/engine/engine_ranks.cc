@@ -75,6 +75,19 @@ std::shared_ptr<Work> broadcast_async(Engine& engine, std::span<float> data,
   return engine.submit(std::move(submission));
 }
 
+std::shared_ptr<Work> allgather_async(Engine& engine, std::span<const float> part,
+                                      std::function<void*(std::span<const uint64_t>)> allocate,
+                                      const std::string& name) {
+  auto submission = std::make_unique<Submission>();
+  Operation& operation = submission->operation;
+  operation.kind = OperationKind::kAllgather;
+  operation.input = {part.data(), part.size(), DataType::kFloat32};
+  operation.result.type = DataType::kFloat32;
+  operation.allocate = std::move(allocate);
+  submission->name = name;
+  return engine.submit(std::move(submission));
+}
+
 void broadcast(Engine& engine, std::span<float> data, int root) {
   Operation operation;
   operation.kind = OperationKind::kBroadcast;

@@ -37,6 +37,10 @@ std::shared_ptr<Work> broadcast_async(Engine& engine, std::span<float> data,
 void broadcast(Engine& engine, std::span<float> data, int root);
 // `all` has room for every rank's part.
 void allgather(Engine& engine, std::span<const float> part, std::span<float> all);
+// The same, asynchronous; `allocate` says where it goes, and may hold the operation up.
+std::shared_ptr<Work> allgather_async(Engine& engine, std::span<const float> part,
+                                      std::function<void*(std::span<const uint64_t>)> allocate,
+                                      const std::string& name);
 void barrier(Engine& engine);
 
 // What it threw: "CommFailure: …", "Error: …"; empty: nothing.

@@ -318,18 +318,13 @@ TEST_CASE("engine: of two waits that are overdue the first is asked for until it
         std::array<float, 2> data{}, first{}, second{};
         std::vector<float> part(100'000), all(300'000);
         std::atomic<bool> started{false};
-        auto held = std::make_unique<Submission>();
-        held->operation.kind = OperationKind::kAllgather;
-        held->operation.input = {part.data(), part.size(), DataType::kFloat32};
-        held->operation.result.type = DataType::kFloat32;
         // Rank 0 answers no question: its engine is in here.
-        held->operation.allocate = [&](std::span<const uint64_t>) {
+        const auto hold = [&](std::span<const uint64_t>) {
           started = true;
           while (rank == 0 && block.trouble == 0) std::this_thread::yield();
           return all.data();
         };
-        held->name = "held";
-        const auto work = engine.submit(std::move(held));
+        const auto work = allgather_async(engine, part, hold, "held");
         while (!started && block.trouble == 0) std::this_thread::yield();
         auto& text = said[static_cast<size_t>(rank)];
         if (rank != 1) {
