@@ -86,8 +86,9 @@ int run_clean(std::span<const std::string> words, const ReadEnvironment& read_en
                       " means nothing to hvdrun clean, which takes -H or --hostfile, --dry-run, "
                       "--all, and what says how hosts are reached");
     order.dry_run |= given.option->name == "--dry-run";
+    // In one word: a word of ssh's may be an option of hvdrun as well (--ssh-arg=-v).
     of_job.emplace_back(given.option->name);
-    of_job.insert(of_job.end(), given.values.begin(), given.values.end());
+    if (!given.values.empty()) of_job.back() += "=" + given.values[0];
   }
   of_job.insert(of_job.end(), {"-np", "1", "--", "clean"});
   CommandLine line = parse_command_line(of_job, read_environment);

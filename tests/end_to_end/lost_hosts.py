@@ -53,7 +53,7 @@ def who_says_that_all_has_ended_is_not_asked_again():
 
 
 def a_host_that_is_cut_off_ends_what_it_runs():
-    job = start("-np", "4", "-H", "h1:2,bash@h2:2", *LONELY, "-p", "22", "--ssh-arg=-oCompression=no", *SLEEP)
+    job = start("-np", "4", "-H", "h1:2,bash@h2:2", *LONELY, "-p", "22", "--ssh-arg=-oCompression=no", "--ssh-arg=-p", "--ssh-arg=22", *SLEEP)
     wait_for_sleeps("h1", "h2")
     world.cut("h2")
     begin = time.monotonic()
@@ -68,7 +68,7 @@ def a_host_that_is_cut_off_ends_what_it_runs():
     assert b"the agent on h2 has not answered for 3 s" in err and b"the agent on h2 did not answer for 6 s" in err, err
     # What it advises works as it stands.
     advice = re.search(rb"whether anything still runs on h2 is not known; once it is back, (hvdrun clean .*) tells and ends it", err)[1].decode()
-    expect(advice, "hvdrun clean -H bash@h2 -p 22 --ssh-arg=-oCompression=no")
+    expect(advice, "hvdrun clean -H bash@h2 -p 22 --ssh-arg=-oCompression=no --ssh-arg=-p --ssh-arg=22")
     folder = os.path.dirname(os.path.realpath(support.options.hvdrun))
     seen = world.run("h0", "sh", "-c", f"PATH={folder}:$PATH; {advice}")
     assert re.search("h2: nothing was left", seen.stdout), seen
