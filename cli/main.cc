@@ -85,6 +85,7 @@ int give_up(const CommandLine& line, const std::vector<Slot>& slots, EndCause ca
   record.note_cause(cause, why.message);
   JobResult result = record.result(Clock::now());
   result.verdict.status = {why.exit_code, 0};
+  make_folder_of_result(file, line.spec.output_directory, line.spec.size);
   if (const std::string trouble = write_result_file(file, result_json(result)); !trouble.empty())
     say(trouble);
   return why.exit_code;

@@ -176,6 +176,13 @@ bool is_file_of_output(const std::string& file, const std::string& output, int r
   return false;
 }
 
+void make_folder_of_result(const std::string& file, const std::string& output, int ranks) {
+  const fs::path folder = fs::path(find_result_place(file).path).parent_path();
+  if (folder.empty() || output.empty() || !is_folder_of_output(folder, output, ranks)) return;
+  std::error_code ignored;
+  fs::create_directories(folder, ignored);
+}
+
 ResultPlace find_result_place(const std::string& path, const LinkRule& rule) {
   fs::path here = path;
   for (int links = 0; links < kLinksMax; ++links) {

@@ -35,6 +35,10 @@ bool is_folder_of_output(const std::string& folder, const std::string& output, i
 // Whether `file` is where a rank's standard output or error goes.
 bool is_file_of_output(const std::string& file, const std::string& output, int ranks);
 
+// Makes the folder that `file` lies in where it would have come with that directory: for a job that
+// ends before the directory is made. Who then writes the file finds out whether it could be.
+void make_folder_of_result(const std::string& file, const std::string& output, int ranks);
+
 // A reader of a file sees the whole of it or what was there before, unless only the file itself may
 // be written. A reader of a pipe that takes nothing for so long is not waited for. Returns what
 // went wrong, "" if nothing did.

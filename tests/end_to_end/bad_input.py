@@ -138,6 +138,14 @@ def a_job_that_is_not_started_has_a_result_all_the_same():
                 continue
             expect((result["cause"], result["exit_code"], result["size"]), ("not_started", code, 2))
             expect(f"hvdrun: {result['cause_text']}\n".encode(), seen.stderr)
+        # Also where its folder would have come with the job.
+        for output, path in (("logs", "logs/result.json"), ("a/b", "a/result.json"), ("ranks", "ranks/rank.1/result.json")):
+            seen = subprocess.run([support.options.hvdrun, "-np", "2", "--output-filename", output, "--result-file", path, "./no-such-command"], cwd=folder,
+                                  stdin=subprocess.DEVNULL, capture_output=True, timeout=30)
+            expect((seen.returncode, seen.stderr.count(b"\n")), (127, 1), seen.stderr)
+            with open(os.path.join(folder, path)) as file:
+                expect(json.load(file)["exit_code"], 127)
+        expect(sorted(os.listdir(folder)), ["a", "logs", "ranks", "result.json"])
 
 
 def places_that_cannot_be_written():
