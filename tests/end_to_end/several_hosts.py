@@ -337,13 +337,17 @@ def a_new_host_key_is_taken_unless_that_is_forbidden():
         expect(run("-H", "h1", "--", "true").returncode, 0)
         assert "h1 " in known.read_text(), known.read_text()
         known.unlink()
-    # Another key than before, which `no` would have let pass.
-    key = world.path("h0", f"{hosts.FILES}/h2/host_key.pub").read_text()
-    known.write_text(f"h1 {key}")
-    seen = run("-H", "h1", "--", "true")
-    expect(seen.returncode, 125, seen.stderr)
-    assert b"no agent on h1: its host key is not the one that it had before" in seen.stderr, seen.stderr
-    wait_until_empty("h1")
+    # Another key than before, which `no` would have let pass; and one of another kind, which ssh would have asked for first.
+    subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", world.path("h0", "/tmp/key")], check=True, timeout=20)
+    for ours, path in (("StrictHostKeyChecking no\n", f"{hosts.FILES}/h2/host_key.pub"), ("", "/tmp/key.pub")):
+        config.write_text(ours)
+        key = world.path("h0", path).read_text()
+        known.write_text(f"h1 {key}")
+        seen = run("-H", "h1", "--", "true")
+        expect((seen.returncode, known.read_text()), (125, f"h1 {key}"), seen.stderr)
+        assert b"no agent on h1: its host key is not the one that it had before" in seen.stderr, seen.stderr
+        wait_until_empty("h1")
+    config.write_text("StrictHostKeyChecking no\n")
     # Nor does --ship send it anything, however much it prints to hide what ssh says.
     world.path("h0", "/tmp/secret").write_text("for the real h1\n")
     world.path("h1", hosts.home("root", ".bashrc")).write_text("head -c 300000 /dev/zero | tr '\\0' x >&2\n")
