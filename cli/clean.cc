@@ -33,13 +33,13 @@ void tell(const std::string& host, const std::vector<std::string>& lines) {
 }
 
 // Those hosts of the list that are reached by ssh. False when one could not be looked at.
-bool clean_remote_hosts(const JobSpec& spec, const CleanOrder& order) {
+bool clean_remote_hosts(const JobSpec& spec, const StartState& start, const CleanOrder& order) {
   const auto name = [&](int host) { return spec.hosts[size_t(host)].name; };
   bool done = true;
   Loop loop;
   SignalReader child_ends({SIGCHLD}, 0);
   RemoteCleaning cleaning(
-      loop, spec, order,
+      loop, spec, start, order,
       {.told = [&](int host,
                    const proto::CleanReport& report) { tell(name(host), describe(report, order)); },
        .failed =
@@ -63,7 +63,8 @@ bool clean_remote_hosts(const JobSpec& spec, const CleanOrder& order) {
 
 }  // namespace
 
-int run_clean(std::span<const std::string> words, const ReadEnvironment& read_environment) {
+int run_clean(std::span<const std::string> words, const ReadEnvironment& read_environment,
+              const StartState& start) {
   CleanOrder order;
   std::vector<std::string> of_job;
   const Arguments arguments = split_arguments(words);
@@ -98,7 +99,7 @@ int run_clean(std::span<const std::string> words, const ReadEnvironment& read_en
     if (!host.remote) tell(host.name, describe(clean_host(order, AgentFile(kSelf).name()), order));
   settle_signals();
   if (std::ranges::any_of(line.spec.hosts, [](const Host& host) { return host.remote; }))
-    done = clean_remote_hosts(line.spec, order);
+    done = clean_remote_hosts(line.spec, start, order);
   return done ? 0 : kExitOwnFailure;
 }
 

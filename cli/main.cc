@@ -118,7 +118,7 @@ int run_job(const CommandLine& line, const std::vector<Slot>& slots, const Start
 int run(int argc, char** argv, const StartState& start) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (!words.empty() && words[0] == "clean")
-    return run_clean(std::span(words).subspan(1), env::get);
+    return run_clean(std::span(words).subspan(1), env::get, start);
   CommandLine line = parse_command_line(words, env::get);
   if (line.request == Request::kShow) {
     print(line.text);

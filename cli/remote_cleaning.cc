@@ -1,12 +1,9 @@
 #include "cli/remote_cleaning.h"
 
-#include <unistd.h>
-
 #include <utility>
 #include <vector>
 
 #include "cli/agent/worker_environment.h"
-#include "runtime/base/env.h"
 
 namespace hvd {
 namespace {
@@ -22,16 +19,16 @@ std::vector<std::string> role_words(const CleanOrder& order) {
 }  // namespace
 
 // The channels of an agent that has told close, and so its ssh ends.
-RemoteCleaning::RemoteCleaning(Loop& loop, const JobSpec& spec, const CleanOrder& order,
-                               Events events)
+RemoteCleaning::RemoteCleaning(Loop& loop, const JobSpec& spec, const StartState& start,
+                               const CleanOrder& order, Events events)
     : spec_(spec),
       events_(std::move(events)),
       file_("/proc/self/exe"),
       carrier_(
           loop, file_,
           {.ssh = spec.ssh,
-           .environment = environ,
-           .path = env::get("PATH").value_or(std::string(kDefaultPath)),
+           .environment = start.environment,
+           .path = value_in(start.environment, "PATH", kDefaultPath),
            .role = role_words(order),
            .ends_after_hello = true},
           {.started = [this](int host, const AgentChannels&,

@@ -16,6 +16,7 @@
 #include "cli/loop.h"
 #include "cli/ssh/agent_file.h"
 #include "cli/ssh/ssh_carrier.h"
+#include "cli/start_state.h"
 #include "proto/rendezvous.pb.h"
 
 namespace hvd {
@@ -29,7 +30,8 @@ class RemoteCleaning {
   };
 
   // Throws kUnavailable when this program's own file cannot be read.
-  RemoteCleaning(Loop& loop, const JobSpec& spec, const CleanOrder& order, Events events);
+  RemoteCleaning(Loop& loop, const JobSpec& spec, const StartState& start, const CleanOrder& order,
+                 Events events);
 
   // `host` is its place in spec.hosts, the rest as SshCarrier has it.
   void start(int host, Deadline deadline, Deadline there);

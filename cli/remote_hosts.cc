@@ -1,7 +1,5 @@
 #include "cli/remote_hosts.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -11,7 +9,6 @@
 #include "cli/features.h"
 #include "cli/interfaces.h"
 #include "rendezvous/listener.h"
-#include "runtime/base/env.h"
 #include "runtime/base/error.h"
 
 namespace hvd {
@@ -30,10 +27,11 @@ std::set<std::string> outward_addresses(const JobSpec& spec) {
   return all;
 }
 
-SshCarrier::Options ssh_options(const JobSpec& spec, const ShipOffer* offer) {
+SshCarrier::Options ssh_options(const JobSpec& spec, const StartState& start,
+                                const ShipOffer* offer) {
   SshCarrier::Options options{.ssh = spec.ssh,
-                              .environment = environ,
-                              .path = env::get("PATH").value_or(std::string(kDefaultPath)),
+                              .environment = start.environment,
+                              .path = value_in(start.environment, "PATH", kDefaultPath),
                               .offer = offer};
   if (offer != nullptr) options.role.emplace_back("--ship");
   return options;
@@ -56,7 +54,8 @@ std::string shipping_text(const SshCarrier::Progress& at, TimePoint now) {
 }  // namespace
 
 RemoteHosts::RemoteHosts(Loop& loop, RendezvousServer& server, const JobAuthority& authority,
-                         const JobSpec& spec, const ShipOffer* offer, Events events)
+                         const JobSpec& spec, const StartState& start, const ShipOffer* offer,
+                         Events events)
     : server_(server),
       authority_(authority),
       spec_(spec),
@@ -64,7 +63,7 @@ RemoteHosts::RemoteHosts(Loop& loop, RendezvousServer& server, const JobAuthorit
       file_("/proc/self/exe"),
       addresses_(outward_addresses(spec)) {
   carrier_.emplace(
-      loop, file_, ssh_options(spec, offer),
+      loop, file_, ssh_options(spec, start, offer),
       SshCarrier::Callbacks{
           .started =
               [this](int host, AgentChannels channels, const std::string& hello) {

@@ -17,6 +17,7 @@
 #include "cli/loop.h"
 #include "cli/ssh/agent_file.h"
 #include "cli/ssh/ssh_carrier.h"
+#include "cli/start_state.h"
 #include "proto/rendezvous.pb.h"
 #include "rendezvous/credentials.h"
 #include "rendezvous/server.h"
@@ -35,7 +36,7 @@ class RemoteHosts {
   // `server` is one with a RendezvousServer::Remote of `authority`. Throws kUnavailable when this
   // program's own file cannot be read. `offer`, if any, goes to each host before its agent starts.
   RemoteHosts(Loop& loop, RendezvousServer& server, const JobAuthority& authority,
-              const JobSpec& spec, const ShipOffer* offer, Events events);
+              const JobSpec& spec, const StartState& start, const ShipOffer* offer, Events events);
 
   void start(int host, Deadline deadline, Deadline there);
   // Who has not started never will.

@@ -217,7 +217,7 @@ void Supervisor::clean_after(const HostAgent& agent) {
   order.job = record_.job();
   try {
     if (!cleaning_)
-      cleaning_.emplace(loop_, spec_, order,
+      cleaning_.emplace(loop_, spec_, start_, order,
                         RemoteCleaning::Events{
                             .told =
                                 [this, order](int host, const proto::CleanReport& report) {

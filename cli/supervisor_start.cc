@@ -80,7 +80,7 @@ void Supervisor::start_agents(Carrier& carrier, const ShipOffer* offer) {
     return;
   }
   remote_hosts_.emplace(
-      loop_, server_, *authority_, spec_, offer,
+      loop_, server_, *authority_, spec_, start_, offer,
       RemoteHosts::Events{
           .started =
               [this](int host, AgentChannels channels, const proto::Bootstrap& way_in,

@@ -154,7 +154,11 @@ void SshCarrier::begin(Start& start, TimePoint now) {
                 .count());
   spawned.argv = ssh_command(options_.ssh, start.target, attempt, script);
   spawned.path = options_.path;
-  spawned.environment = options_.environment;
+  const std::vector<std::string> variables = ssh_environment(options_.environment);
+  std::vector<const char*> environment;
+  for (const std::string& entry : variables) environment.push_back(entry.c_str());
+  environment.push_back(nullptr);
+  spawned.environment = environment.data();
   spawned.stdin_fd = in.read.get();
   spawned.stdout_fd = out.write.get();
   spawned.stderr_fd = words.write.get();

@@ -30,7 +30,7 @@ class SshCarrier {
  public:
   struct Options {
     SshOptions ssh;
-    const char* const* environment = nullptr;      // of ssh; kept by the caller
+    std::vector<std::string> environment;          // "NAME=value"; ssh gets ssh_environment()
     std::string path;                              // where ssh is looked for
     int at_once = 64;                              // starts; hosts that are up do not count
     std::vector<std::string> role = {"--remote"};  // RemoteAgent::role

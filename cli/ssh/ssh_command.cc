@@ -1,5 +1,6 @@
 #include "cli/ssh/ssh_command.h"
 
+#include "cli/agent/worker_environment.h"
 #include "cli/quoted.h"
 
 namespace hvd {
@@ -48,6 +49,10 @@ std::vector<std::string> ssh_command(const SshOptions& options, const Host& host
   words.push_back(host.name);
   words.emplace_back(script);
   return words;
+}
+
+std::vector<std::string> ssh_environment(std::span<const std::string> users) {
+  return with_entries(users, {{"SSH_ASKPASS_REQUIRE=never"}});
 }
 
 std::string ssh_by_hand(const SshOptions& options, const Host& host) {

@@ -3,6 +3,7 @@
 // Pure.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,12 @@ struct SshAttempt {
 // connection or forward a port is switched off. `script` is one word for the login shell there.
 std::vector<std::string> ssh_command(const SshOptions& options, const Host& host,
                                      const SshAttempt& attempt, std::string_view script);
+
+// The user's variables, which his proxies and `Match exec` may read, and that nothing asks him in a
+// window: the ssh to a jump host hears nothing of BatchMode. OpenSSH heeds that from 8.4 on. Taking
+// DISPLAY away would also keep earlier ones from it, but a key that wants to be touched says so
+// there.
+std::vector<std::string> ssh_environment(std::span<const std::string> users);
 
 // What a user types to see for himself: "ssh -p 2222 ann@gpu7 true".
 std::string ssh_by_hand(const SshOptions& options, const Host& host);

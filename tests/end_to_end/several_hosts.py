@@ -282,6 +282,34 @@ def a_range_without_a_free_port_names_who_has_them():
         holder.communicate(timeout=30)
 
 
+def a_proxy_of_the_users_reads_his_variables():
+    """Those too that hvdrun takes from itself, since gRPC would follow them."""
+    config = world.path("h0", hosts.home("root", ".ssh/config"))
+    config.write_text("Host h1\n  ProxyCommand sh -c '[ \"$https_proxy$GRPC_TRACE\" = ab ] && exec busybox nc %h %p'\n")
+    try:
+        for words in (["-H", "h1", "--", "true"], ["clean", "-H", "h1"]):
+            line = world.command("h0", "env", "https_proxy=a", "GRPC_TRACE=b", support.options.hvdrun, *words)
+            seen = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
+            expect(seen.returncode, 0, seen.stderr)
+    finally:
+        config.unlink()
+
+
+def nobody_is_asked_in_a_window_for_a_jump_host():
+    askpass = world.path("h0", "/tmp/askpass")
+    askpass.write_text('#!/bin/sh\necho "$@" >>/tmp/asked\n')
+    askpass.chmod(0o755)
+    config = world.path("h0", hosts.home("root", ".ssh/config"))
+    config.write_text("Host h1\n  ProxyJump secret@h2\nHost h2\n  StrictHostKeyChecking accept-new\n")
+    try:
+        line = world.command("h0", "env", "DISPLAY=:0", "SSH_ASKPASS=/tmp/askpass", support.options.hvdrun, "-H", "h1", "--", "true")
+        seen = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
+        expect((seen.returncode, world.path("h0", "/tmp/asked").exists()), (125, False), seen.stderr)
+        assert b"it asks for a password" in seen.stderr, seen.stderr
+    finally:
+        config.unlink()
+
+
 def a_wrapper_that_hides_sshs_words_will_do():
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         world.path("h0", f"{folder}").mkdir(exist_ok=True)
@@ -367,6 +395,7 @@ cases = [every_rank_knows_its_place, a_relative_directory_is_the_same_on_all_hos
          what_is_missing_there_is_named, an_agent_that_ends_before_it_came_back_is_named_with_its_last_words,
          a_host_that_cannot_be_reached_ends_the_job_at_once, signals_end_all, ports_and_networks_may_be_chosen,
          an_agent_that_cannot_come_back_is_named_with_where_it_tried, a_range_without_a_free_port_names_who_has_them,
+         a_proxy_of_the_users_reads_his_variables, nobody_is_asked_in_a_window_for_a_jump_host,
          a_wrapper_that_hides_sshs_words_will_do, what_ssh_started_goes_with_it_and_the_late_host_is_explained,
          hosts_that_come_up_late_are_waited_for, an_sshd_that_starts_late_is_waited_for_and_none_not_for_ever,
          a_new_host_key_is_taken_unless_that_is_forbidden]

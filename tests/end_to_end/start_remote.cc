@@ -21,6 +21,7 @@
 #include "cli/pipe.h"
 #include "cli/signals.h"
 #include "cli/ssh/ssh_carrier.h"
+#include "cli/start_state.h"
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
 
@@ -38,7 +39,7 @@ class Starter {
         carrier_(
             loop_, file_,
             {.ssh = std::move(ssh),
-             .environment = environ,
+             .environment = take_start_state().environment,
              .path = env::get("PATH").value_or("/usr/bin:/bin")},
             {.started = [this](int host, AgentChannels channels,
                                std::string hello) { on_started(host, std::move(channels), hello); },

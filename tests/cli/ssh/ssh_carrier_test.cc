@@ -65,7 +65,7 @@ class Run {
         carrier_(
             loop_, file_,
             {.ssh = reached_by(hosts / program),
-             .environment = environ,
+             .environment = {"PATH=/usr/local/bin:/usr/bin:/bin"},
              .path = "",
              .at_once = at_once,
              .offer = offer,

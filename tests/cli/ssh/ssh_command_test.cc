@@ -60,6 +60,13 @@ TEST_CASE("ssh_command: a new key is taken, and a time to connect set, by attemp
   REQUIRE(all({.connect_s = 7}).find(" -o ConnectTimeout=7 ") != std::string::npos);
 }
 
+TEST_CASE("ssh_command: the user's variables are ssh's, and no window asks him") {
+  const std::vector<std::string> users{"https_proxy=http://p:1", "DISPLAY=:0",
+                                       "SSH_ASKPASS_REQUIRE=force"};
+  REQUIRE(ssh_environment(users) == std::vector<std::string>{"https_proxy=http://p:1", "DISPLAY=:0",
+                                                             "SSH_ASKPASS_REQUIRE=never"});
+}
+
 TEST_CASE("ssh_command: what a user types to see for himself") {
   REQUIRE(ssh_by_hand({}, {"gpu7", "", 1}) == "ssh gpu7 true");
   SshOptions options;
