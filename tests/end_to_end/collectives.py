@@ -218,7 +218,7 @@ def under_another_launcher_init_names_its_variable():
 
 def a_suspended_job_times_out_nowhere():
     terminal = support.Terminal()
-    terminal.type(f"{support.options.hvdrun} -np 3 --collective-timeout 1 --color never -- {support.options.worker} loop 0\n")
+    terminal.type(f"'{support.options.hvdrun}' -np 3 --collective-timeout 1 --color never -- '{support.options.worker}' loop 0\n")
     for _ in range(3):
         terminal.wait(":going")
     terminal.type("\x1a")

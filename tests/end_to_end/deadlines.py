@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -154,7 +155,7 @@ def being_continued_is_no_word_of_the_agent():
 def suspended(flags, where):
     """What a job says that is stopped by Ctrl-Z while rank 0 waits for rank 1, for longer than its time-outs."""
     terminal = Terminal()
-    words = " ".join([support.options.hvdrun, "-np", "2", "--color", "never", *flags, *late(where, 1, LATE_S)])
+    words = shlex.join([support.options.hvdrun, "-np", "2", "--color", "never", *flags, *late(where, 1, LATE_S)])
     terminal.type(f"{words}\n")
     if ":late" not in terminal.wait(":waiting"):
         terminal.wait(":late")

@@ -8,7 +8,7 @@ import time
 
 import support
 from support import (NO_TRACING, Debugger, Terminal, agent_of, children, expect, keeper_of, ranks_of, read, sh, start, take_hold,
-                     wait_for, wait_for_ranks)
+                     wait_for, wait_for_ranks, wait_for_words)
 
 STUBBORN = "trap '' TERM INT; echo up; sleep 60; sleep 60"
 ENDING = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT
@@ -52,8 +52,7 @@ def the_second_interrupt_kills_now():
     job = start("--stop-grace", "30", "--", "bash", "-c", STUBBORN)
     up(job)
     job.send_signal(signal.SIGINT)
-    while b"interrupted" not in job.stderr.readline():
-        pass
+    wait_for_words(job, b"interrupted")
     begin = time.monotonic()
     job.send_signal(signal.SIGINT)
     job.communicate(timeout=20)
@@ -179,7 +178,7 @@ def a_fork_loop_that_ignores_term_is_ended():
 
 def a_terminals_ctrl_c():
     terminal = Terminal()
-    terminal.type(f"{support.options.hvdrun} -np 2 --color never -- bash -c "
+    terminal.type(f"'{support.options.hvdrun}' -np 2 --color never -- bash -c "
                   "'trap \"echo got int; exit 0\" INT; echo up; sleep 60 & wait'; echo not reached\n")
     terminal.wait("<stdout>:up"), terminal.wait("<stdout>:up")
     terminal.type("\x03")

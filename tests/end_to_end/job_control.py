@@ -14,7 +14,7 @@ LONG_STOP_S = 6  # longer than any patience between hvdrun, keeper and agent: th
 def in_terminal(script):
     """A job of two ranks in the foreground of a terminal, once both are in `script`; and its hvdrun."""
     terminal = Terminal()
-    terminal.type(f"{support.options.hvdrun} -np 2 --color never -- bash -c 'echo up; {script}'; echo rc=$?\n")
+    terminal.type(f"'{support.options.hvdrun}' -np 2 --color never -- bash -c 'echo up; {script}'; echo rc=$?\n")
     terminal.wait(":up"), terminal.wait(":up")
     return terminal, terminal.launcher()
 
@@ -89,7 +89,7 @@ def switches(pid):
 def ctrl_z_while_ranks_are_being_started_holds_back_the_others():
     count = 40
     terminal = Terminal()
-    terminal.type(f"HVD_FAULT_POINT=agent_spawn:9:stop {support.options.hvdrun} -np {count} --color never -- sleep 300\n")
+    terminal.type(f"HVD_FAULT_POINT=agent_spawn:9:stop '{support.options.hvdrun}' -np {count} --color never -- sleep 300\n")
     launcher = terminal.launcher()
     agent = wait_for(lambda: agent_of(launcher))
     wait_for(lambda: state(agent) == "T")
@@ -112,14 +112,14 @@ def ctrl_z_while_ranks_are_being_started_holds_back_the_others():
 
 def a_background_job_neither_reads_nor_stops():
     terminal = Terminal()
-    terminal.type(f"{support.options.hvdrun} -np 2 --color never -- bash -c 'sleep 1; echo fine' & wait; echo rc=$?\n")
+    terminal.type(f"'{support.options.hvdrun}' -np 2 --color never -- bash -c 'sleep 1; echo fine' & wait; echo rc=$?\n")
     terminal.wait(":fine"), terminal.wait(":fine"), terminal.wait("rc=0")
     terminal.close()
 
 
 def a_terminal_that_closes_ends_the_job():
     terminal = Terminal()
-    terminal.type(f"{support.options.hvdrun} -np 2 --color never -- bash -c 'echo up; sleep 60'\n")
+    terminal.type(f"'{support.options.hvdrun}' -np 2 --color never -- bash -c 'echo up; sleep 60'\n")
     terminal.wait(":up"), terminal.wait(":up")
     ranks = ranks_of(terminal.launcher())
     os.close(terminal.fd)
@@ -165,7 +165,7 @@ def an_ignored_sigchld_hides_no_end_of_an_ssh():
 def nohup_keeps_the_job_when_its_terminal_closes():
     with tempfile.TemporaryDirectory() as folder:
         terminal = Terminal()
-        terminal.type(f"cd {folder}; nohup {support.options.hvdrun} -np 2 -- bash -c 'echo up; {held(folder, 'echo over')}'; echo rc=$?\n")
+        terminal.type(f"cd {folder}; nohup '{support.options.hvdrun}' -np 2 -- bash -c 'echo up; {held(folder, 'echo over')}'; echo rc=$?\n")
         terminal.wait("ignoring input")
         launcher = terminal.launcher()
         ranks = wait_for(lambda: len(ranks_of(launcher)) == 2 and ranks_of(launcher))
@@ -241,7 +241,7 @@ def a_hvdrun_that_is_killed_while_it_is_stopped_leaves_nobody():
 
 def a_terminal_that_stops_who_writes_in_the_background_costs_no_verdict():
     terminal = Terminal()
-    terminal.type(f"stty tostop; {support.options.hvdrun} -np 1 --color never -- bash -c 'echo hi; sleep 0.5; exit 6' & \n")
+    terminal.type(f"stty tostop; '{support.options.hvdrun}' -np 1 --color never -- bash -c 'echo hi; sleep 0.5; exit 6' & \n")
     launcher = terminal.launcher()
     wait_for(lambda: state(launcher) == "T" and not ranks_of(launcher))
     time.sleep(LONG_STOP_S)

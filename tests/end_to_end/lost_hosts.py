@@ -70,7 +70,7 @@ def a_host_that_is_cut_off_ends_what_it_runs():
     advice = re.search(rb"whether anything still runs on h2 is not known; once it is back, (hvdrun clean .*) tells and ends it", err)[1].decode()
     expect(advice, "hvdrun clean -H bash@h2 -p 22 --ssh-arg=-oCompression=no --ssh-arg=-p --ssh-arg=22")
     folder = os.path.dirname(os.path.realpath(support.options.hvdrun))
-    seen = world.run("h0", "sh", "-c", f"PATH={folder}:$PATH; {advice}")
+    seen = world.run("h0", "sh", "-c", f"PATH='{folder}':$PATH; {advice}")
     assert re.search("h2: nothing was left", seen.stdout), seen
 
 

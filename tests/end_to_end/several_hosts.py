@@ -133,12 +133,12 @@ def variables_come_over_but_those_of_a_session():
 def a_relative_directory_is_the_same_on_all_hosts():
     for host in ("h0", "h1"):
         world.run(host, "mkdir", "-p", "/tmp/project/run 1")
-    seen = subprocess.run(world.command("h0", "sh", "-c", f"cd /tmp/project; exec {support.options.hvdrun} -H localhost:1,h1:1 --wdir 'run 1' --no-tag-output "
+    seen = subprocess.run(world.command("h0", "sh", "-c", f"cd /tmp/project; exec '{support.options.hvdrun}' -H localhost:1,h1:1 --wdir 'run 1' --no-tag-output "
                                         "-- python3 -c 'import os; print(os.getcwd() + \":\" + os.environ[\"PWD\"])'"),
                           stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
     expect((seen.returncode, seen.stdout), (0, b"/tmp/project/run 1:/tmp/project/run 1\n" * 2), seen.stderr)
     # Gone, it has no name that another host could be told.
-    seen = subprocess.run(world.command("h0", "sh", "-c", f"mkdir /tmp/gone; cd /tmp/gone; rmdir /tmp/gone; exec {support.options.hvdrun} -H h1 -- true"),
+    seen = subprocess.run(world.command("h0", "sh", "-c", f"mkdir /tmp/gone; cd /tmp/gone; rmdir /tmp/gone; exec '{support.options.hvdrun}' -H h1 -- true"),
                           stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
     assert seen.returncode == 2 and b"hvdrun: the working directory cannot be used: No such file" in seen.stderr, seen.stderr
 
@@ -187,7 +187,7 @@ def what_is_missing_there_is_named():
     seen = run("-H", "h1", "--wdir", "/not/\nthere", "--", "true")
     assert b"rank 0 on h1 could not be started (chdir to $'/not/\\x0athere': No such file or directory); make that directory there" in seen.stderr, seen.stderr
     # The launcher's own directory is looked for there, too.
-    seen = subprocess.run(world.command("h0", "sh", "-c", f"mkdir /tmp/here; cd /tmp/here; exec {support.options.hvdrun} -H h1 -- true"),
+    seen = subprocess.run(world.command("h0", "sh", "-c", f"mkdir /tmp/here; cd /tmp/here; exec '{support.options.hvdrun}' -H h1 -- true"),
                           stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
     assert b"rank 0 on h1 could not be started (chdir to /tmp/here: No such file" in seen.stderr, seen.stderr
     seen = run("-H", "h1", "--", "/not/there")

@@ -4,7 +4,7 @@ import signal
 import time
 
 import support
-from support import NO_TRACING, Debugger, agent_of, expect, keeper_of, start, state, take_hold, wait_for, wait_for_ranks
+from support import NO_TRACING, Debugger, agent_of, expect, keeper_of, start, state, take_hold, wait_for, wait_for_ranks, wait_for_words
 
 LONG_LIVED = ["--", "bash", "-c", "setsid sleep 60 & sleep 60"]
 
@@ -25,8 +25,7 @@ def a_stopped_agent_that_goes_on_costs_nothing():
     wait_for_ranks(job, 1)
     agent = agent_of(job.pid)
     os.kill(agent, signal.SIGSTOP)
-    while b"has not answered" not in job.stderr.readline():
-        pass
+    wait_for_words(job, b"has not answered")
     os.kill(agent, signal.SIGCONT)
     job.communicate(timeout=30)
     expect(job.returncode, 3)

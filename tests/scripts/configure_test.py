@@ -22,7 +22,7 @@ class Configure(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
         python3 = self.folder / "bin/python3"  # of no packages
         python3.parent.mkdir()
-        python3.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')
+        python3.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "$@"\n')
         python3.chmod(0o755)
 
     def configure(self, *options, launcher="OFF"):

@@ -66,7 +66,7 @@ class Usage(unittest.TestCase):
                     path = pathlib.Path(system, name.replace("__", "/"))
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_text(text)
-                script = f"nproc() {{ echo 64; }}; . {ROOT}/scripts/limits; usable_cpus; usable_memory_gb"
+                script = f"nproc() {{ echo 64; }}; . '{ROOT}/scripts/limits'; usable_cpus; usable_memory_gb"
                 done = subprocess.run(["bash", "-euo", "pipefail", "-c", script], capture_output=True, text=True, timeout=60, check=True,
                                       env={**os.environ, "HVD_SYSTEM_ROOT": system})
                 shutil.rmtree(system + "/sys", ignore_errors=True)
