@@ -9,13 +9,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <map>
 #include <optional>
 #include <ranges>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +22,7 @@
 #include "cli/exit_code.h"
 #include "cli/frame.h"
 #include "cli/interfaces.h"
+#include "cli/meant_command.h"
 #include "cli/quoted.h"
 #include "cli/rank_folder.h"
 #include "cli/result_place.h"
@@ -103,10 +102,14 @@ bool only_python3(const std::vector<std::string>& entries) {
   return is_found(entries, "python3") && !is_found(entries, "python");
 }
 
+std::string example_of(const JobSpec& spec, std::span<const std::string> words) {
+  return "hvdrun -np " + std::to_string(spec.size) + " " + shell_words(words, kExampleBytesMax);
+}
+
 // "hvdrun -np 2 python train.py --epochs 3": `start` instead of the command's first word.
 std::string example(const JobSpec& spec, std::vector<std::string> start) {
   start.insert(start.end(), spec.command.begin() + 1, spec.command.end());
-  return "hvdrun -np " + std::to_string(spec.size) + " " + shell_words(start, kExampleBytesMax);
+  return example_of(spec, start);
 }
 
 // The advice for a file that is there, as the command `name`, but that the kernel cannot run.
@@ -181,30 +184,6 @@ std::optional<Refusal> check_path_command(const JobSpec& spec,
   return check_first_bytes(spec, path, entries);
 }
 
-// What a command that is not there was meant as, to try; or nothing.
-std::vector<std::string> likely_meant(const JobSpec& spec,
-                                      const std::vector<std::string>& entries) {
-  const std::string& name = spec.command[0];
-  const size_t name_end = name.find('=');
-  const bool is_setting = name_end != name.npos && name_end != 0 &&
-                          std::ranges::all_of(name.substr(0, name_end), [](unsigned char letter) {
-                            return std::isalnum(letter) || letter == '_';
-                          });
-  if (is_setting && spec.command.size() > 1) return {"-x", name};
-  std::vector<std::string> words;
-  std::istringstream line(name);
-  for (std::string word; line >> word;) words.push_back(word);
-  if (words.size() < 2) return {};
-  const bool of_shell = is_setting || name.find_first_of("'\"\\$&|;<>()*?`~") != name.npos;
-  const bool is_there = words[0].find('/') == std::string::npos || is_setting
-                            ? of_shell || is_found(entries, words[0])
-                            : look_at(seen_from(spec.directory, words[0])).is_program();
-  if (!is_there) return {};
-  if (!of_shell) return words;
-  if (spec.command.size() == 1) return {"sh", "-c", name};
-  return {"sh", "-c", name + " \"$@\"", "sh"};
-}
-
 std::optional<Refusal> check_command(const JobSpec& spec, const std::string& path) {
   const std::string& name = spec.command[0];
   const std::vector<std::string> entries = path_entries(spec, path);
@@ -212,12 +191,16 @@ std::optional<Refusal> check_command(const JobSpec& spec, const std::string& pat
     return one.name == "PATH" && !one.ranks.empty();
   });
   if (own_paths && name.find('/') == name.npos) return std::nullopt;  // as each rank finds it
+  const auto is_program = [&](const std::string& word) {
+    return word.find('/') == word.npos ? is_found(entries, word)
+                                       : look_at(seen_from(spec.directory, word)).is_program();
+  };
   const auto try_meant = [&]() -> std::optional<Refusal> {
-    const std::vector<std::string> meant = likely_meant(spec, entries);
+    const std::vector<std::string> meant = meant_command(spec.command, is_program);
     const int error = look_at(seen_from(spec.directory, name)).error;
     if (meant.empty() || (error != ENOENT && error != ENAMETOOLONG)) return std::nullopt;
     return Refusal{kExitNotFound,
-                   "there is no command " + quoted(name) + "; try: " + example(spec, meant)};
+                   "there is no command " + quoted(name) + "; try: " + example_of(spec, meant)};
   };
   if (name.find('/') != name.npos) {
     const auto refusal = try_meant();

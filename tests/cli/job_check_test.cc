@@ -144,6 +144,10 @@ TEST_CASE("job check: who quoted a whole command, or set a variable before it, i
   CHECK(check(job({"cd x && ./train"})).ends_with("; try: hvdrun -np 2 sh -c 'cd x && ./train'"));
   CHECK(check(job({"cd x && ./train", "--lr"}))
             .ends_with("; try: hvdrun -np 2 sh -c 'cd x && ./train \"$@\"' sh --lr"));
+  CHECK(check(job({"LR=0.1 sh train.sh", "--epochs", "3"}))
+            .ends_with("; try: hvdrun -np 2 sh -c 'LR=0.1 sh train.sh \"$@\"' sh --epochs 3"));
+  CHECK(check(job({"SAID=two words", "./run", "x"}, folder.path()))
+            .ends_with("; try: hvdrun -np 2 -x 'SAID=two words' ./run x"));
   CHECK(check(job({"sh " + std::string(300, 'x')})).find("there is no command") !=
         std::string::npos);
   CHECK(check(job({"no-such program"})).find("check its spelling") != std::string::npos);
