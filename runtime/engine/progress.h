@@ -83,7 +83,10 @@ class Progress {
     communicators_.push_back(&communicator);
     end_.take_in(communicator);
   }
-  void add(Feed& feed) { feeds_.push_back(&feed); }
+  void add(Feed& feed) {
+    feeds_.push_back(&feed);
+    if (told_over_) feed.epoch_over();
+  }
   void remove(const Communicator& communicator) { std::erase(communicators_, &communicator); }
   void remove(const Feed& feed) { std::erase(feeds_, &feed); }
   EpochEnd& end() { return end_; }

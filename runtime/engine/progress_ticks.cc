@@ -38,6 +38,7 @@ void Progress::tick(TimePoint real_now) {
     last_tick_ = now;
     if (end_.broken()) return;
     for (Feed* feed : feeds_) feed->look();
+    settle_awaited();  // a look may have answered what is waited for
     look_for_left_ranks();
     look_for_stalls(now);
   } catch (const std::exception& error) {
