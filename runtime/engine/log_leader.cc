@@ -32,7 +32,8 @@ LogLeader::LogLeader(Progress& progress, Peers& peers, HostLogWords words, const
       peers_(peers),
       words_(std::move(words)),
       shape_(shape),
-      host_(shape.hosts[static_cast<size_t>(shape.host_of(peers.world().rank))]) {
+      host_(shape.hosts[static_cast<size_t>(shape.host_of(peers.world().rank))]),
+      answers_(shape) {
   const auto ranks = static_cast<size_t>(host_.count);
   changes_seen_.resize(ranks);
   consumed_.resize(ranks);
@@ -59,7 +60,7 @@ bool LogLeader::serve() {
 }
 
 bool LogLeader::waiting() const {
-  return !entries_.empty() || (links_ && (links_->has_unsent() || !everybody_answered(question_)));
+  return !entries_.empty() || (links_ && links_->has_unsent()) || answers_.owed();
 }
 
 std::chrono::milliseconds LogLeader::watch(std::vector<pollfd>& descriptors) const {
@@ -126,7 +127,8 @@ void LogLeader::hear_from(int leader, const LogMessage& message) {
       coordinator_->observe(rank, message.number, message.value);
       break;
     case Kind::kOverdue:
-      overdue_[message.number][rank] = {message.hash, message.value};
+      overdue_.note(static_cast<OverdueWaits::Kind>(message.number), rank, message.hash,
+                    std::chrono::milliseconds(message.value));
       break;
     case Kind::kWaits:
       waits_[rank] = {{message.hash, message.value}, message.text};
@@ -135,7 +137,7 @@ void LogLeader::hear_from(int leader, const LogMessage& message) {
       acted_[rank] = message.value;
       break;
     case Kind::kAnswer:
-      answered_[leader] = message.number;
+      answers_.answered(leader, message.number);
       break;
     case Kind::kEntry:
       entries_.push_back(

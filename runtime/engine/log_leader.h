@@ -23,8 +23,10 @@
 #include "runtime/base/deadline.h"
 #include "runtime/engine/coordinator.h"
 #include "runtime/engine/crossed_waits.h"
+#include "runtime/engine/leader_answers.h"
 #include "runtime/engine/log_links.h"
 #include "runtime/engine/log_words.h"
+#include "runtime/engine/overdue_waits.h"
 #include "runtime/engine/progress.h"
 
 namespace hvd {
@@ -57,15 +59,6 @@ class LogLeader {
   void leave();
 
  private:
-  struct Question {
-    uint32_t number = 0;  // 0: none yet
-    TimePoint asked_at{};
-    Clock::duration open_for{};  // in which this process ran
-  };
-  struct Overdue {
-    uint64_t what = 0, ms = 0;  // as LogWords::OverdueKind says; 0: nothing
-    uint32_t question = 0;      // which was asked since then; 0: none yet
-  };
   struct Wait : RankWait {
     std::string text = {};
   };
@@ -77,9 +70,7 @@ class LogLeader {
   bool append_entries();
   void append(const LogEntry& entry);
   void answer(uint32_t question);
-  Question ask_everybody();
-  std::vector<int> silent_leaders(uint32_t question) const;
-  bool everybody_answered(uint32_t question) const { return silent_leaders(question).empty(); }
+  uint32_t ask_everybody(TimePoint now);
   void look_for_left();
   void note_left(int rank, int told_by);
   void tell_waits();
@@ -87,14 +78,9 @@ class LogLeader {
   void take_back_wait(int local_rank);
   void tell_acted();
   void tell_overdue();
-  bool hear_overdue();
+  void hear_overdue();
   void look_for_overdue();
-  void ask_about_overdue();
-  bool end_overdue(uint32_t kind, int rank, Overdue& overdue);
-  std::vector<int> missing_in_silence(const Overdue& overdue, int rank,
-                                      const std::vector<int>& missing) const;
-  void count_silence();
-  std::optional<WaitingName> overdue_wait(uint32_t kind, int rank, uint64_t what) const;
+  std::optional<WaitingName> overdue_wait(OverdueWaits::Kind kind, int rank, uint64_t what) const;
   TimePoint job_now() const;
   Wait wait_of(int rank) const;
   std::vector<RankWait> all_waits() const;
@@ -128,16 +114,13 @@ class LogLeader {
   uint64_t left_after_ = 0;
 
   // On rank 0: what the leaders said.
-  uint32_t question_ = 0;                                    // the last one asked
-  std::map<int, uint32_t> answered_;                         // by leader: the last one answered
-  std::map<int, Wait> waits_;                                // by rank
-  std::map<int, uint64_t> acted_;                            // by rank
-  std::map<int, Overdue> overdue_[LogWords::kOverdueKinds];  // by rank
-  Question overdue_question_, picture_question_;
-  TimePoint last_look_{};
-  std::vector<WaitingName> waiting_there_;  // as all leaders answered question `pictured_`
-  uint32_t pictured_ = 0;
-  uint64_t held_up_at_ = UINT64_MAX;  // then: behind so many entries, if at all
+  LeaderAnswers answers_;
+  OverdueWaits overdue_;
+  std::map<int, Wait> waits_;                     // by rank
+  std::map<int, uint64_t> acted_;                 // by rank
+  std::vector<WaitingName> waiting_there_;        // as all leaders answered question `pictured_`
+  uint32_t picture_question_ = 0, pictured_ = 0;  // the last that was asked for it
+  uint64_t held_up_at_ = UINT64_MAX;              // then: behind so many entries, if at all
 };
 
 }  // namespace hvd

@@ -1,6 +1,5 @@
 // What a host's leader looks at now and then: who has left, who waits for whom and for too long.
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "runtime/base/job_clock.h"
@@ -15,50 +14,30 @@ using namespace std::chrono_literals;
 
 // A leader that has nothing else to do answers at its next look, which is a second away at most.
 constexpr auto kSilent = 5s;
-// Sooner than who waits gives up being told.
-constexpr auto kSilentInOverdue = 3s;
-// Between two questions about what is overdue: an answer wakes rank 0, which would ask at once.
-constexpr auto kAskAgain = 200ms;
-// Of the time between two looks: for longer this process itself was stopped.
-constexpr Clock::duration kBetweenLooks = 1500ms;
 
 }  // namespace
 
 // --- Questions between leaders: who is missing is known once all have answered.
 
 void LogLeader::answer(uint32_t question) {
+  tell_overdue();
   tell_waits();
   tell_acted();
   links_->post(
       {.kind = Kind::kAnswer, .rank = static_cast<uint32_t>(host_.first), .number = question});
 }
 
-LogLeader::Question LogLeader::ask_everybody() {
-  links_->post({.kind = Kind::kQuestion, .number = ++question_});
-  links_->flush();
-  return {question_, job_now(), {}};
+uint32_t LogLeader::ask_everybody(TimePoint now) {
+  const uint32_t question = answers_.ask(now);
+  if (links_) {
+    links_->post({.kind = Kind::kQuestion, .number = question});
+    links_->flush();
+  }
+  return question;
 }
 
 TimePoint LogLeader::job_now() const {
   return JobClock::time(peers_.block().clock.load(std::memory_order_acquire), Clock::now());
-}
-
-std::vector<int> LogLeader::silent_leaders(uint32_t question) const {
-  if (!coordinator_ || !links_ || question == 0) return {};
-  std::vector<int> silent = links_->open_ranks();
-  std::erase_if(silent, [&](int leader) {
-    const auto found = answered_.find(leader);
-    return found != answered_.end() && found->second >= question;
-  });
-  return silent;
-}
-
-// Of a machine that stands still others are not silent.
-void LogLeader::count_silence() {
-  const TimePoint now = job_now();
-  for (Question* one : {&overdue_question_, &picture_question_})
-    one->open_for += std::min(now - std::max(last_look_, one->asked_at), kBetweenLooks);
-  last_look_ = now;
 }
 
 // --- Now and then.
@@ -70,10 +49,11 @@ void LogLeader::look() {
   }
   look_for_left();
   serve();
-  count_silence();
+  answers_.look(job_now());
   if (!coordinator_) tell_waits(), tell_overdue();
   look_for_overdue();
   links_->flush();
+  words_.of(0).looks.fetch_add(1, std::memory_order_release);
   links_->look(Clock::now());
 }
 
@@ -100,8 +80,9 @@ void LogLeader::note_left(int rank, int told_by) {
     for (int gone = host.first; gone < host.first + host.count; ++gone) {
       acted_[gone] = UINT64_MAX;
       waits_.erase(gone);
-      for (auto& by_rank : overdue_) by_rank.erase(gone);
+      overdue_.forget(gone);
     }
+    if (rank == told_by) answers_.left(rank);
   }
   left_elsewhere_ = rank;
   left_after_ = logged_ + entries_.size();
@@ -162,80 +143,40 @@ void LogLeader::tell_overdue() {
   }
 }
 
-// True: something is overdue somewhere.
-bool LogLeader::hear_overdue() {
+void LogLeader::hear_overdue() {
   for (int k = links_ ? 0 : 1; k < host_.count; ++k) {
     const LogWords& theirs = words_.of(k);
-    const uint64_t ms = theirs.overdue_ms.load(std::memory_order_relaxed);
-    for (uint32_t kind = 0; kind < LogWords::kOverdueKinds; ++kind) {
-      Overdue& heard = overdue_[kind][host_.first + k];
-      const uint64_t what = theirs.overdue[kind].load(std::memory_order_acquire);
-      if (heard.what != what) heard = {what, ms};
-    }
+    const std::chrono::milliseconds waited(theirs.overdue_ms.load(std::memory_order_relaxed));
+    for (uint32_t kind = 0; kind < LogWords::kOverdueKinds; ++kind)
+      overdue_.note(static_cast<OverdueWaits::Kind>(kind), host_.first + k,
+                    theirs.overdue[kind].load(std::memory_order_acquire), waited);
   }
-  return std::ranges::any_of(overdue_, [](const auto& by_rank) {
-    return std::ranges::any_of(by_rank, [](const auto& one) { return one.second.what != 0; });
-  });
 }
 
-// A rank has waited for longer than it wants to, and only rank 0 can say for whom.
+// A rank has waited for longer than it wants to, and only rank 0 can say for whom. What has been
+// heard is judged first, so that it need not wait for the next look to be asked about once more; on
+// one host both judgements are made here.
 void LogLeader::look_for_overdue() {
-  if (!coordinator_ || !hear_overdue()) return;
-  serve();  // what they had asked for by then; it may forget ranks: not while they are gone over
-  ask_about_overdue();
-  for (uint32_t kind = 0; kind < LogWords::kOverdueKinds; ++kind)
-    for (auto& [rank, overdue] : overdue_[kind])
-      if (overdue.what != 0 && end_overdue(kind, rank, overdue)) return;
-}
-
-// One question at a time, for all that has become overdue since the last one.
-void LogLeader::ask_about_overdue() {
-  if (!links_ || !everybody_answered(overdue_question_.number)) return;
-  if (job_now() - overdue_question_.asked_at < kAskAgain) return;
-  std::vector<Overdue*> unasked;
-  for (auto& by_rank : overdue_)
-    for (auto& [rank, overdue] : by_rank)
-      if (overdue.what != 0 && overdue.question == 0) unasked.push_back(&overdue);
-  if (unasked.empty()) return;
-  overdue_question_ = ask_everybody();
-  for (Overdue* overdue : unasked) overdue->question = overdue_question_.number;
-}
-
-// Once everybody has been heard since this became overdue. If it goes on, or is over, what was
-// heard gets old, and everybody is asked once more before it is looked at again.
-bool LogLeader::end_overdue(uint32_t kind, int rank, Overdue& overdue) {
-  std::optional<WaitingName> waiting = overdue_wait(kind, rank, overdue.what);
-  if (links_ && overdue.question != 0 && everybody_answered(overdue.question)) {
-    if (!waiting || waiting->missing.empty()) overdue.question = 0;
-  } else if (links_) {
-    if (!waiting || overdue_question_.open_for < kSilentInOverdue) return false;
-    waiting->missing = missing_in_silence(overdue, rank, waiting->missing);
+  if (!coordinator_) return;
+  hear_overdue();
+  if (!overdue_.any()) return;
+  serve();  // what they had asked for by then; it may forget ranks
+  const auto find = [this](OverdueWaits::Kind kind, int rank, uint64_t what) {
+    return overdue_wait(kind, rank, what);
+  };
+  const TimePoint now = job_now();
+  auto verdict = overdue_.judge(answers_, find);
+  for (int judged = 1; !verdict && judged < 3 && overdue_.asks(answers_, now); ++judged) {
+    overdue_.asked(ask_everybody(now), now);
+    verdict = overdue_.judge(answers_, find);
   }
-  if (!waiting || waiting->missing.empty()) return false;
-  progress_.time_out(rank, std::chrono::milliseconds(overdue.ms), waiting->missing, waiting->name);
-  return true;
-}
-
-// Of a host whose leader does not answer nobody can say who is missing: it is the leader. Others
-// are if theirs has answered since this became overdue. `rank` does not wait for itself.
-std::vector<int> LogLeader::missing_in_silence(const Overdue& overdue, int rank,
-                                               const std::vector<int>& missing) const {
-  const std::vector<int> silent = silent_leaders(overdue_question_.number);
-  std::set<int> named;
-  for (const int one : missing) {
-    const int leader = shape_.hosts[static_cast<size_t>(shape_.host_of(one))].first;
-    if (std::ranges::find(silent, leader) != silent.end())
-      named.insert(leader);
-    else if (overdue.question == overdue_question_.number)
-      named.insert(one);
-  }
-  if (missing.empty()) named.insert(silent.begin(), silent.end());
-  named.erase(rank);
-  return {named.begin(), named.end()};
+  if (verdict)
+    progress_.time_out(verdict->rank, verdict->waited, verdict->wait.missing, verdict->wait.name);
 }
 
 // As text, and who is missing in it as far as it is known; nothing: it is over.
-std::optional<WaitingName> LogLeader::overdue_wait(uint32_t kind, int rank, uint64_t what) const {
+std::optional<WaitingName> LogLeader::overdue_wait(OverdueWaits::Kind kind, int rank,
+                                                   uint64_t what) const {
   if (kind == LogWords::kOverdueCall) {
     Wait call = wait_of(rank);
     if (call.number != what) return std::nullopt;
@@ -307,10 +248,9 @@ void LogLeader::add_waiting_entry(std::vector<WaitingName>& waiting) {
 
 // While one does not answer, what is known of all hosts' ranks gets old. True: there is one.
 bool LogLeader::add_silent_leaders(std::vector<WaitingName>& waiting) const {
-  std::vector<int> silent = silent_leaders(picture_question_.number);
-  if (silent.empty() || picture_question_.open_for < kSilent) return false;
-  waiting.push_back(
-      {"the question what its host waits for", picture_question_.number, std::move(silent)});
+  std::vector<int> silent = answers_.silent(kSilent);
+  if (silent.empty()) return false;
+  waiting.push_back({"the question what its host waits for", picture_question_, std::move(silent)});
   return true;
 }
 
@@ -327,12 +267,12 @@ void LogLeader::add_waiting_calls(std::vector<WaitingName>& waiting) const {
 std::vector<WaitingName> LogLeader::look_at_waiting() {
   std::vector<RankWait> waits = all_waits();
   serve();
-  count_silence();
+  answers_.look(job_now());
   if (!coordinator_) return {};
   std::vector<WaitingName> waiting = coordinator_->waiting();
   look_for_crossed(waiting, std::move(waits));
   if (!links_) return waiting;
-  if (const uint32_t asked = picture_question_.number; everybody_answered(asked)) {
+  if (const uint32_t asked = picture_question_; answers_.has_all(asked)) {
     if (std::exchange(pictured_, asked) != asked) {
       waiting_there_.clear();
       add_waiting_calls(waiting_there_);
@@ -340,7 +280,7 @@ std::vector<WaitingName> LogLeader::look_at_waiting() {
     }
     const bool any = std::ranges::any_of(all_waits(), [](auto& wait) { return wait.number != 0; });
     const bool all_acted = std::ranges::min(all_acted_on()) >= coordinator_->entries();
-    if (any || !all_acted || !waiting.empty()) picture_question_ = ask_everybody();
+    if (any || !all_acted || !waiting.empty()) picture_question_ = ask_everybody(job_now());
   }
   if (!add_silent_leaders(waiting))
     waiting.insert(waiting.end(), waiting_there_.begin(), waiting_there_.end());

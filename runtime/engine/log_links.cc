@@ -191,13 +191,6 @@ void LogLinks::finish_sending() {
     if (link.socket) shutdown(link.socket.get(), SHUT_WR);
 }
 
-std::vector<int> LogLinks::open_ranks() const {
-  std::vector<int> ranks;
-  for (const Link& link : links_)
-    if (link.open && !link.ending) ranks.push_back(link.rank);
-  return ranks;
-}
-
 std::chrono::milliseconds LogLinks::watch(std::vector<pollfd>& descriptors) const {
   if (linked_) descriptors.push_back({epoll_.get(), POLLIN, 0});
   return any_lost_ ? kLostGrace : std::chrono::milliseconds::max();

@@ -46,8 +46,6 @@ class LogLinks {
   // This rank has said its last.
   void finish_sending();
 
-  // Leaders that still talk.
-  std::vector<int> open_ranks() const;
   // As Communicator::watch().
   std::chrono::milliseconds watch(std::vector<pollfd>& descriptors) const;
 

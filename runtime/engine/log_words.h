@@ -93,6 +93,7 @@ struct LogWords {
   // What this rank has waited for too long, or 0, and how long. The coordinator, which alone knows
   // who is missing, ends the wait.
   std::atomic<uint64_t> overdue[kOverdueKinds], overdue_ms;
+  std::atomic<uint64_t> looks;  // of a leader, with several hosts: it passed on what was overdue
 
   alignas(64) std::atomic<uint64_t> logged;  // entries appended
   std::atomic<uint32_t> left_elsewhere;  // 1 + a rank of another host that called shutdown(), or 0

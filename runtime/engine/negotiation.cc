@@ -2,6 +2,7 @@
 #include "runtime/engine/negotiation.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "collectives/describe.h"
@@ -57,7 +58,8 @@ class Negotiation::Pending final : public Work {
     awaited.flag = &done_;
     awaited.what = [this] { return "\"" + name_ + "\""; };
     awaited.timeout = owner.collective_timeout_;
-    awaited.missing = [&owner, this] { return owner.missing(name_); };
+    std::optional<uint64_t> asked_at_look;
+    awaited.missing = [&] { return owner.missing(name_, asked_at_look.value_or(0)); };
     awaited.reported_by_other = [&owner, this] { return owner.asked_.count(name_) != 0; };
     const bool tells = std::this_thread::get_id() == owner.init_thread_;
     if (tells) {
@@ -66,15 +68,18 @@ class Negotiation::Pending final : public Work {
         owner.status_.waiting(now);
       };
     }
-    bool overdue = false;
-    awaited.told_by_other = [&] { return overdue |= owner.ask_who_is_missing(*this); };
+    awaited.told_by_other = [&] {
+      if (owner.ask_who_is_missing(*this) && !asked_at_look)
+        asked_at_look = owner.words_.of(0).looks.load(std::memory_order_acquire);
+      return asked_at_look.has_value();
+    };
     owner.progress_.hold();
     if (tells && !done())  // with the token: until it is done the operation is there
       owner.status_.begin(Order::kLog, operation().sequence, operation(), hash_);
     owner.progress_.wait_and_leave(awaited);
     if (tells) owner.status_.end();
     uint64_t own = text_hash(name_);
-    if (overdue)
+    if (asked_at_look)
       owner.mine().overdue[LogWords::kOverdueName].compare_exchange_strong(
           own, 0, std::memory_order_release);
   }
@@ -379,10 +384,14 @@ void Negotiation::look() {
   }
 }
 
-std::vector<int> Negotiation::missing(const std::string& name) const {
+// Rank 0 was asked, at a look of this host's leader or after it, and did not answer: unless that
+// leader stands still, and has not passed it on.
+std::vector<int> Negotiation::missing(const std::string& name, uint64_t asked_at_look) const {
   if (asked_.count(name) == 0) return communicator_.missing_ranks();
   if (leader_) return leader_->missing(name);
-  return {0};  // it was asked, and did not answer
+  const bool passed_on =
+      one_host_ || words_.of(0).looks.load(std::memory_order_acquire) > asked_at_look + 1;
+  return {passed_on ? 0 : peers_.world().rank - me_};
 }
 
 }  // namespace hvd

@@ -95,7 +95,7 @@ class Negotiation final : public Feed {
   void finish(const std::shared_ptr<Pending>& pending, std::exception_ptr error);
   void finish_asked();
   void say_awaiting(const Pending& pending);
-  std::vector<int> missing(const std::string& name) const;
+  std::vector<int> missing(const std::string& name, uint64_t asked_at_look) const;
   bool ask_who_is_missing(const Pending& pending);
   bool ask_who_has_not_acted(uint64_t entry);
   bool ask_coordinator(LogWords::OverdueKind kind, uint64_t overdue);

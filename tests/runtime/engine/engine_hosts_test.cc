@@ -319,6 +319,29 @@ TEST_CASE("hosts: at a timeout a leader that does not answer is who is missing")
                                Catch::Contains("waited 0.500 s for rank 2 in " + what));
 }
 
+// Rank 0 computes, and hears of no wait: who waits judges by itself.
+TEST_CASE("hosts: who waits behind a leader that stands still names it, not rank 0") {
+  InProcessWorld world({1, 2});
+  std::array<std::string, 3> said;
+  run_engines(
+      world,
+      [&](int rank, Engine& engine) {
+        const ControlBlock& block = world.host_of(rank).block();
+        std::vector<float> part(1), all(3), data(2);
+        const auto hold = [&](std::span<const uint64_t>) {
+          while (rank == 1 && block.trouble == 0) poll(nullptr, 0, 1);
+          return all.data();
+        };
+        const auto held = allgather_async(engine, part, hold, "held");
+        if (rank == 2) said[2] = error_of([&] { sum_async(engine, data, "loss")->wait(); });
+        while (block.trouble == 0) poll(nullptr, 0, 1);
+        error_of([&] { held->wait(); });
+      },
+      {.collective_timeout = 500ms}, false);
+  CHECK_THAT(said[2], Catch::StartsWith("CommFailure: ") &&
+                          Catch::Contains("waited 0.500 s for rank 1 in \"loss\""));
+}
+
 // That it waits was told, or what it has acted on not yet: its leaving has to say both.
 TEST_CASE("hosts: who has left waits for nobody, and nobody for it") {
   const bool in_log = GENERATE(false, true);
