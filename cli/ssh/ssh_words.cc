@@ -14,8 +14,18 @@ struct Known {
   std::string_view reason;
   Retry retry = Retry::kNever;
   bool bad_key = false;
-  bool of_host = false;  // what runs there says it: the connection is well
+  bool of_host = false;         // what runs there says it: the connection is well
+  std::string_view offer = {};  // a way to log in that is named in the brackets behind `words`
 };
+
+constexpr std::string_view kWantsPassword =
+    "it asks for a password, and hvdrun never does: put your key into ~/.ssh/authorized_keys "
+    "there (ssh-copy-id HOST), or start ssh-agent if your key has a passphrase";
+// What ssh calls the other end where it talks to a jump host's ssh or another proxy.
+constexpr std::string_view kProxied = "UNKNOWN port 65535";
+// What led to these has been said before, by a proxy say.
+constexpr std::string_view kNotForwarded = "stdio forwarding failed";
+constexpr std::string_view kClosedEarly = "kex_exchange_identification";
 
 // The first that is found counts: what is nearer to the cause comes first. A refusal stays one.
 constexpr Known kKnown[] = {
@@ -37,19 +47,17 @@ constexpr Known kKnown[] = {
      "(StrictHostKeyChecking): add it there once you trust it, by ssh-keyscan say"},
     {"Host key verification failed",
      "its host key is not in known_hosts, or a jump host's is not: log in once by hand"},
-    {"stdio forwarding failed",
+    {kNotForwarded,
      "its jump host cannot connect to it: is the name right, and known on the jump host?",
      Retry::kWhenThere},
     {"not accessible: No such file",
      "ssh cannot read the private key that it was told to use: correct -i"},
-    {"UNPROTECTED PRIVATE KEY FILE",
-     "ssh refuses a private key that others can read: chmod 600 that file"},
-    {"Permission denied (publickey)",
+    {" are too open", "ssh refuses a private key that others can read: chmod 600 that file"},
+    {"Permission denied (", kWantsPassword, Retry::kNever, false, false, "password"},
+    {"Permission denied (", kWantsPassword, Retry::kNever, false, false, "keyboard-interactive"},
+    {"Permission denied (",
      "it accepts none of your keys: put one into ~/.ssh/authorized_keys there (ssh-copy-id HOST), "
      "or name the right one by -i, or the right user by -H user@host"},
-    {"Permission denied (",
-     "it asks for a password, and hvdrun never does: put your key into ~/.ssh/authorized_keys "
-     "there (ssh-copy-id HOST), or start ssh-agent if your key has a passphrase"},
     {"Too many authentication failures",
      "it gave up before the right key was tried: name it by -i, with "
      "--ssh-arg=-oIdentitiesOnly=yes"},
@@ -70,8 +78,7 @@ constexpr Known kKnown[] = {
     {"Exceeded MaxStartups", "its sshd has too many logins at once (MaxStartups)", Retry::kSoon},
     {"Not allowed at this time", "its sshd has too many logins at once (MaxStartups)",
      Retry::kSoon},
-    {"kex_exchange_identification",
-     "its sshd closed the connection before the login (MaxStartups?)", Retry::kSoon},
+    {kClosedEarly, "its sshd closed the connection before the login (MaxStartups?)", Retry::kSoon},
     {"banner exchange", "its ssh port is served by something that is no sshd, or gave up",
      Retry::kSoon},
     {"Unable to negotiate", "its sshd and this ssh have no method in common: update the older one"},
@@ -97,6 +104,14 @@ constexpr Known kKnown[] = {
 constexpr std::string_view kNotices[] = {"Warning: Permanently added ", "** "};
 
 constexpr size_t kLineBytes = 200;
+
+// Where it begins in the words; npos: nowhere.
+size_t place_of(const Known& one, std::string_view words) {
+  const size_t at = words.find(one.words);
+  if (at == words.npos || one.offer.empty()) return at;
+  const std::string_view brackets = words.substr(at, words.find(')', at) - at);
+  return brackets.find(one.offer) == brackets.npos ? words.npos : at;
+}
 
 bool is_space(char letter) { return letter == ' ' || letter == '\t' || letter == '\r'; }
 
@@ -157,6 +172,21 @@ std::string_view bad_host_key(std::string_view words) {
   return {};
 }
 
+namespace {
+
+// The line that tells it, in quotes, and whom it may be about.
+std::string telling(const Known& one, std::string_view words) {
+  const size_t at = place_of(one, words);
+  std::string line;
+  if (one.words == kNotForwarded || one.words == kClosedEarly)
+    line = last_words(words.substr(0, at));
+  if (line.empty()) line = last_words(words.substr(0, words.find('\n', at)));
+  const bool proxied = words.find(kProxied) != words.npos;
+  return line + (proxied ? ", of the host or of what leads to it (its jump host, a proxy)" : "");
+}
+
+}  // namespace
+
 SshFailure explain_ssh(std::string_view words, std::string_view printed, int wait_status,
                        std::string_view program, bool heard) {
   // What a login shell ended with, ssh passes on: it had no trouble itself, and words like its own
@@ -165,15 +195,19 @@ SshFailure explain_ssh(std::string_view words, std::string_view printed, int wai
   const bool reached = heard || !printed.empty() || file_name(program) == "ssh";
   const bool ended_there =
       reached && WIFEXITED(wait_status) && WEXITSTATUS(wait_status) != kSshFailed;
-  const auto known = std::ranges::find_if(kKnown, [&](const Known& one) {
-    if (one.of_host && printed.find(one.words) != std::string_view::npos) return true;
-    return (one.of_host || !ended_there) && words.find(one.words) != std::string_view::npos;
-  });
+  for (const Known& one : kKnown) {
+    const bool is_printed = one.of_host && place_of(one, printed) != printed.npos;
+    if (!is_printed && ((ended_there && !one.of_host) || place_of(one, words) == words.npos))
+      continue;
+    return {
+        std::string(one.reason) + "; the words were " + telling(one, is_printed ? printed : words),
+        one.retry, !one.of_host};
+  }
   std::string last = last_words(words);
   if (last.empty()) last = last_words(printed);
-  const std::string said = last.empty() ? "; it said nothing" : "; the last words were " + last;
-  if (known == std::end(kKnown)) return {ending(wait_status, program) + said, Retry::kNever};
-  return {std::string(known->reason) + said, known->retry, !known->of_host};
+  return {ending(wait_status, program) +
+              (last.empty() ? "; it said nothing" : "; the last words were " + last),
+          Retry::kNever};
 }
 
 }  // namespace hvd

@@ -295,6 +295,20 @@ def a_proxy_of_the_users_reads_his_variables():
         config.unlink()
 
 
+def what_is_wrong_with_a_jump_host_is_told_in_its_words():
+    config = world.path("h0", hosts.home("root", ".ssh/config"))
+    try:
+        for jump, reason, words in (("nosuchjump", "its name is not known here", "ssh: Could not resolve hostname nosuchjump: "),
+                                    ("h2:2222", "nothing listens on its ssh port", "ssh: connect to host h2 port 2222: Connection refused"),
+                                    ("stranger@h2", "it accepts none of your keys", "stranger@h2: Permission denied (publickey).")):
+            config.write_text(f"Host h1\n  ProxyJump {jump}\nHost h2\n  StrictHostKeyChecking accept-new\n")
+            seen = run("-H", "h1", "--", "true")
+            told = rf'no agent on h1: {reason}.*; the words were "{re.escape(words)}.*", of the host or of what leads to it'
+            assert seen.returncode == 125 and re.search(told, seen.stderr.decode()), seen.stderr
+    finally:
+        config.unlink()
+
+
 def nobody_is_asked_in_a_window_for_a_jump_host():
     askpass = world.path("h0", "/tmp/askpass")
     askpass.write_text('#!/bin/sh\necho "$@" >>/tmp/asked\n')
@@ -395,7 +409,8 @@ cases = [every_rank_knows_its_place, a_relative_directory_is_the_same_on_all_hos
          what_is_missing_there_is_named, an_agent_that_ends_before_it_came_back_is_named_with_its_last_words,
          a_host_that_cannot_be_reached_ends_the_job_at_once, signals_end_all, ports_and_networks_may_be_chosen,
          an_agent_that_cannot_come_back_is_named_with_where_it_tried, a_range_without_a_free_port_names_who_has_them,
-         a_proxy_of_the_users_reads_his_variables, nobody_is_asked_in_a_window_for_a_jump_host,
+         a_proxy_of_the_users_reads_his_variables, what_is_wrong_with_a_jump_host_is_told_in_its_words,
+         nobody_is_asked_in_a_window_for_a_jump_host,
          a_wrapper_that_hides_sshs_words_will_do, what_ssh_started_goes_with_it_and_the_late_host_is_explained,
          hosts_that_come_up_late_are_waited_for, an_sshd_that_starts_late_is_waited_for_and_none_not_for_ever,
          a_new_host_key_is_taken_unless_that_is_forbidden]

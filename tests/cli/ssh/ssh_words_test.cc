@@ -30,30 +30,41 @@ constexpr Row kRows[] = {
     {"ssh: connect to host h1 port 22: Connection timed out\n", "", 255, "it does not answer",
      "timed out\"", Retry::kWhenThere},
     {"Connection timed out during banner exchange\nConnection to 10.77.0.1 port 98 timed out\n", "",
-     255, "it does not answer", "timed out\"", Retry::kWhenThere},
+     255, "it does not answer", "the words were \"Connection timed out during banner exchange\"",
+     Retry::kWhenThere},
     {"stranger@h1: Permission denied (publickey).\n", "", 255, "it accepts none of your keys",
      "(publickey).\"", Retry::kNever},
     {"Warning: Identity file /nope not accessible: No such file or directory.\n"
      "stranger@h1: Permission denied (publickey).\n",
-     "", 255, "ssh cannot read the private key", "(publickey).\"", Retry::kNever},
+     "", 255, "ssh cannot read the private key", "No such file or directory.\"", Retry::kNever},
+    {"@         WARNING: UNPROTECTED PRIVATE KEY FILE!          @\r\n"
+     "Permissions 0644 for '/h/.ssh/id' are too open.\r\nThis private key will be ignored.\r\n"
+     "ann@h1: Permission denied (publickey).\r\n",
+     "", 255, "ssh refuses a private key that others can read",
+     "\"Permissions 0644 for '/h/.ssh/id' are too open.\"", Retry::kNever},
     {"secret@h1: Permission denied (publickey,password).\n", "", 255, "it asks for a password",
      "(publickey,password).\"", Retry::kNever},
+    {"ann@h1: Permission denied (publickey,gssapi-with-mic,keyboard-interactive).\n", "", 255,
+     "it asks for a password", "keyboard-interactive).\"", Retry::kNever},
+    {"password@h1: Permission denied (publickey,gssapi-keyex,gssapi-with-mic).\npassword\n", "",
+     255, "it accepts none of your keys", "gssapi-with-mic).\"", Retry::kNever},
     {"@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@\n"
      "@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\n"
      "IT IS POSSIBLE THAT SOMEONE IS DOING SOMETHING NASTY!\n"
      "Host key for h1 has changed and you have requested strict checking.\n"
      "Host key verification failed.\n",
-     "", 255, "its host key is not the one that it had before", "verification failed.\"",
+     "", 255, "its host key is not the one that it had before", "HAS CHANGED!     @\"",
      Retry::kNever},
     {"No ED25519 host key is known for h1 and you have requested strict checking.\n"
      "Host key verification failed.\n",
-     "", 255, "its host key is not in known_hosts", "verification failed.\"", Retry::kNever},
+     "", 255, "its host key is not in known_hosts", "requested strict checking.\"", Retry::kNever},
     {"kex_exchange_identification: Connection closed by remote host\n"
      "Connection closed by fd77::2 port 22\n",
-     "", 255, "its sshd closed the connection before the login", "port 22\"", Retry::kSoon},
+     "", 255, "its sshd closed the connection before the login",
+     "Connection closed by remote host\"", Retry::kSoon},
     {"kex_exchange_identification: read: Connection reset by peer\nConnection reset by 10.77.0.1 "
      "port 22\n",
-     "", 255, "its sshd closed the connection before the login", "port 22\"", Retry::kSoon},
+     "", 255, "its sshd closed the connection before the login", "reset by peer\"", Retry::kSoon},
     {"client_loop: send disconnect: Broken pipe\n", "", 255, "the connection broke",
      "Broken pipe\"", Retry::kSoon},
     {"Timeout, server h1 not responding.\n", "", 255, "it stopped answering", "responding.\"",
@@ -65,10 +76,21 @@ constexpr Row kRows[] = {
      "", 255, "its sshd and this ssh have no method in common", "Their offer: a\"", Retry::kNever},
     {"ssh: connect to host h1 port 2: Connection refused\nkex_exchange_identification: Connection "
      "closed by remote host\nConnection closed by UNKNOWN port 65535\n",
-     "", 255, "nothing listens on its ssh port", "65535\"", Retry::kWhenThere},
+     "", 255, "nothing listens on its ssh port",
+     "\"ssh: connect to host h1 port 2: Connection refused\", of the host or of what leads to it "
+     "(its "
+     "jump host, a proxy)",
+     Retry::kWhenThere},
+    {"Warning: Permanently added 'h1' (ED25519) to the list of known hosts.\nno ticket, no tunnel\n"
+     "kex_exchange_identification: Connection closed by remote host\n"
+     "Connection closed by UNKNOWN port 65535\n",
+     "", 255, "its sshd closed the connection before the login",
+     "\"no ticket, no tunnel\", of the host or of what leads to it (its jump host, a proxy)",
+     Retry::kSoon},
     {"channel 0: open failed: connect failed: Name or service not known\nstdio forwarding failed\n"
      "kex_exchange_identification: Connection closed by remote host\n",
-     "", 255, "its jump host cannot connect to it", "remote host\"", Retry::kWhenThere},
+     "", 255, "its jump host cannot connect to it", "Name or service not known\"",
+     Retry::kWhenThere},
     {"", "This account is currently not available.\n", 1, "the user there may not run commands",
      "not available.\"", Retry::kNever},
     {"bash: line 1: /bin/sh: No such file or directory\n", "", 127, "it has no /bin/sh",
