@@ -58,6 +58,7 @@ std::vector<std::string> ssh_environment(std::span<const std::string> users) {
 std::string ssh_by_hand(const SshOptions& options, const Host& host) {
   std::vector<std::string> words{options.program};
   words.insert(words.end(), options.arguments.begin(), options.arguments.end());
+  words.insert(words.end(), {"-o", "ControlPath=none"});  // an open connection may need no login
   add_way(words, options);
   words.push_back(with_user(host, host.name));
   words.emplace_back("true");

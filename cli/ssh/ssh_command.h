@@ -37,7 +37,7 @@ std::vector<std::string> ssh_command(const SshOptions& options, const Host& host
 // there.
 std::vector<std::string> ssh_environment(std::span<const std::string> users);
 
-// What a user types to see for himself: "ssh -p 2222 ann@gpu7 true".
+// What a user types to see for himself: "ssh -o ControlPath=none -p 2222 ann@gpu7 true".
 std::string ssh_by_hand(const SshOptions& options, const Host& host);
 // What he types to clean it: "hvdrun clean -H ann@gpu7 -p 2222".
 std::string clean_by_hand(const SshOptions& options, const Host& host);

@@ -68,13 +68,13 @@ TEST_CASE("ssh_command: the user's variables are ssh's, and no window asks him")
 }
 
 TEST_CASE("ssh_command: what a user types to see for himself") {
-  REQUIRE(ssh_by_hand({}, {"gpu7", "", 1}) == "ssh gpu7 true");
+  REQUIRE(ssh_by_hand({}, {"gpu7", "", 1}) == "ssh -o ControlPath=none gpu7 true");
   SshOptions options;
   options.port = 2222;
   options.identity_file = "a key";
   options.arguments = {"-oUser=x"};
   REQUIRE(ssh_by_hand(options, {"gpu7", "ann", 1}) ==
-          "ssh -oUser=x -p 2222 -i 'a key' ann@gpu7 true");
+          "ssh -oUser=x -o ControlPath=none -p 2222 -i 'a key' ann@gpu7 true");
 }
 
 TEST_CASE("ssh_command: what a user types to clean a host goes the same way") {
