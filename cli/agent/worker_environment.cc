@@ -111,6 +111,7 @@ std::span<const std::string_view> names_of_session() {
                                                 "SSH_TTY",
                                                 "SSH_AUTH_SOCK",
                                                 "SSH_AGENT_PID",
+                                                "KRB5CCNAME",
                                                 "DISPLAY",
                                                 "XAUTHORITY",
                                                 "WAYLAND_DISPLAY",

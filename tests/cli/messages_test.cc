@@ -43,7 +43,8 @@ TEST_CASE("messages: what -x passes on but is not set here stays what hvdrun mak
 }
 
 TEST_CASE("messages: another host's session keeps what -x does not give") {
-  const StartState start = started_with({"HOME=/h", "DISPLAY=:1", "TMPDIR=/t"});
+  const StartState start =
+      started_with({"HOME=/h", "DISPLAY=:1", "TMPDIR=/t", "KRB5CCNAME=FILE:/t/k"});
   proto::StartWorkers message;
   const auto own = [&](std::vector<EnvironmentSetting> settings) {
     const JobSpec spec = job(std::move(settings));
