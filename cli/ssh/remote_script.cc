@@ -51,8 +51,10 @@ constexpr std::string_view kFunctions =
     R"(take "$1" && exec "$1/hvdrun" agent $role; clean; }; )"
     R"(once() { made=; mkdir "$1" && made=$1 && take "$1" && exec "$1/hvdrun" agent $role --once; clean; }; )";
 
+// The user's own PATH comes last: there are systems where programs are nowhere else, and where they
+// are, nothing that start files put first is run.
 constexpr std::string_view kSteps =
-    R"(PATH=/usr/local/bin:/usr/bin:/bin; umask 077; )"
+    R"(PATH=/usr/local/bin:/usr/bin:/bin${PATH:+:$PATH}; umask 077; )"
     R"(case $(uname -m 2>/dev/null) in "$machine"|"") ;; *) say machine $(uname -m); exit 1;; esac; )"
     R"(me=$(id -u); home=; if [ -d "$HOME" ]; then at=$HOME/.cache/hvdrun/$name; rest=; )"
     R"(until [ -d "$at" ]; do rest=/${at##*/}$rest; at=${at%/*}; done; )"

@@ -140,6 +140,12 @@ def start_files_may_print_read_wait_and_change_the_path():
             support.expect(seen.went_through("copying"), copying)
 
 
+def programs_that_are_on_the_users_path_alone_will_do():
+    with hosts.Hosts(1, sshd_options={"h1": "SetEnv PATH=/nowhere:/tmp/tools"}) as world:
+        world.run("h1", "sh", "-c", "mkdir /tmp/tools && cp $(command -v ls) /tmp/tools && mount -n --bind /dev/null $(command -v ls)")
+        expect_started(start(world, "h1", "bash@h1"), "h1", "bash@h1")
+
+
 def a_start_file_that_never_ends_is_named():
     with hosts.Hosts(1) as world:
         write(world, "h1", hosts.home("bash", ".bashrc"), "echo Good morning; cat >/dev/null\n")
@@ -390,6 +396,7 @@ def agents_end_with_whoever_keeps_them():
 if __name__ == "__main__":
     support.parse_options("start_remote")
     cases = [every_shell_and_a_bare_host_get_the_agent_once, a_copy_that_is_damaged_is_replaced, start_files_may_print_read_wait_and_change_the_path,
+             programs_that_are_on_the_users_path_alone_will_do,
              a_start_file_that_never_ends_is_named, folders_that_cannot_take_it_are_passed_over,
              a_home_that_others_may_change_is_not_used, what_another_puts_where_a_folder_was_missing_is_not_used, many_that_race_for_one_folder_all_start,
              a_host_of_another_kind_is_named, what_ssh_cannot_reach_is_named_at_once, an_sshd_that_never_answers_is_named_in_time,
