@@ -23,7 +23,9 @@ class AgentWatch {
   };
   static constexpr Duration kTick{1000};
   static constexpr Duration kSilence{3000};
-  // A host elsewhere that says nothing for so long is dead to the job.
+  // A host elsewhere that says nothing for so long is dead to the job. Its last word may be a
+  // second older than a cut, and the next comes up to a second after it (cut_link.h): a cut of 4 s
+  // that heals is survived. Before Linux 6.15 TCP's pauses double, and it is one of 3 s.
   static constexpr Duration kHostSilence{6000};
   // With the keeper, from the agent's last word or the end of its lease on.
   static constexpr Duration kPatience{3000};

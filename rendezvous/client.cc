@@ -24,6 +24,7 @@
 #include "proto/rendezvous.grpc.pb.h"
 #include "rendezvous/socket_address.h"
 #include "rendezvous/stream_pump.h"
+#include "runtime/base/cut_link.h"
 #include "runtime/base/open_files.h"
 #include "runtime/base/start_thread.h"
 #include "runtime/base/wake_fd.h"
@@ -106,6 +107,7 @@ void keep_alive(const std::string& address) {
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &kKeepAliveAgainSeconds,
                sizeof kKeepAliveAgainSeconds);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    repeat_within(fd, kMostOften);
   }
 }
 

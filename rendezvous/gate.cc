@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/base/cut_link.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/start_thread.h"
 #include "runtime/base/wake_fd.h"
@@ -141,6 +142,7 @@ struct Gate::Impl {
     const int on = 1;
     setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(fd.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &kUserTimeoutMs, sizeof kUserTimeoutMs);
+    repeat_within(fd.get(), kMostOften);
     events.admit(std::move(fd));
     return true;
   }

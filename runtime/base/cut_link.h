@@ -6,9 +6,10 @@
 // three ways. With nothing under way from here keep-alive asks, and once nobody answers a read
 // fails. Data under way asks by being repeated, and a full window by probes; with both TCP itself
 // is patient for a quarter of an hour and more, so is_cut() looks. A full window is asked about
-// ever less often, in the end every two minutes, so that silence alone says nothing. But who filled
-// it need not notice: the reader has nothing under way, and keep-alive tells it once it reads
-// again. Only where both windows are full three such probes have to be waited for.
+// ever less often, in the end every 2 s (two minutes before Linux 6.15), so that silence alone says
+// nothing. But who filled it need not notice: the reader has nothing under way, and keep-alive
+// tells it once it reads again. Only where both windows are full three such probes have to be
+// waited for.
 //
 // TCP_USER_TIMEOUT would not do: it counts as silence that there is no room.
 #pragma once
@@ -24,7 +25,14 @@ namespace hvd {
 inline constexpr std::chrono::seconds kLookForCuts{1};
 
 // Keep-alive of a connected socket, as above. It costs one small packet and its answer every 3 s.
+// What is unanswered is repeated every 2 s at least.
 void ask_when_idle(int socket);
+
+// TCP repeats what is not acknowledged after pauses that double, in the end of two minutes: a
+// network that is back is noticed only then. No pause is longer than `most` after this. Linux 6.15;
+// does nothing on an older one.
+inline constexpr std::chrono::milliseconds kMostOften{1000};  // Linux takes no less
+void repeat_within(int socket, std::chrono::milliseconds most);
 
 // Does the other end owe the answer to something? Of what is no TCP socket: no.
 bool is_cut(int socket);

@@ -74,6 +74,22 @@ def a_host_that_is_cut_off_ends_what_it_runs():
     assert re.search("h2: nothing was left", seen.stdout), seen
 
 
+# Healed as soon as it is noticed: the next word is due within two seconds, and has to come within three.
+def a_short_cut_that_heals_costs_nothing():
+    job = start(*PAIR, *LONELY, "--", "sh", "-c", "echo going; until [ -e /tmp/go_on ]; do sleep 0.1; done")
+    for _ in range(4):
+        assert b"going" in job.stdout.readline()
+    world.cut("h2")
+    try:
+        expect(job.stderr.readline(), b"hvdrun: the agent on h2 has not answered for 3 s\n")
+    finally:
+        world.heal("h2")
+    for host in ("h1", "h2"):
+        world.path(host, "/tmp/go_on").touch()
+    _, err = job.communicate(timeout=30)
+    expect((job.returncode, err), (0, b""))
+
+
 def end_where_words_are_lost(sender, receiver):
     job = start(*PAIR, *LONELY, *SLEEP)
     wait_for_sleeps("h1", "h2")
@@ -218,7 +234,7 @@ def a_rank_that_is_stopped_while_its_links_are_full_is_not_cut_off():
 
 support.parse_options("worker")
 cases = [nobody_outlives_hvdrun, a_lost_connection_ends_both_sides, who_says_that_all_has_ended_is_not_asked_again,
-         a_host_that_is_cut_off_ends_what_it_runs, a_host_that_hears_but_is_not_heard_ends_what_it_runs,
+         a_host_that_is_cut_off_ends_what_it_runs, a_short_cut_that_heals_costs_nothing, a_host_that_hears_but_is_not_heard_ends_what_it_runs,
          a_host_that_is_heard_but_hears_nothing_ends_what_it_runs, a_host_that_is_cut_off_while_the_job_is_suspended_ends_what_it_runs,
          a_killed_agent_is_a_lost_host, a_lost_ssh_ends_the_job_though_its_agent_still_speaks, a_hvdrun_that_was_stopped_too_long_says_so,
          hosts_that_reach_hvdrun_but_not_each_other_end_the_job,

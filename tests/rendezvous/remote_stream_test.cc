@@ -10,6 +10,7 @@
 #include "rendezvous/permission.h"
 #include "tests/rendezvous/job_ends.h"
 #include "tests/rendezvous/tls_peer.h"
+#include "tests/support/longest_pause.h"
 
 namespace hvd {
 namespace {
@@ -24,6 +25,15 @@ std::vector<int> options(const SocketAddress& peer, int level, int name) {
       all.push_back(value);
   }
   return all;
+}
+
+// Who is connected to `here`, where this process listens.
+SocketAddress caller_of(const SocketAddress& here) {
+  for (int fd = 0; fd < 256; ++fd)
+    if (SocketAddress peer = SocketAddress::peer_of(fd);
+        !peer.empty() && SocketAddress::local_of(fd) == here)
+      return peer;
+  return {};
 }
 
 // The port of an address where nobody listens, and nobody will while this lives.
@@ -92,6 +102,8 @@ TEST_CASE("remote stream: both ends negotiate TLS 1.3, and give up on a silent n
   CHECK(options(there, SOL_SOCKET, SO_KEEPALIVE) == std::vector{1});
   CHECK(options(there, IPPROTO_TCP, TCP_KEEPIDLE) == std::vector{3});
   CHECK(options(there, IPPROTO_TCP, TCP_KEEPINTVL) == std::vector{1});
+  CHECK(options(there, IPPROTO_TCP, kRtoMaxMs) == expected_pauses(1000));
+  CHECK(options(caller_of(there), IPPROTO_TCP, kRtoMaxMs) == expected_pauses(1000));
 
   std::vector<Listener> listeners = listen_on(std::vector<std::string>{"127.0.0.1"});
   fcntl(listeners[0].socket.get(), F_SETFL, 0);
