@@ -22,54 +22,41 @@ namespace fs = std::filesystem;
 
 constexpr int kHoldersMax = 3;  // that an error names
 
-// Returns 0, or the error.
-int try_to_listen(SocketAddress address, Listener& made) {
+// Returns 0, or the error. A port of a job that ended a moment ago is free again only to whom
+// shares it; but to them so is one that another job keeps for its rank 0, and does not listen on.
+int try_to_listen(SocketAddress address, bool shares, Listener& made) {
   made.socket.reset(
       socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
   if (!made.socket) return errno;
   const int on = 1;
   if (address.family() == AF_INET6)
     setsockopt(made.socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
-  // A port of a job that ended a moment ago is free again; one that is listened on is not.
-  setsockopt(made.socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (bind(made.socket.get(), address.get(), address.size()) != 0 ||
-      listen(made.socket.get(), SOMAXCONN) != 0)
-    return errno;
+  const auto share = [&] {
+    setsockopt(made.socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  };
+  if (shares) share();
+  if (bind(made.socket.get(), address.get(), address.size()) != 0) return errno;
+  share();  // for the next job
+  if (listen(made.socket.get(), SOMAXCONN) != 0) return errno;
   made.address = SocketAddress::local_of(made.socket.get());
   return 0;
 }
 
-std::string range_text(PortRange ports) {
-  return ports.low == ports.high
-             ? "port " + std::to_string(ports.low)
-             : "any port of " + std::to_string(ports.low) + "-" + std::to_string(ports.high);
-}
-
-Error cannot(const std::string& host, PortRange ports, int error) {
-  std::string text = "cannot listen on " + host;
-  if (ports.high == 0) return Error(ErrorCode::kUnavailable, text + ": " + std::strerror(error));
-  text += ", " + range_text(ports) + ": " + std::strerror(error);
-  int named = 0;
-  for (int port = ports.low; port <= ports.high && named < kHoldersMax && error == EADDRINUSE;
-       ++port)
-    if (const std::string who = who_listens(uint16_t(port)); !who.empty()) {
-      text += "; " + std::to_string(port) + " is " + who + "'s";
-      ++named;
-    }
-  return Error(ErrorCode::kUnavailable, text + "; give other ports with --port-range LOW-HIGH");
-}
-
-Listener listen_at(const std::string& host, PortRange ports) {
+Listener listen_at(const std::string& host, PortRange ports, uint16_t kept) {
   Listener made;
   SocketAddress address = SocketAddress::of(host, 0);
-  int error = 0;
-  for (int port = ports.low; port <= ports.high; ++port) {
-    address.set_port(uint16_t(port));
-    error = try_to_listen(address, made);
-    if (error == 0) return made;
-    if (error != EADDRINUSE && error != EACCES) break;  // another port would not help
-  }
-  throw cannot(host, ports, error);
+  int error = EADDRINUSE;
+  for (const bool shares : {false, true})
+    for (int port = ports.low; port <= ports.high; ++port) {
+      if (port != 0 && port == kept) continue;
+      address.set_port(uint16_t(port));
+      error = try_to_listen(address, shares, made);
+      if (error == 0) return made;
+      if (error != EADDRINUSE && error != EACCES) break;  // another port would not help
+    }
+  const std::string range = ports.high == 0 ? "" : ", " + range_text(ports);
+  throw Error(ErrorCode::kUnavailable,
+              "cannot listen on " + host + range + ": " + why_not(ports, error));
 }
 
 // The inodes of sockets that listen on a port, as /proc/net/tcp and tcp6 list them.
@@ -105,10 +92,30 @@ bool has_one_of(const fs::path& process, const std::set<std::string>& sockets) {
 
 }  // namespace
 
-std::vector<Listener> listen_on(std::span<const std::string> hosts, PortRange ports) {
+std::vector<Listener> listen_on(std::span<const std::string> hosts, PortRange ports,
+                                uint16_t kept) {
   std::vector<Listener> all;
-  for (const std::string& host : hosts) all.push_back(listen_at(host, ports));
+  for (const std::string& host : hosts) all.push_back(listen_at(host, ports, kept));
   return all;
+}
+
+std::string range_text(PortRange ports) {
+  return ports.low == ports.high
+             ? "port " + std::to_string(ports.low)
+             : "any port of " + std::to_string(ports.low) + "-" + std::to_string(ports.high);
+}
+
+std::string why_not(PortRange ports, int error) {
+  std::string text = std::strerror(error);
+  if (ports.high == 0) return text;
+  int named = 0;
+  for (int port = ports.low; port <= ports.high && named < kHoldersMax && error == EADDRINUSE;
+       ++port)
+    if (const std::string who = who_listens(uint16_t(port)); !who.empty()) {
+      text += "; " + std::to_string(port) + " is " + who + "'s";
+      ++named;
+    }
+  return text + "; give other ports with --port-range LOW-HIGH";
 }
 
 Accepted accept_from(const Listener& listener) {

@@ -21,9 +21,16 @@ struct Listener {
   SocketAddress address;
 };
 
-// Listens on the first free port of the range on each of `hosts`, addresses without a port. Throws
-// kUnavailable, which names the range and, where that can be seen, who has its ports.
-std::vector<Listener> listen_on(std::span<const std::string> hosts, PortRange ports = {});
+// Listens on the first free port of the range on each of `hosts`, addresses without a port; `kept`
+// is never taken. Throws kUnavailable, which names the range and, where that can be seen, who has
+// its ports.
+std::vector<Listener> listen_on(std::span<const std::string> hosts, PortRange ports = {},
+                                uint16_t kept = 0);
+
+// Of a range that is not 0 to 0: "any port of 4000-4002".
+std::string range_text(PortRange ports);
+// Why none of the range could be had, for the user: the error, who listens, what to do.
+std::string why_not(PortRange ports, int error);
 
 struct Accepted {
   UniqueFd socket;         // non-blocking; none: nobody waits, or:

@@ -108,12 +108,23 @@ void Agent::on_bootstrap() {
   attached.set_host(bootstrap_.host());
   attached.set_agent_pid(getpid());
   attached.set_keeper_pid(kept_.keeper_pid);
-  if (bootstrap_.hold_port())
-    held_port_ = hold_port({uint16_t(bootstrap_.port_low()), uint16_t(bootstrap_.port_high())});
+  if (bootstrap_.hold_port()) held_port_ = hold_port(port_range());
   attached.set_master_port(held_port_.port);
   uplink_.send(hello);
   if (bootstrap_.has_start()) start_workers(bootstrap_.start());
   bootstrap_.clear_start();
+}
+
+// A program that needs none runs all the same.
+void Agent::say_no_master_port(const proto::StartWorkers& start) {
+  const bool has_first =
+      std::ranges::any_of(start.worlds(), [](const proto::World& one) { return one.rank() == 0; });
+  if (!has_first || held_port_.error == 0 || start.master_port() > 0 ||
+      std::ranges::find(start.chosen(), "MASTER_PORT") != start.chosen().end())
+    return;
+  const PortRange ports = port_range();
+  say("no port is left for MASTER_PORT where rank 0 runs" +
+      (ports.high == 0 ? "" : ", " + range_text(ports)) + ": " + why_not(ports, held_port_.error));
 }
 
 // An order that comes when the end has begun (the keeper is dead, say) is too late.
@@ -122,6 +133,7 @@ void Agent::start_workers(proto::StartWorkers start) {
   if (workers_ || start.worlds_size() == 0 || start.argv_size() == 0)
     throw Error(ErrorCode::kInternal, "hvdrun's order to start workers makes no sense");
   if (shipped_) start_from_there(start);
+  say_no_master_port(start);
   make_memory(start);
   workers_ = std::make_unique<Workers>(
       loop_, start, bootstrap_.job(), held_port_.port,
@@ -188,7 +200,7 @@ void Agent::listen_for_links(const proto::ListenForLinks& order) {
   if (workers_ || other_hosts_)
     throw Error(ErrorCode::kInternal, "hvdrun's order to listen for links comes too late");
   other_hosts_ = std::make_unique<OtherHosts>(
-      loop_, bootstrap_.host(), order,
+      loop_, bootstrap_.host(), order, uint16_t(held_port_.port),
       OtherHosts::Callbacks{[this](const proto::FromAgent& message) { uplink_.send(message); },
                             [this](const std::string& text) { say(text); }});
 }

@@ -48,6 +48,7 @@ class Agent {
   void on_frame(const FrameReader::Piece& piece);
   void on_bootstrap();
   void start_workers(proto::StartWorkers start);
+  void say_no_master_port(const proto::StartWorkers& start);
   void start_from_there(proto::StartWorkers& start);
   void connect();
   void on_uplink_closed(const std::string& why);
@@ -68,6 +69,9 @@ class Agent {
   void note_stuck();
   std::chrono::milliseconds stop_grace() const {
     return std::chrono::milliseconds(bootstrap_.stop_grace_ms());
+  }
+  PortRange port_range() const {
+    return {uint16_t(bootstrap_.port_low()), uint16_t(bootstrap_.port_high())};
   }
   bool may_start() const;
   bool ranks_are_over() const;

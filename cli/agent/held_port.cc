@@ -4,6 +4,8 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <cerrno>
+
 namespace hvd {
 namespace {
 
@@ -17,8 +19,10 @@ HeldPort hold(int family, Address address, in_port_t Address::* port) {
   // Only then is it let go for others to listen on: another job may hold it just so.
   if (!held.socket || bind(held.socket.get(), generic, bytes) != 0 ||
       setsockopt(held.socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
-      getsockname(held.socket.get(), generic, &bytes) != 0)
-    return {};
+      getsockname(held.socket.get(), generic, &bytes) != 0) {
+    held.error = errno;
+    return held;
+  }
   held.port = ntohs(address.*port);
   return held;
 }

@@ -10,7 +10,8 @@ namespace hvd {
 // binds it with the same option can still listen on it.
 struct HeldPort {
   UniqueFd socket;
-  int port = 0;  // 0: none could be had
+  int port = 0;   // 0: none could be had, and:
+  int error = 0;  // why not the last that was tried
 };
 
 // One of the range, from its end; listeners take theirs from its beginning.

@@ -45,7 +45,7 @@ std::vector<int> started_as(const proto::StartEpoch& start) {
   return ranks;
 }
 
-OtherHosts::OtherHosts(Loop& loop, int host, const proto::ListenForLinks& order,
+OtherHosts::OtherHosts(Loop& loop, int host, const proto::ListenForLinks& order, uint16_t kept_port,
                        Callbacks callbacks)
     : callbacks_(std::move(callbacks)), patience_(std::chrono::milliseconds(order.patience_ms())) {
   proto::FromAgent message;
@@ -56,7 +56,7 @@ OtherHosts::OtherHosts(Loop& loop, int host, const proto::ListenForLinks& order,
     std::string* place = listening.add_addresses();
     std::string* trouble = listening.add_troubles();
     try {
-      for (Listener& one : listen_on(std::vector{address}, ports))
+      for (Listener& one : listen_on(std::vector{address}, ports, kept_port))
         *place = listeners.emplace_back(std::move(one)).address.text();
     } catch (const std::exception& error) {
       *trouble = text_of(error);

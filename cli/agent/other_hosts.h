@@ -28,8 +28,9 @@ class OtherHosts {
     std::function<void(const proto::FromAgent&)> send;
     std::function<void(const std::string& text)> say;
   };
-  // Listens, and says where. `host`: this one's number among the job's.
-  OtherHosts(Loop& loop, int host, const proto::ListenForLinks& order, Callbacks callbacks);
+  // Listens, though not on `kept_port`, and says where. `host`: this one's number among the job's.
+  OtherHosts(Loop& loop, int host, const proto::ListenForLinks& order, uint16_t kept_port,
+             Callbacks callbacks);
 
   // Before any worker starts: says of each address whether that host is there, as it turns out.
   void on(const proto::TryToReach& order);

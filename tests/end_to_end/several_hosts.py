@@ -1,4 +1,5 @@
 """Jobs over ssh on hosts that have nothing: their ranks, their output, how they end, and that nobody is left on any host."""
+import contextlib
 import hashlib
 import os
 import pathlib
@@ -233,8 +234,9 @@ def ports_and_networks_may_be_chosen():
                     "echo $MASTER_ADDR $MASTER_PORT $GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME; exec sleep 300")
         wait_for_sleeps("h1", "h2", count=1)
         listening = world.run("h0", "ss", "-Hltnp").stdout
-        expect([line.split()[3] for line in listening.splitlines() if "hvdrun" in line], ["10.78.0.254:4100"], listening)
-        expect(world.run("h1", "ss", "-Hltn", "src 10.78.0.1").stdout.split()[3], "10.78.0.1:4100")
+        # The first that is free, and where an earlier job's is not yet, the next.
+        at = [line.split()[3] for line in listening.splitlines() if "hvdrun" in line] + world.run("h1", "ss", "-Hltn", "src 10.78.0.1").stdout.split()[3:4]
+        assert re.fullmatch(r"10\.78\.0\.254:410[01] 10\.78\.0\.1:410[01]", " ".join(at)), at
         os.kill(launcher(job), signal.SIGTERM)
         out, err = job.communicate(timeout=30)
         expect(out, b"10.78.0.1 4109 net7 =net7\n" * 2, err)
@@ -268,17 +270,18 @@ def an_agent_that_cannot_come_back_is_named_with_where_it_tried():
     wait_until_empty("h1", "h2")
 
 
-def a_range_without_a_free_port_names_who_has_them():
-    holder = subprocess.Popen(world.command("h0", "python3", "-c", "import socket, time\nall = [socket.create_server(('10.77.0.254', 4200 + i)) for i in range(3)]\n"
+@contextlib.contextmanager
+def taken_ports(host, address, *ports):
+    """These of the host's ports are listened on meanwhile, on this address alone, or on all of both families ("::")."""
+    both = ", family=socket.AF_INET6, dualstack_ipv6=True" if address == "::" else ""
+    holder = subprocess.Popen(world.command(host, "python3", "-c", f"import socket, time\nall = [socket.create_server(({address!r}, port){both}) for port in {ports}]\n"
                                             "print('up', flush=True)\ntime.sleep(60)"), stdout=subprocess.PIPE)
     try:
-        holder.stdout.readline()
-        seen = run("-H", "10.77.0.1", "--port-range", "4200-4202", "--", "true")
-        expect(seen.returncode, 125, seen.stderr)
-        assert re.search(rb"cannot listen on 10.77.0.254, any port of 4200-4202: Address already in use; 4200 is process \d+ \(python3\)'s", seen.stderr), seen.stderr
+        expect(holder.stdout.readline(), b"up\n")
+        yield
     finally:
-        for pid in world.run("h0", "ps", "-C", "python3", "-o", "pid=").stdout.split():
-            world.run("h0", "kill", pid, check=False)
+        for pid in world.run(host, "ps", "-C", "python3", "-o", "pid=").stdout.split():
+            world.run(host, "kill", pid, check=False)
         holder.communicate(timeout=30)
 
 
@@ -322,6 +325,45 @@ def nobody_is_asked_in_a_window_for_a_jump_host():
         assert b"it asks for a password" in seen.stderr, seen.stderr
     finally:
         config.unlink()
+
+
+def a_range_without_a_free_port_names_who_has_them():
+    with taken_ports("h0", "10.77.0.254", 4200, 4201, 4202):
+        seen = run("-H", "10.77.0.1", "--port-range", "4200-4202", "--", "true")
+    expect(seen.returncode, 125, seen.stderr)
+    assert re.search(rb"cannot listen on 10.77.0.254, any port of 4200-4202: Address already in use; 4200 is process \d+ \(python3\)'s", seen.stderr), seen.stderr
+
+
+# As torch's store does: on all addresses, and sharing the port with whoever holds it and does not listen.
+BIND_MASTER_PORT = """import os, socket
+if os.environ["RANK"] == "0":
+    store = socket.socket()
+    store.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    store.bind(("0.0.0.0", int(os.environ["MASTER_PORT"])))
+    store.listen()
+    print(os.environ["MASTER_PORT"])"""
+
+
+# Of the ports that h1's firewall lets through one is left, for rank 0's store; h1's own agent must not have it for its links.
+def an_agent_does_not_take_the_port_that_is_kept_for_rank_0():
+    job = ["-H", "10.77.0.1:1,10.77.0.2:1", *LONELY, "--port-range", "4000-4002", "--no-tag-output", "--"]
+    expect(run(*job, "python3", "-c", BIND_MASTER_PORT).stdout, b"4002\n")
+    with taken_ports("h1", "::", 4000, 4001):
+        seen = run(*job, "python3", "-c", BIND_MASTER_PORT)
+        expect((seen.returncode, seen.stdout), (125, b""), seen.stderr)
+        assert re.search(rb"cannot listen on 10.77.0.1, any port of 4000-4002: Address already in use; 4000 is process \d+ \(python3\)'s; 4001 ", seen.stderr), seen.stderr
+
+
+def who_has_no_port_for_rank_0_says_so():
+    job = ["-H", "10.77.0.1:1,10.77.0.2:1", *LONELY, "--port-range", "4000-4002", "--no-tag-output", "--"]
+    # For rank 0's own use, a port has to be free on every address.
+    with taken_ports("h1", "127.0.0.2", 4000, 4001, 4002):
+        seen = run(*job, "sh", "-c", "echo ${MASTER_PORT-none}")
+        expect((seen.returncode, seen.stdout), (0, b"none\nnone\n"), seen.stderr)
+        words = rb"hvdrun: no port is left for MASTER_PORT where rank 0 runs, any port of 4000-4002: Address already in use; 4000 is process \d+ \(python3\)'s"
+        assert re.search(words, seen.stderr), seen.stderr
+        seen = run("-x", "MASTER_PORT=4444", *job, "sh", "-c", "echo ${MASTER_PORT-none}")
+        expect((seen.returncode, seen.stdout, seen.stderr), (0, b"4444\n4444\n", b""))
 
 
 def a_wrapper_that_hides_sshs_words_will_do():
@@ -413,5 +455,6 @@ cases = [every_rank_knows_its_place, a_relative_directory_is_the_same_on_all_hos
          nobody_is_asked_in_a_window_for_a_jump_host,
          a_wrapper_that_hides_sshs_words_will_do, what_ssh_started_goes_with_it_and_the_late_host_is_explained,
          hosts_that_come_up_late_are_waited_for, an_sshd_that_starts_late_is_waited_for_and_none_not_for_ever,
-         a_new_host_key_is_taken_unless_that_is_forbidden]
+         a_new_host_key_is_taken_unless_that_is_forbidden,
+         an_agent_does_not_take_the_port_that_is_kept_for_rank_0, who_has_no_port_for_rank_0_says_so]
 support.main(*map(on_hosts, cases), why_not=hosts.why_not())
