@@ -366,8 +366,8 @@ TEST_CASE("ssh_carrier: a host's time is over where it stands, and says where th
   run.carrier().turn(Clock::now() + 600s);
   REQUIRE(run.failed.size() == 4);
   REQUIRE(run.failed.at(0).starts_with("there was no answer for 6"));
-  REQUIRE(
-      run.failed.at(0).ends_with("; try by hand: " + (hosts / "ssh").string() + " silent true"));
+  REQUIRE(run.failed.at(0).ends_with("; try by hand: " + (hosts / "ssh").string() +
+                                     " -o ControlPath=none silent true"));
   REQUIRE(run.failed.at(1).starts_with("the agent was still being copied to it after 6"));
   REQUIRE(run.failed.at(2).starts_with("the agent has not spoken for 6"));
   REQUIRE(run.failed.at(2).ends_with("ssh's last words were \"hm\""));
