@@ -85,6 +85,14 @@ class Usage(unittest.TestCase):
         self.assertEqual((status, said), (2, ""))
         self.assertEqual(error, "build: HVD_TORCH_DIR=venv/torch is relative; give the whole path\n")
 
+    def test_a_build_says_what_of_others_it_has_and_that_may_be_nothing(self):
+        with tempfile.TemporaryDirectory() as folder:
+            cmake = pathlib.Path(folder, "cmake")
+            for words, shown in (("-- Generating done", ""), ("-- LibTorch: /x\n-- CUDA: /y", "build: LibTorch: /x\nbuild: CUDA: /y\n")):
+                cmake.write_text(f"#!/bin/sh\n[ $1 = --build ] || echo '{words}'\n")
+                cmake.chmod(0o755)
+                self.assertEqual(run("build", PATH=f"{folder}:{os.environ['PATH']}", JOBS="1"), (0, f"{shown}build: dev, 1 at once\n", ""))
+
     def test_the_demo_builds_what_it_runs_and_runs_what_it_says(self):
         targets = {words[0] for file in ("cli/CMakeLists.txt", "examples/CMakeLists.txt")
                    for words in (line.split() for line in re.findall(r"hvd_program\(([^)]*)", (ROOT / file).read_text())) if words}
