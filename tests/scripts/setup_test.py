@@ -83,6 +83,7 @@ class Setup(unittest.TestCase):
             "PIP_RETRIES": "0",
             **more,
         }
+        variables = {name: value for name, value in variables.items() if value is not None}
         done = subprocess.run([str(SETUP), *arguments], env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, timeout=100, check=False)
         return done.returncode, done.stdout
@@ -101,6 +102,24 @@ class Setup(unittest.TestCase):
         status, said = self.run_setup()
         self.assertEqual(status, 0, said)
         self.assertIn("untested", said)
+
+    def test_without_home_the_passwd_database_says_where_files_are(self):
+        home = self.folder / "home"
+        environment = home / ".cache/hvdrun/torch-2.11.0"
+        environment.mkdir(parents=True)
+        (environment / "complete").write_text("cpp\n")
+        self.program("getent", f'#!/bin/sh\n[ "$*" = "passwd {os.getuid()}" ] && echo "me:x:1:1:Me:{home}:/bin/sh"\n')
+        nowhere = {"HOME": None, "XDG_CACHE_HOME": None}
+        status, said = self.run_setup(**nowhere)
+        self.assertEqual(status, 0, said)
+        self.assertIn(f"LibTorch: {environment} (cpp)", said)
+        self.program("getent", "#!/bin/sh\nexit 2\n")
+        status, said = self.run_setup(**nowhere)
+        self.assertEqual((status, said), (1, "setup: neither HOME nor the user's entry in the passwd database says where your files are; "
+                                             "set HOME or XDG_CACHE_HOME\n"))
+        status, said = self.run_setup("--help", **nowhere)
+        self.assertEqual(status, 0, said)
+        self.assertIn("usage: scripts/setup", said)
 
     def test_unknown_options_are_refused(self):
         status, said = self.run_setup("--peer")
