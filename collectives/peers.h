@@ -80,9 +80,9 @@ void full_fence();
 void ring_sleepers(Peers& peers);
 
 // This rank declares the epoch broken: notes its reason (the first one of all ranks is kept),
-// raises trouble, wakes everybody and tells the agent. What comes of it is `engine.md` 7: nobody
-// gives up, everybody closes. `missing`: the ranks of the job who are to blame: those it waited for
-// in vain, or itself. Any thread.
+// raises trouble, wakes everybody and tells the agent. What comes of it is told in
+// runtime/engine/epoch_end.h: nobody gives up, everybody closes. `missing`: the ranks of the job
+// who are to blame: those it waited for in vain, or itself. Any thread.
 void raise_trouble(Peers& peers, TroubleReason reason, const std::string& text,
                    std::span<const int> missing = {}) noexcept;
 
