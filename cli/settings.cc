@@ -54,8 +54,9 @@ std::chrono::milliseconds read_seconds(std::string_view source, std::string_view
   const std::chrono::milliseconds time(in_range ? std::llround(seconds * 1000) : 0);
   const bool positive = time.count() > 0 || (zero == Zero::kAllowed && seconds == 0);
   if (error != std::errc() || stop != end || !in_range || !positive) {
-    const std::string least = zero == Zero::kAllowed ? "0" : "0.001";
-    refuse(source, "a number of seconds from " + least + " to " + std::to_string(most), value);
+    const std::string takes = "a number of seconds";
+    const std::string zero_too = zero == Zero::kAllowed ? ", 0 or" : "";
+    refuse(source, takes + zero_too + " from 0.001 to " + std::to_string(most), value);
   }
   return time;
 }
