@@ -44,15 +44,27 @@ void print(const std::string& text) {
   }
 }
 
+bool has_remote_ranks(const JobSpec& spec, const std::vector<Slot>& slots) {
+  return std::ranges::any_of(
+      slots, [&](const Slot& slot) { return spec.hosts.at(size_t(slot.host)).remote; });
+}
+
+// Whether a network has to be chosen that connects hosts.
+bool reaches_others(const JobSpec& spec, const std::vector<Slot>& slots) {
+  const auto elsewhere = [&](const Slot& slot) { return slot.host != slots[0].host; };
+  return has_remote_ranks(spec, slots) && std::ranges::any_of(slots, elsewhere);
+}
+
 // What a rank would find in its environment beside what hvdrun has itself.
 std::vector<std::string> variables_of_ranks(const JobSpec& spec, const StartState& start,
-                                            const World& world) {
+                                            const std::vector<Slot>& slots) {
   // Only names are wanted, so any place will do.
-  const WorkerPlace place{.world = world,
+  const WorkerPlace place{.world = slots[0].world,
                           .job = "job",
                           .agent_address = "address",
                           .master_address = "address",
                           .master_port = 1,
+                          .interface = reaches_others(spec, slots) ? "interface" : "",
                           .threads_each = 1};
   return changed_names(start.environment,
                        worker_environment(users_environment(spec, start), {}, place));
@@ -60,9 +72,7 @@ std::vector<std::string> variables_of_ranks(const JobSpec& spec, const StartStat
 
 // This machine's ranks find everything where it is.
 bool ships(const JobSpec& spec, const std::vector<Slot>& slots) {
-  return !spec.ship.empty() && std::ranges::any_of(slots, [&](const Slot& slot) {
-    return spec.hosts.at(size_t(slot.host)).remote;
-  });
+  return !spec.ship.empty() && has_remote_ranks(spec, slots);
 }
 
 Refusal refusal_of(const std::exception& error) {
@@ -104,7 +114,7 @@ int run_job(const CommandLine& line, const std::vector<Slot>& slots, const Start
     if (!offer->left_out.empty() && wants_warnings(spec)) say(left_out_text(*offer));
   }
   if (line.request == Request::kDryRun) {
-    print(plan_text(spec, slots, variables_of_ranks(spec, start, slots[0].world)) +
+    print(plan_text(spec, slots, variables_of_ranks(spec, start, slots)) +
           (offer ? plan_text(*offer) : ""));
     return 0;
   }
