@@ -1,7 +1,6 @@
 #include "cli/this_machine.h"
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 
 #include "cli/read_file.h"
 #include "runtime/base/env.h"
+#include "runtime/base/present_gpus.h"
 
 namespace hvd {
 namespace {
@@ -87,20 +87,6 @@ std::vector<std::string> bound_addresses() {
     }
   }
   return addresses;
-}
-
-// NVIDIA's driver has one device file for each GPU; in a container only those let in.
-int present_gpus() {
-  const std::unique_ptr<DIR, int (*)(DIR*)> devices(opendir("/dev"), closedir);
-  if (devices == nullptr) return 0;
-  int count = 0;
-  while (const dirent* entry = readdir(devices.get())) {
-    std::string_view name = entry->d_name;
-    if (!name.starts_with("nvidia")) continue;
-    name.remove_prefix(6);
-    count += !name.empty() && name.find_first_not_of("0123456789") == name.npos;
-  }
-  return count;
 }
 
 }  // namespace

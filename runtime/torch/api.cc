@@ -1,13 +1,14 @@
 // <hvd/torch.h> over the current Context.
 #include <c10/core/GradMode.h>
 #include <torch/cuda.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <utility>
 
 #include "hvd/torch.h"
+#include "runtime/base/present_gpus.h"
 #include "runtime/context.h"
 #include "runtime/torch/broadcast.h"
 #include "runtime/torch/compression.h"
@@ -153,8 +154,7 @@ TensorWork allgather_async(const torch::Tensor& tensor, const AllgatherOptions& 
 torch::Device local_device() {
   static UnusedGpus unused;
   // LibTorch sees GPUs only if the program links its CUDA part, so the driver's files count, too.
-  int gpus = static_cast<int>(torch::cuda::device_count());
-  while (access(("/dev/nvidia" + std::to_string(gpus)).c_str(), F_OK) == 0) ++gpus;
+  const int gpus = std::max(static_cast<int>(torch::cuda::device_count()), present_gpus());
   const std::string words = unused.words(gpus, local_rank());
   if (!words.empty()) std::fprintf(stderr, "hvd: %s\n", words.c_str());
   return torch::Device(torch::kCPU);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <thread>
 #include <vector>
 
@@ -13,9 +14,11 @@
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
 #include "runtime/base/fault_point.h"
+#include "runtime/base/present_gpus.h"
 #include "runtime/base/private_fd.h"
 #include "runtime/base/usable_cpus.h"
 #include "tests/support/catch.h"
+#include "tests/support/temporary_directory.h"
 
 using namespace hvd;
 
@@ -83,6 +86,15 @@ TEST_CASE("fault point: takes no name, count or action that could never be meant
     CHECK_THAT(refusal(text), Catch::Contains("no action is called"));
   for (const char* text : {"store_ask:1:exit=0", "*:12:stop", "store_ask:1:throw"})
     CHECK(refusal(text).empty());
+}
+
+TEST_CASE("present gpus: each of the driver's files is one, whatever its number") {
+  const TemporaryDirectory devices;
+  for (const char* name :
+       {"nvidia0", "nvidia2", "nvidia11", "nvidia", "nvidiactl", "nvidia-uvm", "nvidia3x", "null"})
+    std::ofstream(devices.path() / name);
+  CHECK(present_gpus(devices.path().c_str()) == 3);
+  CHECK(present_gpus((devices.path() / "none").c_str()) == 0);
 }
 
 TEST_CASE("usable cpus: no more than the affinity mask allows, and at least one") {
