@@ -7,6 +7,7 @@
 
 #include "cli/quoted.h"
 #include "runtime/base/error.h"
+#include "runtime/base/utf8.h"
 
 namespace hvd {
 namespace {
@@ -64,7 +65,10 @@ void check_letters(const Piece& piece, const char* what) {
   for (size_t i = 0; i < piece.text.size(); ++i) {
     const char c = piece.text[i];
     if (is_letter_or_digit(c) || c == '.' || c == '_' || c == '-') continue;
-    refuse(piece.sub(i), quoted(piece.text) + " is not " + what + ": it holds " + quoted({&c, 1}) +
+    const std::string_view rest = std::string_view(piece.text).substr(i);
+    const std::string_view character = rest.substr(0, std::max<size_t>(character_bytes(rest), 1));
+    refuse(piece.sub(i), quoted(piece.text) + " is not " + what + ": it holds " +
+                             quoted(character) +
                              "; use letters, digits, dots, dashes and underscores");
   }
 }

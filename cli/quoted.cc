@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "runtime/base/utf8.h"
+
 namespace hvd {
 namespace {
-
-bool is_printable(char letter) { return letter >= ' ' && letter <= '~'; }
 
 bool is_plain(char letter) {
   return (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') ||
@@ -20,37 +20,34 @@ std::string escaped(char letter) {
   return text;
 }
 
+// The text with what cannot be shown as \xNN; `shown` says how each other character is written.
+template <typename Shown>
+std::string visible(std::string_view text, const Shown& shown) {
+  std::string out;
+  while (!text.empty()) {
+    const size_t bytes = shown_bytes(text);
+    out += bytes == 0 ? escaped(text[0]) : shown(text.substr(0, bytes));
+    text.remove_prefix(std::max<size_t>(bytes, 1));
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string quoted(std::string_view text, size_t bytes_max) {
-  std::string out = "\"";
-  for (char letter : text.substr(0, bytes_max)) {
-    if (is_printable(letter)) {
-      out += letter;
-    } else {
-      out += escaped(letter);
-    }
-  }
-  if (text.size() > bytes_max) out += "...";
-  return out + "\"";
+  const std::string_view head = head_of(text, bytes_max);
+  return '"' + visible(head, [](std::string_view one) { return one; }) +
+         (head.size() < text.size() ? "...\"" : "\"");
 }
 
 std::string shell_word(std::string_view word) {
   if (!word.empty() && std::all_of(word.begin(), word.end(), is_plain)) return std::string(word);
-  const bool printable = std::all_of(word.begin(), word.end(), is_printable);
-  std::string out = printable ? "'" : "$'";
-  for (char letter : word) {
-    if (!is_printable(letter)) {
-      out += escaped(letter);
-    } else if (letter == '\'') {
-      out += printable ? "'\\''" : "\\'";
-    } else if (letter == '\\' && !printable) {
-      out += "\\\\";
-    } else {
-      out += letter;
-    }
-  }
-  return out + "'";
+  const bool printable = is_shown(word);
+  const auto in_quotes = [&](std::string_view one) -> std::string_view {
+    if (one == "'") return printable ? "'\\''" : "\\'";
+    return one == "\\" && !printable ? "\\\\" : one;
+  };
+  return (printable ? "'" : "$'") + visible(word, in_quotes) + "'";
 }
 
 std::string shell_words(std::span<const std::string> words, size_t bytes_max) {

@@ -7,8 +7,8 @@
 
 namespace hvd {
 
-// In quotes. Bytes that are not printable ASCII become \xNN; beyond `bytes_max` of them the rest is
-// left out ("...").
+// In quotes. Bytes of no character that can be shown become \xNN; beyond `bytes_max` of the text's
+// the rest is left out ("...").
 std::string quoted(std::string_view text, size_t bytes_max = 60);
 
 // As a shell would have to be given it: train.py, 'a b', $'\x0a'.

@@ -51,25 +51,14 @@ std::string collective_text(const StatusSnapshot& status) {
   return text;
 }
 
-// The second set of them, U+0080 to U+009F, moves a terminal's cursor as well.
-bool is_control(std::string_view character) {
-  const auto first = static_cast<unsigned char>(character.front());
-  if (character.size() == 1) return first < 0x20 || first == 0x7f;
-  return first == 0xc2 && static_cast<unsigned char>(character[1]) < 0xa0;
-}
-
 }  // namespace
 
 std::string printable(std::string_view text) {
   std::string shown;
-  for (size_t at = 0; at < text.size();) {
-    const size_t bytes = character_bytes(text.substr(at));
-    const std::string_view character = text.substr(at, std::max<size_t>(bytes, 1));
-    if (bytes == 0 || is_control(character))
-      shown += '?';
-    else
-      shown += character;
-    at += character.size();
+  while (!text.empty()) {
+    const size_t bytes = shown_bytes(text);
+    shown += bytes == 0 ? "?" : text.substr(0, bytes);
+    text.remove_prefix(std::max<size_t>(character_bytes(text), 1));
   }
   return shown;
 }

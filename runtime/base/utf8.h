@@ -34,6 +34,35 @@ inline size_t character_bytes(std::string_view text) {
   return bytes;
 }
 
+// How many bytes the character has that the text begins with, if it can be shown as it is; 0: they
+// are no UTF-8, or it is one that nobody sees: it would move a terminal's cursor, turn round what
+// stands beside it, or leave no trace.
+inline size_t shown_bytes(std::string_view text) {
+  const size_t bytes = character_bytes(text);
+  const auto byte = [&](size_t at) { return static_cast<unsigned char>(text[at]); };
+  if (bytes == 1 && (byte(0) < 0x20 || byte(0) == 0x7f)) return 0;
+  if (bytes == 2 && byte(0) == 0xc2 && byte(1) < 0xa0) return 0;  // U+0080 to U+009F
+  if (bytes == 3) {
+    const unsigned last = byte(2), first_two = unsigned{byte(0)} << 8 | byte(1);
+    // No width and marks of direction, ends of lines and overrides: U+200B to 200F, 2028 to 202E.
+    if (first_two == 0xe280 && ((last >= 0x8b && last <= 0x8f) || (last >= 0xa8 && last <= 0xae)))
+      return 0;
+    if (first_two == 0xe281 && last >= 0xa0 && last <= 0xaf) return 0;  // U+2060 to U+206F
+    if (first_two == 0xefbb && last == 0xbf) return 0;                  // a byte order mark
+  }
+  return bytes;
+}
+
+// Whether all of it can be shown as it is.
+inline bool is_shown(std::string_view text) {
+  while (!text.empty()) {
+    const size_t bytes = shown_bytes(text);
+    if (bytes == 0) return false;
+    text.remove_prefix(bytes);
+  }
+  return true;
+}
+
 // What is left of a text of at most so many bytes when it is cut at its end, or at its beginning.
 inline std::string_view head_of(std::string_view text, size_t bytes_max) {
   if (text.size() <= bytes_max) return text;

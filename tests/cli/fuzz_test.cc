@@ -15,6 +15,7 @@
 #include "runtime/base/deadline.h"
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
+#include "runtime/base/utf8.h"
 #include "tests/support/catch.h"
 
 using namespace hvd;
@@ -100,8 +101,8 @@ void expect_usage_errors_only(const std::function<void(Random&)>& attempt) {
       const std::string message = error.what();
       const bool usage =
           error.code() == ErrorCode::kInvalidArgument || error.code() == ErrorCode::kUnsupported;
-      bool printable = !message.empty() && message.size() < kMessageBytesMax;
-      for (char letter : message) printable = printable && letter >= ' ' && letter <= '~';
+      const bool printable =
+          !message.empty() && message.size() < kMessageBytesMax && is_shown(message);
       if (!usage || !printable) FAIL(message);
     } catch (const std::exception& error) {
       FAIL(error.what());

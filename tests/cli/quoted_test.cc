@@ -12,6 +12,10 @@ TEST_CASE("quoted: what cannot be printed is escaped, what is long is cut") {
   CHECK(quoted("a b") == "\"a b\"");
   CHECK(quoted("a\n\0\xff"s) == "\"a\\x0a\\x00\\xff\"");
   CHECK(quoted(std::string(60, 'a')) == "\"" + std::string(60, 'a') + "\"");
+  CHECK(quoted("données/日本.py") == "\"données/日本.py\"");
+  CHECK(quoted("caf\xe9 \xc2\x9b[2J \xe2\x80\xaeyp.x") ==
+        "\"caf\\xe9 \\xc2\\x9b[2J \\xe2\\x80\\xaeyp.x\"");
+  CHECK(quoted("日本", 5) == "\"日...\"");
   CHECK(quoted(std::string(61, 'a')) == "\"" + std::string(60, 'a') + "...\"");
 }
 
@@ -21,6 +25,9 @@ TEST_CASE("quoted: shell words can be typed as they stand") {
   CHECK(shell_word("a b;$x") == "'a b;$x'");
   CHECK(shell_word("it's") == "'it'\\''s'");
   CHECK(shell_word("a\\b\n'") == "$'a\\\\b\\x0a\\''");
+  CHECK(shell_word("données/été.py") == "'données/été.py'");
+  CHECK(shell_word("l'été") == "'l'\\''été'");
+  CHECK(shell_word("été\xe9'") == "$'été\\xe9\\''");
   const std::vector<std::string> words = {"python", "train.py", "a b"};
   CHECK(shell_words(words, 100) == "python train.py 'a b'");
   CHECK(shell_words(words, 10) == "python ...");

@@ -8,6 +8,7 @@
 #include "cli/agent/worker_environment.h"
 #include "cli/environment_settings.h"
 #include "runtime/base/error.h"
+#include "runtime/base/utf8.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t count) {
   const std::string_view text(reinterpret_cast<const char*>(bytes), count);
@@ -19,8 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t count) {
       HVD_CHECK(!hvd::is_of_place(one.name), "a file sets what is each rank's own");
     }
   } catch (const hvd::Error& error) {
-    for (const char letter : std::string_view(error.what()))
-      HVD_CHECK(letter >= ' ' && letter <= '~', "an error is not printable");
+    HVD_CHECK(hvd::is_shown(error.what()), "an error is not printable");
   }
   return 0;
 }

@@ -17,6 +17,7 @@
 #include "cli/ship/shipped.h"
 #include "proto/rendezvous.pb.h"
 #include "runtime/base/error.h"
+#include "runtime/base/utf8.h"
 
 namespace {
 
@@ -92,8 +93,7 @@ void read_hello_of(const std::string& bytes) {
     HVD_CHECK(offers_of(hello.interfaces, {}, hello.own_address).size() <= kOffersMax,
               "more addresses than are tried");
   } catch (const Error& error) {
-    for (const char letter : std::string_view(error.what()))
-      HVD_CHECK(letter >= ' ' && letter <= '~', "an error is not printable");
+    HVD_CHECK(is_shown(error.what()), "an error is not printable");
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "cli/hosts.h"
 #include "runtime/base/error.h"
+#include "runtime/base/utf8.h"
 
 namespace {
 
@@ -26,8 +27,7 @@ void expect_hosts_or_words(const Parse& parse) {
   try {
     check(parse());
   } catch (const hvd::Error& error) {
-    for (const char letter : std::string_view(error.what()))
-      HVD_CHECK(letter >= ' ' && letter <= '~', "an error is not printable");
+    HVD_CHECK(hvd::is_shown(error.what()), "an error is not printable");
   }
 }
 

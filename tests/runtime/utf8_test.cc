@@ -21,6 +21,25 @@ TEST_CASE("utf-8: a character has so many bytes, and what is none has 0") {
   }
 }
 
+TEST_CASE("utf-8: a character that would change the line around it is not shown") {
+  for (const char* shown :
+       {"a", " ", "~", "\xc2\xa0", "é", "日", "😀", "\xe2\x80\x8a", "\xe2\x80\x90", "\xe2\x80\xa7",
+        "\xe2\x80\xaf", "\xe2\x81\x9f", "\xe2\x81\xb0", "\xe3\x80\xae", "\xef\xbb\xbc"}) {
+    INFO(shown);
+    CHECK(shown_bytes(shown) == std::string(shown).size());
+  }
+  CHECK(shown_bytes(std::string_view("\0", 1)) == 0);
+  for (const char* none : {"", "\n", "\x1b[2J", "\x7f", "\xc2\x80", "\xc2\x9b", "\xc2\x9f",
+                           "\xe2\x80\x8b", "\xe2\x80\x8f", "\xe2\x80\xa8", "\xe2\x80\xae",
+                           "\xe2\x81\xa0", "\xe2\x81\xaf", "\xef\xbb\xbf", "\xe9"}) {
+    INFO(none);
+    CHECK(shown_bytes(none) == 0);
+  }
+  CHECK(is_shown("a é 日"));
+  CHECK(is_shown(""));
+  CHECK_FALSE(is_shown("é\n"));
+}
+
 TEST_CASE("utf-8: a text is cut between its characters, on both sides") {
   const std::string text = "aé日😀";  // 1, 2, 3 and 4 bytes
   const size_t heads[] = {0, 1, 1, 3, 3, 3, 6, 6, 6, 6, 10, 10};
