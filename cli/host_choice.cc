@@ -143,6 +143,25 @@ SettledHosts settle_hosts(std::span<const Host> hosts,
   return settled;
 }
 
+std::map<int, HostPlace> places_of(std::span<const Slot> slots,
+                                   const std::map<int, HostIdentity>& identities) {
+  std::map<int, int> own;                  // ranks of a host
+  std::map<std::string, int> of_machines;  // by boot id
+  std::map<int, HostPlace> places;
+  for (const Slot& slot : slots) {
+    const auto identity = identities.find(slot.host);
+    if (identity == identities.end()) continue;
+    places.try_emplace(slot.host, HostPlace{int(places.size())});
+    ++own[slot.host];
+    ++of_machines[identity->second.boot];
+  }
+  for (auto& [host, place] : places) {
+    const HostIdentity& identity = identities.at(host);
+    place.machine_ranks = identity.boot.empty() ? own[host] : of_machines[identity.boot];
+  }
+  return places;
+}
+
 void find_hosts(CommandLine& line) {
   JobSpec& spec = line.spec;
   if (!line.pretended_hosts.empty()) {

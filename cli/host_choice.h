@@ -1,6 +1,7 @@
 // Decides which hosts a job runs on and how many ranks it has.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -36,6 +37,17 @@ struct SettledHosts {
 // without an identity is not asked to take part. Throws kInvalidArgument as assign_slots(). Pure.
 SettledHosts settle_hosts(std::span<const Host> hosts,
                           std::span<const std::optional<HostIdentity>> identities, int size);
+
+// Where a host stands among those with ranks.
+struct HostPlace {
+  int group_rank = 0;     // in the order of their ranks
+  int machine_ranks = 0;  // that share its CPUs: its own, and those of other hosts of its machine
+  friend bool operator==(const HostPlace&, const HostPlace&) = default;
+};
+
+// By number, of each host in `identities` that has ranks. Pure, with one look at each slot.
+std::map<int, HostPlace> places_of(std::span<const Slot> slots,
+                                   const std::map<int, HostIdentity>& identities);
 
 // Reads the host list or file of the command line, looks at this machine as far as needed, and
 // fills in line.spec.hosts and line.spec.size; adds to line.warnings. Throws as above, and

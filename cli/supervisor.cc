@@ -66,16 +66,15 @@ void Supervisor::perform(const std::vector<Action>& actions) {
 void Supervisor::perform(const action::StartWorkers& start) {
   output_.begin();
   HostAgent& agent = *agent_of(start.host);
-  std::vector<int> groups;  // hosts in the order of their ranks
-  for (const Slot& slot : slots_)
-    if (groups.empty() || groups.back() != slot.host) groups.push_back(slot.host);
-  const auto group = std::find(groups.begin(), groups.end(), start.host);
+  if (places_.empty()) {  // all hosts are there by now
+    std::map<int, HostIdentity> identities;
+    for (const auto& one : agents_) identities[one->number()] = one->identity;
+    places_ = places_of(slots_, identities);
+  }
+  const HostPlace& place = places_.at(start.host);
   proto::StartWorkers message =
-      start_message(spec_, start_, start.worlds, int(group - groups.begin()), int(groups.size()));
-  message.set_machine_ranks(int(std::ranges::count_if(slots_, [&](const Slot& slot) {
-    const HostAgent* other = agent_of(slot.host);
-    return other == &agent || (other != nullptr && is_one_machine(other->identity, agent.identity));
-  })));
+      start_message(spec_, start_, start.worlds, place.group_rank, int(places_.size()));
+  message.set_machine_ranks(place.machine_ranks);
   message.set_master_address(master_address());
   if (agent.remote()) make_remote(spec_, start_, message);
   if (authority_ && agents_.size() > 1) message.set_interface(agent.place.interface);

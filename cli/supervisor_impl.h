@@ -149,7 +149,8 @@ class Supervisor {
   static constexpr std::chrono::milliseconds kAnswerLimit{1000};
 
   const JobSpec& spec_;
-  std::vector<Slot> slots_;  // settled when all hosts are there
+  std::vector<Slot> slots_;          // settled when all hosts are there
+  std::map<int, HostPlace> places_;  // of those, from the first order to start workers on
   const StartState& start_;
   const HostIdentity here_ = look_at_this_host();
   Loop loop_;

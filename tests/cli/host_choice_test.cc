@@ -5,6 +5,8 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <map>
+#include <utility>
 
 #include "runtime/base/error.h"
 #include "tests/support/catch.h"
@@ -178,6 +180,36 @@ TEST_CASE("host choice: a user, a namespace, a boot make another host") {
   const HostIdentity here = look_at_this_host();
   CHECK(is_one_host(here, look_at_this_host()));
   CHECK(here.boot.size() == 36);
+}
+
+TEST_CASE("host choice: hosts of one machine share its CPUs, and are numbered by their ranks") {
+  const auto slots_of = [](std::initializer_list<std::pair<int, int>> counts) {
+    std::vector<Slot> slots;
+    for (const auto& [host, count] : counts) slots.insert(slots.end(), size_t(count), {host, {}});
+    return slots;
+  };
+  HostIdentity one{"a machine", 1}, same{"a machine", 2}, other{"another", 1}, unknown;
+  using Places = std::map<int, HostPlace>;
+  CHECK(places_of(slots_of({{4, 2}, {1, 3}, {2, 1}, {7, 5}}),
+                  {{1, one}, {2, other}, {4, same}, {5, one}, {7, other}}) ==
+        Places{{4, {0, 5}}, {1, {1, 5}}, {2, {2, 6}}, {7, {3, 6}}});
+  CHECK(places_of(slots_of({{0, 2}, {1, 3}}), {{0, unknown}, {1, unknown}}) ==
+        Places{{0, {0, 2}}, {1, {1, 3}}});
+  CHECK(places_of(slots_of({{0, 2}, {1, 3}}), {{1, one}}) == Places{{1, {0, 3}}});
+}
+
+// With a look at every host for every rank of each host this would take an hour.
+TEST_CASE("host choice: the places of 4096 hosts with 32 ranks each are found at once") {
+  constexpr int kHosts = 4096, kRanks = 32;
+  std::vector<Slot> slots;
+  std::map<int, HostIdentity> identities;
+  for (int host = 0; host < kHosts; ++host) {
+    identities[host].boot = std::to_string(host / 2);
+    slots.insert(slots.end(), kRanks, {host, {}});
+  }
+  const std::map<int, HostPlace> places = places_of(slots, identities);
+  REQUIRE(places.size() == kHosts);
+  for (const auto& [host, place] : places) REQUIRE(place == HostPlace{host, 2 * kRanks});
 }
 
 TEST_CASE("host choice: no slots and too many are errors") {
