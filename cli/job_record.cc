@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "cli/agent/rank_facts.h"
 #include "cli/messages.h"
 #include "cli/quoted.h"
 
@@ -44,7 +45,8 @@ std::vector<Event> JobRecord::note(const proto::SpawnFailed& failure) {
   end.host = hosts_[size_t(end.rank)];
   end.spawn_error = failure.error();
   const bool of_command = !failure.step().starts_with("chdir");
-  end.spawn_step = failure.step() + (of_command ? " of " + shell_word(command_.front()) : "");
+  end.spawn_step =
+      printable(failure.step()) + (of_command ? " of " + shell_word(command_.front()) : "");
   return {event::RankEnded{end.rank, true, describe(end)}};
 }
 
@@ -101,7 +103,7 @@ void JobRecord::note_stuck(const std::string& host, const proto::Ended& ended) {
     facts_.stuck.push_back({.rank = is_rank(one.rank()) ? one.rank() : -1,
                             .host = host,
                             .pid = one.pid(),
-                            .why = one.why()});
+                            .why = printable(one.why())});
 }
 
 std::string JobRecord::first_failure() const {

@@ -86,9 +86,9 @@ RankEnd from_proto(const proto::RankEnd& message) {
   end.told = message.last().told();
   end.stranded_others = message.last().stranded_others();
   end.given_up = message.last().given_up();
-  end.waited_in_vain = message.last().waited_in_vain();
+  end.waited_in_vain = printable(message.last().waited_in_vain());
   end.waited_for.assign(message.last().waited_for().begin(), message.last().waited_for().end());
-  end.doing = message.last().doing();
+  end.doing = printable(message.last().doing());
   return end;
 }
 
@@ -154,7 +154,7 @@ ListensAt listens_at(const proto::Listening& said, int place) {
 
 std::string describe(const proto::RankStatus& status) {
   std::string text = "rank " + std::to_string(status.rank()) + " ";
-  text += status.claimed() ? status.doing() : "runs and has not called hvd::init()";
+  text += status.claimed() ? printable(status.doing()) : "runs and has not called hvd::init()";
   if (status.output_blocked()) text += ", blocked in writing: nobody reads its output";
   if (status.state() == "T") text += ", stopped by a signal";
   if (status.state() == "t") text += ", held by a debugger";

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "cli/agent/descendants.h"
+#include "cli/agent/rank_facts.h"
 #include "cli/messages.h"
 #include "cli/supervisor_impl.h"
 #include "runtime/base/error.h"
@@ -277,7 +278,7 @@ void Supervisor::on_message(HostAgent& agent, const proto::FromAgent& message) {
       on_held(agent, message.held());
       break;
     case proto::FromAgent::kSaid:
-      try_say(message.said().text());
+      try_say(printable(message.said().text()));
       break;
     case proto::FromAgent::kEnded:
       on_ended(agent, message.ended());
@@ -333,7 +334,7 @@ void Supervisor::on_ended(HostAgent& agent, const proto::Ended& ended) {
     const bool cut = agent.remote() && ended.why() == proto::Ended::LEASE_LOST;
     const std::string why = cut ? "the connection to " + agent.host().name +
                                       " is lost; its agent has ended what ran there"
-                                : agent.name() + " ended the job: " + ended.reason();
+                                : agent.name() + " ended the job: " + printable(ended.reason());
     record_.note_cause(EndCause::kOwnFailure, why);
     tell(event::AgentLost{agent.number(), why});
   }
@@ -386,10 +387,11 @@ void Supervisor::pause_while_full() {
 }
 
 void Supervisor::on_words(int number, std::string_view line) {
-  const std::string words = spec_.hosts.at(size_t(number)).name + ": " + std::string(line);
+  const std::string shown = printable(line);
+  const std::string words = spec_.hosts.at(size_t(number)).name + ": " + shown;
   HostAgent* agent = agent_of(number);
   if (agent == nullptr) return try_say(words);  // one that has no rank after all is never paused
-  agent->note_words(line);
+  agent->note_words(shown);
   say(words);
   pause_while_full();
 }

@@ -59,6 +59,20 @@ TEST_CASE("messages: another host's session keeps what -x does not give") {
   CHECK(words(message.environment()) == Entries{"DISPLAY=:1", "TMPDIR=/x"});
 }
 
+// An agent cleans what its ranks have written; but a host may have another agent than ours.
+TEST_CASE("messages: what an agent tells of a rank moves no cursor") {
+  const std::string hostile = "was in \x1b[2J\n\xc2\x9bx", shown = "was in ?[2J??x";
+  proto::RankEnd end;
+  end.mutable_last()->set_doing(hostile);
+  end.mutable_last()->set_waited_in_vain(hostile);
+  CHECK(from_proto(end).doing == shown);
+  CHECK(from_proto(end).waited_in_vain == shown);
+  proto::RankStatus status;
+  status.set_claimed(true);
+  status.set_doing(hostile);
+  CHECK(describe(status) == "rank 0 " + shown);
+}
+
 TEST_CASE("messages: what some ranks alone find goes to their host, and once") {
   std::vector<World> worlds(100);
   for (int i = 0; i < 100; ++i) worlds[size_t(i)].rank = 50 + i;

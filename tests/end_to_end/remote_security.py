@@ -179,7 +179,18 @@ def what_a_host_says_without_end_waits_there_for_the_reader():
     expect((job.returncode, said, grown < GROWTH_KIB), (0, b"", True), f"{grown} KiB more")
 
 
+def what_a_host_says_moves_no_cursor():
+    world.path("h1", hosts.home("root", ".bashrc")).write_text(
+        "(until [ -e /tmp/speak ]; do sleep 0.05; done; printf 'a \\033[2J\\302\\233b \\303\\244\\n'; touch /tmp/end) 1>&2 &\n")
+    job = subprocess.Popen(world.command("h0", support.options.hvdrun, "-H", "h1", "--", "sh", "-c", "echo going; until [ -e /tmp/end ]; do sleep 0.05; done"),
+                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert b"going" in job.stdout.readline()
+    world.path("h1", "/tmp/speak").touch()
+    _, said = job.communicate(timeout=60)
+    expect((job.returncode, said.decode()), (0, "hvdrun: h1: a ?[2J?b ä\n"))
+
+
 support.parse_options("worker")
 support.main(*map(hosts.on_hosts, [a_secret_variable_is_its_ranks_and_nobody_elses, every_process_listens_and_talks_only_where_it_has_to,
-                                 what_a_host_says_without_end_waits_there_for_the_reader]),
+                                 what_a_host_says_without_end_waits_there_for_the_reader, what_a_host_says_moves_no_cursor]),
              why_not=hosts.why_not())
