@@ -40,7 +40,17 @@ Error cannot(const std::string& what) {
   return Error(ErrorCode::kUnavailable, "cannot " + what + ": " + error_text(errno));
 }
 
+bool is_good_copy(const std::string& path, uint64_t bytes, const std::string& sum) {
+  const UniqueFd there(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  struct stat facts{};
+  return there && fstat(there.get(), &facts) == 0 && S_ISREG(facts.st_mode) &&
+         uint64_t(facts.st_size) == bytes && access(path.c_str(), X_OK) == 0 &&
+         sha256_of(there.get()) == sum;
+}
+
 // On disk before it has its name: what is found there later is whole, whatever happens to the host.
+// A good copy that is there stays: it may run, on another host that shares this folder, and who
+// replaced it there would take the pages of a running program away. Only a file that is wrong is.
 void install(const std::string& sum, const std::string& path) {
   const UniqueFd self(open(kSelf, O_RDONLY | O_CLOEXEC));
   if (!self) throw cannot("open " + std::string(kSelf));
@@ -49,8 +59,10 @@ void install(const std::string& sum, const std::string& path) {
                 "the copy of hvdrun that came here has the SHA-256 sum " + seen + ", not " + sum);
   if (fsync(self.get()) != 0) throw cannot("write the copy of hvdrun to disk");
   const std::filesystem::path here = std::filesystem::read_symlink(kSelf);
-  if (rename(here.c_str(), path.c_str()) != 0)
-    throw cannot("rename " + here.string() + " to " + path);
+  const bool has_name = link(here.c_str(), path.c_str()) == 0 ||
+                        is_good_copy(path, std::filesystem::file_size(here), sum);
+  if (has_name ? unlink(here.c_str()) != 0 : rename(here.c_str(), path.c_str()) != 0)
+    throw cannot("give " + here.string() + " the name " + path);
 }
 
 // The folder was made for this one file (remote_script.h); no other is ever removed.

@@ -1,6 +1,7 @@
 """Agents by ssh on hosts that have nothing: every login shell, start files that meddle, folders that take nothing, hosts that fail."""
 
 import contextlib
+import hashlib
 import os
 import pathlib
 import re
@@ -9,6 +10,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 
 import support
 
@@ -264,6 +266,27 @@ def many_that_race_for_one_folder_all_start():
             world.run("h1", "rm", "-rf", hosts.home("bash", ".cache"), hosts.home("root", ".cache"))
 
 
+# It may run on other hosts that share the folder, whose kernels would lose its pages.
+def a_good_copy_is_not_replaced():
+    sum_of_bytes = hashlib.sha256(pathlib.Path(support.options.hvdrun).read_bytes()).hexdigest()
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        new, kept = pathlib.Path(folder, "new"), pathlib.Path(folder, "hvdrun")
+
+        def install():
+            shutil.copy(support.options.hvdrun, new)
+            inode = new.stat().st_ino
+            subprocess.run([new, "agent", "--install", sum_of_bytes, kept], stdin=subprocess.DEVNULL, check=True, timeout=60)
+            support.expect((new.exists(), os.listdir(folder)), (False, ["hvdrun"]))
+            return kept.stat().st_ino == inode
+
+        support.expect([install(), install()], [True, False])
+        kept.chmod(0o600)
+        support.expect([install(), install()], [True, False])
+        with kept.open("r+b") as file:
+            file.write(b"no ELF file")
+        support.expect([install(), install()], [True, False])
+
+
 def a_host_of_another_kind_is_named():
     with hosts.Hosts(2) as world:
         foreign = world.files / "foreign"
@@ -399,7 +422,7 @@ if __name__ == "__main__":
              programs_that_are_on_the_users_path_alone_will_do,
              a_start_file_that_never_ends_is_named, folders_that_cannot_take_it_are_passed_over,
              a_home_that_others_may_change_is_not_used, what_another_puts_where_a_folder_was_missing_is_not_used, many_that_race_for_one_folder_all_start,
-             a_host_of_another_kind_is_named, what_ssh_cannot_reach_is_named_at_once, an_sshd_that_never_answers_is_named_in_time,
+             a_good_copy_is_not_replaced, a_host_of_another_kind_is_named, what_ssh_cannot_reach_is_named_at_once, an_sshd_that_never_answers_is_named_in_time,
              a_busy_sshd_is_tried_again, an_ssh_that_still_connects_ends_with_the_launcher,
              a_copy_that_is_broken_off_leaves_nothing, who_is_cut_off_before_its_bootstrap_ends_after_the_heal,
              agents_end_with_whoever_keeps_them]
