@@ -170,7 +170,7 @@ std::optional<AgentIdentity> AgentIdentity::parse(std::string_view uri) {
 }
 
 Validity Validity::since(WallClock::time_point now) {
-  return {now - kClockMargin, now + std::chrono::years(2)};
+  return {now - kClockMargin, now + kCertificateLife};
 }
 
 struct JobAuthority::Impl {
@@ -264,11 +264,18 @@ Credentials AgentKey::with(std::string authority, std::string certificate) const
 
 std::string clock_objection(WallClock::time_point launcher, WallClock::time_point here) {
   using namespace std::chrono;
-  if (here + kClockMargin >= launcher) return {};
-  const auto behind = duration_cast<seconds>(launcher - here).count();
-  return "the clock of this host is " + std::to_string(behind / 60) + " min " +
-         std::to_string(behind % 60) + " s behind hvdrun's, and the job's certificates allow " +
-         std::to_string(kClockMargin.count()) + " min; set it (chronyc makestep) and try again";
+  const bool behind = here + kClockMargin < launcher;
+  if (!behind && here <= launcher + kCertificateLife) return {};
+  const auto off = duration_cast<seconds>(behind ? launcher - here : here - launcher).count();
+  const std::string how_much =
+      behind ? std::to_string(off / 60) + " min " + std::to_string(off % 60) + " s behind"
+             : std::to_string(off / seconds(days(1)).count()) + " days ahead of";
+  const std::string allowed =
+      behind
+          ? "allow " + std::to_string(kClockMargin.count()) + " min"
+          : "end after " + std::to_string(duration_cast<days>(kCertificateLife).count()) + " days";
+  return "the clock of this host is " + how_much + " hvdrun's, and the job's certificates " +
+         allowed + "; set it (chronyc makestep) and try again";
 }
 
 }  // namespace hvd

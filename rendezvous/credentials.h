@@ -20,6 +20,9 @@ using WallClock = std::chrono::system_clock;
 // By so much an agent's clock may be behind hvdrun's; else it takes hvdrun's certificate for one
 // that is not valid yet.
 inline constexpr std::chrono::minutes kClockMargin{5};
+// By so much at most it may be ahead: certificates have to end some day, and their keys die with
+// the job.
+inline constexpr std::chrono::days kCertificateLife{730};
 inline constexpr size_t kRequestBytesMax = 2048;        // one of ours has about 200
 inline constexpr size_t kCertificateBytesMax = 4096;    // one of ours has about 800
 inline constexpr const char* kLauncherName = "hvdrun";  // what its certificate calls it
@@ -44,8 +47,7 @@ struct AgentIdentity {
 struct Validity {
   WallClock::time_point from, to;
 
-  // From kClockMargin ago. The keys die with the job, so the end is there only because there has to
-  // be one: 2 years.
+  // From kClockMargin ago, for kCertificateLife.
   static Validity since(WallClock::time_point now);
 };
 

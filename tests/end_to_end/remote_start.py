@@ -28,6 +28,7 @@ class Seen:
         lines = [line.split(" ", 2) for line in text.splitlines()]
         self.started = {words[1]: words[2] for words in lines if words[0] == "started"}
         self.failed = {words[1]: words[2] for words in lines if words[0] == "failed"}
+        self.words = {words[1]: words[2] for words in lines if words[0] == "words"}  # the last ones
         self.ended = {words[1]: words[2] for words in lines if words[0] == "ended"}
         self.phases = [(words[1], words[2]) for words in lines if words[0] == "phase"]
 
@@ -305,6 +306,18 @@ def a_host_of_another_kind_is_named():
         support.expect(copies(world, "h2"), [])
 
 
+def a_clock_that_is_off_is_told():
+    with hosts.Hosts(1) as world:
+        for ahead_s, clock in ((3610, r"60 min \d+ s behind"), (-3 * 366 * 86400, r"\d+ days ahead of")):
+            seen = start(world, "h1", "--clock", str(ahead_s))
+            words = seen.words.get("h1", "")
+            assert re.fullmatch(f"agent: the clock of this host is {clock} hvdrun's, and the job's certificates .*; set it .*", words), seen.words
+            support.expect(seen.ended, {"h1": "125"})
+        # One that is a day ahead does no harm: what is missing next is the rest of the bootstrap.
+        seen = start(world, "h1", "--clock", "-86400")
+        support.expect(seen.words, {"h1": "agent: what hvdrun sent as its authority is no certificate"})
+
+
 def what_ssh_cannot_reach_is_named_at_once():
     with hosts.Hosts(2) as world:
         expect_started(start(world, "h1"), "h1")  # keeps its key
@@ -422,7 +435,7 @@ if __name__ == "__main__":
              programs_that_are_on_the_users_path_alone_will_do,
              a_start_file_that_never_ends_is_named, folders_that_cannot_take_it_are_passed_over,
              a_home_that_others_may_change_is_not_used, what_another_puts_where_a_folder_was_missing_is_not_used, many_that_race_for_one_folder_all_start,
-             a_good_copy_is_not_replaced, a_host_of_another_kind_is_named, what_ssh_cannot_reach_is_named_at_once, an_sshd_that_never_answers_is_named_in_time,
+             a_good_copy_is_not_replaced, a_host_of_another_kind_is_named, a_clock_that_is_off_is_told, what_ssh_cannot_reach_is_named_at_once, an_sshd_that_never_answers_is_named_in_time,
              a_busy_sshd_is_tried_again, an_ssh_that_still_connects_ends_with_the_launcher,
              a_copy_that_is_broken_off_leaves_nothing, who_is_cut_off_before_its_bootstrap_ends_after_the_heal,
              agents_end_with_whoever_keeps_them]

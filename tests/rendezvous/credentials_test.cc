@@ -106,7 +106,7 @@ TEST_CASE("credentials: random bytes are refused, and leave nothing behind") {
   CHECK(refusal(authority, good).empty());
 }
 
-TEST_CASE("credentials: a clock that is behind is told, one that is ahead does no harm") {
+TEST_CASE("credentials: a clock that is behind is told, and one that is years ahead") {
   const WallClock::time_point now = WallClock::now();
   CHECK(clock_objection(now, now).empty());
   CHECK(clock_objection(now, now - kClockMargin).empty());
@@ -114,6 +114,10 @@ TEST_CASE("credentials: a clock that is behind is told, one that is ahead does n
   CHECK(clock_objection(now, now - std::chrono::hours(1) - std::chrono::seconds(5)) ==
         "the clock of this host is 60 min 5 s behind hvdrun's, and the job's certificates allow 5 "
         "min; set it (chronyc makestep) and try again");
+  CHECK(clock_objection(now, now + kCertificateLife).empty());
+  CHECK(clock_objection(now, now + std::chrono::days(3653)) ==
+        "the clock of this host is 3653 days ahead of hvdrun's, and the job's certificates end "
+        "after 730 days; set it (chronyc makestep) and try again");
 }
 
 TEST_CASE("secret: holds its bytes, moves, and is gone afterwards") {
