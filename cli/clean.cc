@@ -50,7 +50,12 @@ bool clean_remote_hosts(const JobSpec& spec, const StartState& start, const Clea
            }});
   loop.watch(child_ends.fd(), EPOLLIN, [&](uint32_t) {
     child_ends.take();
-    reap_all([&](pid_t pid, int status) { cleaning.child_ended(pid, status); });
+    reap_until(
+        [&](pid_t pid) {
+          cleaning.kill_ssh(pid);
+          return false;
+        },
+        [&](pid_t pid, int status) { cleaning.child_ended(pid, status); });
   });
   for (size_t host = 0; host < spec.hosts.size(); ++host)
     if (spec.hosts[host].remote)

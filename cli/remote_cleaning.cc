@@ -18,7 +18,7 @@ std::vector<std::string> role_words(const CleanOrder& order) {
 
 }  // namespace
 
-// The channels of an agent that has told close, and so its ssh ends.
+// Who has told has ended, and its ssh, which we may not wait for, goes with what it started.
 RemoteCleaning::RemoteCleaning(Loop& loop, const JobSpec& spec, const StartState& start,
                                const CleanOrder& order, Events events)
     : spec_(spec),
@@ -31,8 +31,11 @@ RemoteCleaning::RemoteCleaning(Loop& loop, const JobSpec& spec, const StartState
            .path = value_in(start.environment, "PATH", kDefaultPath),
            .role = role_words(order),
            .ends_after_hello = true},
-          {.started = [this](int host, const AgentChannels&,
-                             const std::string& words) { on_told(host, words); },
+          {.started =
+               [this](int host, const AgentChannels& channels, const std::string& words) {
+                 carrier_.kill_ssh(channels.pid);
+                 on_told(host, words);
+               },
            .failed = [this](int host, const std::string& reason) { on_failed(host, reason); }}) {}
 
 void RemoteCleaning::start(int host, Deadline deadline, Deadline there) {

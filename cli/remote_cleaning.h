@@ -39,6 +39,7 @@ class RemoteCleaning {
   bool waits_for(int host) const { return waiting_.contains(host); }
   void turn(TimePoint now) { carrier_.turn(now); }
   std::optional<TimePoint> next_deadline() const { return carrier_.next_deadline(); }
+  void kill_ssh(pid_t pid) const { carrier_.kill_ssh(pid); }
   bool child_ended(pid_t pid, int wait_status) { return carrier_.child_ended(pid, wait_status); }
 
  private:

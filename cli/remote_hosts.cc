@@ -82,14 +82,11 @@ void RemoteHosts::stop() {
   starting_.clear();
 }
 
-void RemoteHosts::excuse(Clock::duration time) {
-  if (carrier_) carrier_->excuse(time);
-}
+void RemoteHosts::excuse(Clock::duration time) { carrier_->excuse(time); }
 
 void RemoteHosts::turn(TimePoint now) {
   if (stopped_)
-    carrier_
-        .reset();  // ends every ssh that is not an agent's; not from within a callback of its own
+    carrier_->stop();  // not from within a callback of its own
   else
     carrier_->turn(now);
 }
@@ -121,7 +118,8 @@ std::vector<std::string> RemoteHosts::way_to_hvdrun(const Hello& hello) {
 }
 
 void RemoteHosts::on_started(int host, AgentChannels channels, const std::string& bytes) {
-  if (stopped_) return;
+  const pid_t ssh = channels.pid;
+  if (stopped_) return carrier_->kill_ssh(ssh);
   try {
     const Hello hello = read_hello(bytes, {version(), file_.name(), ""});
     if (!spec_.networks.empty() && find_network(hello.interfaces, spec_.networks).empty())
@@ -135,7 +133,8 @@ void RemoteHosts::on_started(int host, AgentChannels channels, const std::string
     way_in.set_start_timeout_ms(int(spec_.start_timeout.count()));
     starting_.erase(host);
     events_.started(host, std::move(channels), way_in, hello);
-  } catch (const Error& error) {  // its channels go, and so it ends
+  } catch (const Error& error) {
+    carrier_->kill_ssh(ssh);
     on_failed(host, error.what());
   }
 }

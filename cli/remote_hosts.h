@@ -48,9 +48,8 @@ class RemoteHosts {
   void excuse(Clock::duration time);  // it was not hvdrun's: the hosts have so much longer
   void turn(TimePoint now);
   std::optional<TimePoint> next_deadline() const;
-  bool child_ended(pid_t pid, int wait_status) {
-    return carrier_ && carrier_->child_ended(pid, wait_status);
-  }
+  void kill_ssh(pid_t pid) const { carrier_->kill_ssh(pid); }
+  bool child_ended(pid_t pid, int wait_status) { return carrier_->child_ended(pid, wait_status); }
   // "h2: copying hvdrun, 41 of 58 MB, for 2.1 s", for each host that is waited for.
   std::vector<std::string> progress(TimePoint now) const;
 

@@ -153,17 +153,25 @@ bool Supervisor::all_answered() const {
   return std::none_of(agents_.begin(), agents_.end(), [](const auto& one) { return one->asked; });
 }
 
+void Supervisor::reap() {
+  const auto first = [this](pid_t pid) {
+    if (remote_hosts_) remote_hosts_->kill_ssh(pid);
+    if (cleaning_) cleaning_->kill_ssh(pid);
+    return false;
+  };
+  reap_until(first, [this](pid_t pid, int status) {
+    if (remote_hosts_ && remote_hosts_->child_ended(pid, status)) return;
+    if (cleaning_ && cleaning_->child_ended(pid, status)) return;
+    for (const auto& agent : agents_)
+      if (pid == agent->pipes().pid() && !agent->keeper_gone()) on_keeper_gone(*agent, status);
+  });
+}
+
 void Supervisor::on_signals() {
   for (int signal : signals_.take()) {
     switch (signal) {
       case SIGCHLD:
-        reap_all([this](pid_t pid, int status) {
-          if (remote_hosts_ && remote_hosts_->child_ended(pid, status)) return;
-          if (cleaning_ && cleaning_->child_ended(pid, status)) return;
-          for (const auto& agent : agents_)
-            if (pid == agent->pipes().pid() && !agent->keeper_gone())
-              on_keeper_gone(*agent, status);
-        });
+        reap();
         break;
       case SIGINT:
         on_interrupt();

@@ -48,6 +48,7 @@ class Supervisor {
  private:
   // events
   void on_signals();
+  void reap();
   void on_stop_asked();
   void on_interrupt();
   void end_what_is_left(int first_signal);

@@ -128,8 +128,13 @@ SshCarrier::SshCarrier(Loop& loop, AgentFile& file, Options options, Callbacks c
       random_(std::random_device{}()) {}
 
 SshCarrier::~SshCarrier() {
+  stop();
+  for (const pid_t pid : kept_) waitpid(pid, nullptr, 0);
+}
+
+void SshCarrier::stop() {
   for (auto& [host, start] : starts_) drop(*start);
-  for (const pid_t pid : killed_) waitpid(pid, nullptr, 0);
+  starts_.clear();
 }
 
 void SshCarrier::start(int host, const Host& target, Deadline deadline, Deadline there) {
@@ -172,6 +177,7 @@ void SshCarrier::begin(Start& start, TimePoint now) {
     throw Error(ErrorCode::kUnavailable, "cannot run " + options_.ssh.program + ": " +
                                              error_text(result.error) +
                                              "; install it, or name one by --ssh-command");
+  kept_.insert(result.pid);
   for (const int fd : {in.write.get(), out.read.get(), words.read.get()}) set_nonblocking(fd);
   start.ssh.reset(new Ssh{result.pid, std::move(in.write), std::move(out.read),
                           std::move(words.read),
@@ -314,6 +320,7 @@ void SshCarrier::hand_over(Start& start) {
   AgentChannels channels{ssh.pid, std::move(ssh.in), std::move(ssh.out), std::move(ssh.words), {}};
   std::string hello = ssh.remote.hello();
   const int host = start.host;
+  if (kept_.erase(ssh.pid) > 0) handed_over_.insert(ssh.pid);
   --running_;
   starts_.erase(host);
   callbacks_.started(host, std::move(channels), std::move(hello));
@@ -326,10 +333,7 @@ void SshCarrier::drop(Start& start) {
   if (ssh.in_watched) loop_.unwatch(ssh.in.get());
   close_watched(ssh.out);
   close_watched(ssh.words);
-  if (ssh.pid > 0) {
-    kill(-ssh.pid, SIGKILL);  // not reaped yet, so the group is its own; what it started is in it
-    killed_.insert(ssh.pid);
-  }
+  kill_ssh(ssh.pid);
   start.ssh.reset();
   --running_;
 }
@@ -341,11 +345,16 @@ void SshCarrier::fail(int host, const std::string& reason) {
   callbacks_.failed(host, reason);
 }
 
+void SshCarrier::kill_ssh(pid_t pid) const {
+  if (kept_.contains(pid) || handed_over_.contains(pid)) kill(-pid, SIGKILL);
+}
+
 bool SshCarrier::child_ended(pid_t pid, int wait_status) {
-  if (killed_.erase(pid)) return true;
+  handed_over_.erase(pid);
+  if (kept_.erase(pid) == 0) return false;
   const auto found = std::ranges::find_if(
       starts_, [&](const auto& one) { return one.second->ssh && one.second->ssh->pid == pid; });
-  if (found == starts_.end()) return false;
+  if (found == starts_.end()) return true;  // it was killed
   Start& start = *found->second;
   start.ssh->pid = 0;
   judge(start, wait_status, Clock::now());

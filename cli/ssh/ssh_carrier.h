@@ -42,7 +42,7 @@ class SshCarrier {
     // The pipes are not blocking, and nothing is left in them of what came before `hello`. The
     // lease has had kFrameMagic put into it and wants frames: the agent passes over what came
     // before that, which may be line feeds that no start file read. There is no control stream:
-    // the agent connects. Whoever gets them ends and reaps that ssh.
+    // the agent connects. Whoever gets them ends and reaps that ssh, by kill_ssh().
     std::function<void(int host, AgentChannels channels, std::string hello)> started;
     std::function<void(int host, std::string reason)> failed;
   };
@@ -62,9 +62,14 @@ class SshCarrier {
   // `host` is the caller's number for it. One that cannot be reached is tried again until `there`;
   // after the deadline it has failed.
   void start(int host, const Host& target, Deadline deadline, Deadline there = Deadline::in({}));
+  void stop();                        // who was not handed over: killed; not from a callback
   void excuse(Clock::duration time);  // all deadlines come so much later
   void turn(TimePoint now);           // does what is due
   std::optional<TimePoint> next_deadline() const;
+  // If that child, which must not have been reaped, is an ssh of this carrier's, handed over or
+  // not: kills it and what it started for a jump host, which ignores the SIGHUP that ssh sends it,
+  // since ssh does. To be called for one that has ended, too.
+  void kill_ssh(pid_t pid) const;
   // True if that child, which has been reaped, was this carrier's.
   bool child_ended(pid_t pid, int wait_status);
 
@@ -98,7 +103,7 @@ class SshCarrier {
   const Callbacks callbacks_;
   std::minstd_rand random_;
   std::map<int, std::unique_ptr<Start>> starts_;
-  std::unordered_set<pid_t> killed_;  // and not reaped
+  std::unordered_set<pid_t> kept_, handed_over_;  // every ssh that is not reaped
   int running_ = 0;
 };
 

@@ -385,6 +385,18 @@ def what_ssh_started_goes_with_it_and_the_late_host_is_explained():
     expect(processes("h0"), [])
 
 
+def what_ssh_leaves_of_a_proxy_goes():
+    """It ends neither at the end of its input nor, since hvdrun's ssh ignores that, at a SIGHUP."""
+    config = world.path("h0", hosts.home("root", ".ssh/config"))
+    config.write_text("Host h1\n  ProxyCommand sh -c 'busybox nc %h %p; exec sleep 97'\n")
+    try:
+        for words, code in ((["-H", "h1", "--", "true"], 0), (["clean", "-H", "h1"], 0), (["-H", "h1,stranger@h1", "--", "true"], 125)):
+            seen = run(*words)
+            expect((seen.returncode, processes("h0")), (code, []), seen.stderr)
+    finally:
+        config.unlink()
+
+
 def hosts_that_come_up_late_are_waited_for():
     world.cut("h2")
     job = start(*PAIR, *LONELY, "--wait-hosts", "60", "--start-timeout", "20", "--no-tag-output", "--", "sh", "-c", "echo $RANK")
@@ -454,7 +466,8 @@ cases = [every_rank_knows_its_place, a_relative_directory_is_the_same_on_all_hos
          a_proxy_of_the_users_reads_his_variables, what_is_wrong_with_a_jump_host_is_told_in_its_words,
          nobody_is_asked_in_a_window_for_a_jump_host,
          a_wrapper_that_hides_sshs_words_will_do, what_ssh_started_goes_with_it_and_the_late_host_is_explained,
-         hosts_that_come_up_late_are_waited_for, an_sshd_that_starts_late_is_waited_for_and_none_not_for_ever,
+         what_ssh_leaves_of_a_proxy_goes, hosts_that_come_up_late_are_waited_for,
+         an_sshd_that_starts_late_is_waited_for_and_none_not_for_ever,
          a_new_host_key_is_taken_unless_that_is_forbidden,
          an_agent_does_not_take_the_port_that_is_kept_for_rank_0, who_has_no_port_for_rank_0_says_so]
 support.main(*map(on_hosts, cases), why_not=hosts.why_not())
