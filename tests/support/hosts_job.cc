@@ -32,7 +32,7 @@ void HostsJob::add_host(const HostsJobOptions& options, int ranks) {
   host.first_rank = this->ranks();
   host.ranks = ranks;
   host.others = std::make_unique<OtherHosts>(
-      loop_, int(number), listen_order(),
+      loop_, int(number), listen_order(), /*kept_port=*/uint16_t{0},
       OtherHosts::Callbacks{
           [this, number](const proto::FromAgent& message) { said_.emplace_back(number, message); },
           [](const std::string&) {}});
