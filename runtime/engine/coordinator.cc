@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "runtime/base/error.h"
+#include "runtime/engine/text_hash.h"
 
 namespace hvd {
 
@@ -19,6 +20,7 @@ Coordinator::Name& Coordinator::name_of(const std::string& name) {
     record = std::make_unique<Name>();
     record->name = name;
     record->by_rank.resize(ranks_);
+    record->round = entries_;
   }
   return *record;
 }
@@ -60,7 +62,7 @@ std::optional<LogEntry> Coordinator::next() {
   LogEntry entry = decide(name);
   name.asked = 0;
   name.entry = ++entries_;
-  ++name.round;
+  name.round = entries_;
   name.by_rank.assign(ranks_, 0);
   name.said.clear();
   if (!name.bound) names_.erase(entry.name);
@@ -100,6 +102,12 @@ std::vector<WaitingName> Coordinator::waiting() const {
     result.push_back(std::move(waiting));
   }
   return result;
+}
+
+uint64_t Coordinator::last_entry(uint64_t hash) const {
+  const auto name =
+      std::ranges::find(by_id_, hash, [](const Name* one) { return text_hash(one->name); });
+  return name == by_id_.end() ? 0 : (*name)->entry;
 }
 
 // What nobody has finished is not asked for anew: its name, if it was kept, has this number still.

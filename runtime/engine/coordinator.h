@@ -67,6 +67,8 @@ class Coordinator {
   // The entry of this number, from 1, as a name that waits for whoever has not acted on so many;
   // `acted`: by rank, on how many it has.
   WaitingName waiting_entry(uint64_t number, std::span<const uint64_t> acted) const;
+  // Number of the last entry of the name with this hash, if it has a bit; 0: none.
+  uint64_t last_entry(uint64_t hash) const;
 
  private:
   struct Said {
@@ -77,8 +79,8 @@ class Coordinator {
     std::string name;
     bool bound = false;
     uint32_t id = 0;
-    Said known;  // what `id` stands for
-    uint64_t round = 0;
+    Said known;          // what `id` stands for
+    uint64_t round = 0;  // how many entries there were before it was asked for anew
     uint64_t entry = 0;  // number of its last one
     int asked = 0;
     std::vector<uint8_t> by_rank;  // 1: asked

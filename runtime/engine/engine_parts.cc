@@ -265,8 +265,11 @@ void Engine::Parts::tell_of_waiting(Awaited& awaited, const Operation& operation
                                    communicator == 0 ? operation.sequence : of_list, awaited.what);
     status.waiting(now);
   };
-  if (met_ && !shape.one_host())
-    awaited.told_by_other = [this] { return negotiation->ask_who_is_missing_in_call(); };
+  if (!met_ || shape.one_host()) return;
+  awaited.told_by_other = [this] { return negotiation->ask_who_is_missing_in_call(); };
+  awaited.missing = [this, seen = std::move(awaited.missing)] {
+    return negotiation->missing_in_call(seen());
+  };
 }
 
 void Engine::Parts::done_waiting() {

@@ -26,8 +26,9 @@ void LeaderAnswers::answered(int leader, uint32_t question) {
   if (found == leaders_.end()) return;
   auto& [last, silent] = found->second;
   silent = {};
+  question = std::min(question, asked_);
   if (question == asked_ && last != asked_) --owing_;
-  last = std::max(last, std::min(question, asked_));
+  last = std::max(last, question);
 }
 
 void LeaderAnswers::left(int leader) {
@@ -39,9 +40,10 @@ void LeaderAnswers::left(int leader) {
 
 void LeaderAnswers::look(TimePoint now) {
   const auto step = std::min(now - last_look_, kBetweenLooks);
+  last_look_ = now;
+  if (owing_ == 0) return;
   for (auto& [rank, leader] : leaders_)
     if (leader.answered != asked_) leader.silent += step;
-  last_look_ = now;
 }
 
 bool LeaderAnswers::has(int rank, uint32_t question) const {

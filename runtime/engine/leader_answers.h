@@ -31,6 +31,7 @@ class LeaderAnswers {
   bool has(int rank, uint32_t question) const;
   bool has_all(uint32_t question) const { return owing(question).empty(); }
   std::vector<int> owing(uint32_t question) const;  // leaders that have not answered it
+  bool nobody_to_ask() const { return leaders_.empty(); }
   // Is any answer owed to the last question? Cheap.
   bool owed() const { return owing_ > 0; }
   // Has this leader owed an answer, and given none to any question, for so long?

@@ -65,7 +65,8 @@ bool LogLeader::waiting() const {
 
 std::chrono::milliseconds LogLeader::watch(std::vector<pollfd>& descriptors) const {
   if (!links_ || progress_.end().closed()) return std::chrono::milliseconds::max();
-  return links_->watch(descriptors);
+  const auto again = links_->watch(descriptors);
+  return overdue_.any() ? std::min(again, OverdueWaits::kAskAgain) : again;
 }
 
 // --- Hearing.

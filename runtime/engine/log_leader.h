@@ -83,6 +83,7 @@ class LogLeader {
   std::optional<WaitingName> overdue_wait(OverdueWaits::Kind kind, int rank, uint64_t what) const;
   TimePoint job_now() const;
   Wait wait_of(int rank) const;
+  uint64_t waits_in(int rank) const;
   std::vector<RankWait> all_waits() const;
   std::vector<int> not_in_call(uint64_t number) const;
   uint64_t acted_on(int rank) const;

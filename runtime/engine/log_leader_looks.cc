@@ -146,10 +146,11 @@ void LogLeader::tell_overdue() {
 void LogLeader::hear_overdue() {
   for (int k = links_ ? 0 : 1; k < host_.count; ++k) {
     const LogWords& theirs = words_.of(k);
-    const std::chrono::milliseconds waited(theirs.overdue_ms.load(std::memory_order_relaxed));
-    for (uint32_t kind = 0; kind < LogWords::kOverdueKinds; ++kind)
-      overdue_.note(static_cast<OverdueWaits::Kind>(kind), host_.first + k,
-                    theirs.overdue[kind].load(std::memory_order_acquire), waited);
+    for (uint32_t kind = 0; kind < LogWords::kOverdueKinds; ++kind) {
+      const uint64_t what = theirs.overdue[kind].load(std::memory_order_acquire);
+      const std::chrono::milliseconds waited(theirs.overdue_ms.load(std::memory_order_relaxed));
+      overdue_.note(static_cast<OverdueWaits::Kind>(kind), host_.first + k, what, waited);
+    }
   }
 }
 
@@ -161,8 +162,14 @@ void LogLeader::look_for_overdue() {
   hear_overdue();
   if (!overdue_.any()) return;
   serve();  // what they had asked for by then; it may forget ranks
-  const auto find = [this](OverdueWaits::Kind kind, int rank, uint64_t what) {
-    return overdue_wait(kind, rank, what);
+  // In a hang all ranks wait for the same.
+  std::map<std::pair<OverdueWaits::Kind, uint64_t>, std::optional<WaitingName>> known;
+  const auto find = [&](OverdueWaits::Kind kind, int rank,
+                        uint64_t what) -> std::optional<WaitingName> {
+    if (kind == LogWords::kOverdueCall && waits_in(rank) != what) return std::nullopt;
+    const auto [found, is_new] = known.try_emplace({kind, what});
+    if (is_new) found->second = overdue_wait(kind, rank, what);
+    return found->second;
   };
   const TimePoint now = job_now();
   auto verdict = overdue_.judge(answers_, find);
@@ -174,24 +181,33 @@ void LogLeader::look_for_overdue() {
     progress_.time_out(verdict->rank, verdict->waited, verdict->wait.missing, verdict->wait.name);
 }
 
-// As text, and who is missing in it as far as it is known; nothing: it is over.
+// What that rank waits for, as text, and who is missing in it as far as it is known; nothing: it is
+// over.
 std::optional<WaitingName> LogLeader::overdue_wait(OverdueWaits::Kind kind, int rank,
                                                    uint64_t what) const {
-  if (kind == LogWords::kOverdueCall) {
-    Wait call = wait_of(rank);
-    if (call.number != what) return std::nullopt;
-    return WaitingName{std::move(call.text), what, not_in_call(what)};
-  }
+  if (kind == LogWords::kOverdueCall)
+    return WaitingName{wait_of(rank).text, what, not_in_call(what)};
   std::optional<WaitingName> found;
-  if (kind == LogWords::kOverdueEntry) found = coordinator_->waiting_entry(what, all_acted_on());
-  if (kind == LogWords::kOverdueName)
+  uint64_t entry = kind == LogWords::kOverdueEntry ? what : 0;
+  if (kind == LogWords::kOverdueName) {
     for (WaitingName& one : coordinator_->waiting())
       if (text_hash(one.name) == what) found = std::move(one);
+    if (!found) entry = coordinator_->last_entry(what);  // decided, and some log is full
+  }
+  if (entry != 0) found = coordinator_->waiting_entry(entry, all_acted_on());
   if (found) found->name = "\"" + found->name + "\"";
   return found;
 }
 
 // --- Who waits for what: a communicator between hosts hears only of some who has come.
+
+uint64_t LogLeader::waits_in(int rank) const {
+  const int local_rank = rank - host_.first;
+  if (local_rank >= 0 && local_rank < host_.count)
+    return words_.of(local_rank).waits_in.load(std::memory_order_acquire);
+  const auto said = waits_.find(rank);
+  return said != waits_.end() ? said->second.number : 0;
+}
 
 LogLeader::Wait LogLeader::wait_of(int rank) const {
   const int local_rank = rank - host_.first;
@@ -211,10 +227,16 @@ std::vector<RankWait> LogLeader::all_waits() const {
   return waits;
 }
 
+// Who waits in a later call, or after it for what is in the log, has come to this one.
 std::vector<int> LogLeader::not_in_call(uint64_t number) const {
   std::vector<int> ranks;
-  for (int rank = 0; rank < shape_.size(); ++rank)
-    if (wait_of(rank).number != number && acted_on(rank) != UINT64_MAX) ranks.push_back(rank);
+  for (int rank = 0; rank < shape_.size(); ++rank) {
+    const uint64_t now = waits_in(rank);
+    const bool past = LogWords::is_call(number) &&
+                      ((LogWords::is_call(now) && now > number) ||
+                       (LogWords::is_in_log(now) && now - LogWords::kInLog >= number));
+    if (now != number && !past && acted_on(rank) != UINT64_MAX) ranks.push_back(rank);
+  }
   return ranks;
 }
 

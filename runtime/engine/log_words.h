@@ -1,7 +1,7 @@
 // What one rank shares with the others about the log; lies in every rank's piece of a segment.
 //
-// Each word has one writer, the rank whose piece it is; `logged`, `left_elsewhere`, `consumed` and
-// `log` are used in local rank 0's piece only. All zero at first.
+// Each word has one writer, the rank whose piece it is; `looks`, `logged`, `left_elsewhere`,
+// `consumed` and `log` are used in local rank 0's piece only. All zero at first.
 #pragma once
 
 #include <string.h>

@@ -69,8 +69,7 @@ class Negotiation::Pending final : public Work {
       };
     }
     awaited.told_by_other = [&] {
-      if (owner.ask_who_is_missing(*this) && !asked_at_look)
-        asked_at_look = owner.words_.of(0).looks.load(std::memory_order_acquire);
+      if (owner.ask_who_is_missing(*this) && !asked_at_look) asked_at_look = owner.looks();
       return asked_at_look.has_value();
     };
     owner.progress_.hold();
@@ -78,10 +77,6 @@ class Negotiation::Pending final : public Work {
       owner.status_.begin(Order::kLog, operation().sequence, operation(), hash_);
     owner.progress_.wait_and_leave(awaited);
     if (tells) owner.status_.end();
-    uint64_t own = text_hash(name_);
-    if (asked_at_look)
-      owner.mine().overdue[LogWords::kOverdueName].compare_exchange_strong(
-          own, 0, std::memory_order_release);
   }
 
   const std::weak_ptr<Negotiation> owner_;
@@ -259,9 +254,14 @@ void Negotiation::finish(const std::shared_ptr<Pending>& pending, std::exception
     awaiting_ = nullptr;
     say_done();
   }
-  auto& overdue = mine().overdue[LogWords::kOverdueEntry];
-  if (overdue.load(std::memory_order_relaxed) == pending->entry())
-    overdue.store(0, std::memory_order_release);
+  const auto take_back = [&](LogWords::OverdueKind kind, const auto& what) {
+    auto& word = mine().overdue[kind];
+    if (const uint64_t overdue = word.load(std::memory_order_relaxed);
+        overdue != 0 && overdue == what())
+      word.store(0, std::memory_order_release);
+  };
+  take_back(LogWords::kOverdueEntry, [&] { return pending->entry(); });
+  take_back(LogWords::kOverdueName, [&] { return text_hash(pending->name()); });
   {
     MutexLock lock(mutex_);
     under_way_.erase(pending->name());
@@ -369,6 +369,7 @@ bool Negotiation::ask_coordinator(LogWords::OverdueKind kind, uint64_t overdue) 
   words.overdue_ms.store(static_cast<uint64_t>(collective_timeout_.count()),
                          std::memory_order_relaxed);
   words.overdue[kind].store(overdue, std::memory_order_release);
+  asked_at_look_[kind] = looks();
   for (const Sleeper sleeper : {kCaller, kEngineThread}) peers_.ring(0, sleeper);
   return true;
 }
@@ -384,14 +385,22 @@ void Negotiation::look() {
   }
 }
 
-// Rank 0 was asked, at a look of this host's leader or after it, and did not answer: unless that
-// leader stands still, and has not passed it on.
 std::vector<int> Negotiation::missing(const std::string& name, uint64_t asked_at_look) const {
-  if (asked_.count(name) == 0) return communicator_.missing_ranks();
-  if (leader_) return leader_->missing(name);
-  const bool passed_on =
-      one_host_ || words_.of(0).looks.load(std::memory_order_acquire) > asked_at_look + 1;
-  return {passed_on ? 0 : peers_.world().rank - me_};
+  if (asked_.count(name) == 0) return who_did_not_say(asked_at_look, communicator_.missing_ranks());
+  return who_did_not_say(asked_at_look, leader_ ? leader_->missing(name) : std::vector<int>{0});
+}
+
+std::vector<int> Negotiation::missing_in_call(std::vector<int> seen) const {
+  return who_did_not_say(asked_at_look_[LogWords::kOverdueCall], std::move(seen));
+}
+
+// Rank 0 was asked, at that look of this host's leader or after it, and did not say who is missing:
+// unless the leader stands still and has not passed it on. Of those that are missing as far as is
+// seen here rank 0, if it were not itself, would have said so.
+std::vector<int> Negotiation::who_did_not_say(uint64_t asked_at_look, std::vector<int> seen) const {
+  if (one_host_) return seen;
+  if (!leader_ && looks() <= asked_at_look + 1) return {peers_.world().rank - me_};
+  return std::ranges::find(seen, 0) != seen.end() ? std::vector<int>{0} : seen;
 }
 
 }  // namespace hvd

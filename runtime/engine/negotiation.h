@@ -52,6 +52,8 @@ class Negotiation final : public Feed {
   void say_done();
   // That call has taken too long. False: who waits knows itself who is missing.
   bool ask_who_is_missing_in_call();
+  // Nobody has said it: of those that this rank sees to be missing.
+  std::vector<int> missing_in_call(std::vector<int> seen) const;
   // In a forked child: from now on a Work that is not done throws, instead of touching what is not
   // there. Async-signal-safe.
   void forget_in_child() noexcept { forked_.store(true, std::memory_order_relaxed); }
@@ -85,6 +87,7 @@ class Negotiation final : public Feed {
   };
 
   LogWords& mine() const { return words_.of(me_); }
+  uint64_t looks() const { return words_.of(0).looks.load(std::memory_order_acquire); }
   void say_changed();
   bool take_inbox();
   void ask(const std::shared_ptr<Pending>& pending);
@@ -96,6 +99,7 @@ class Negotiation final : public Feed {
   void finish_asked();
   void say_awaiting(const Pending& pending);
   std::vector<int> missing(const std::string& name, uint64_t asked_at_look) const;
+  std::vector<int> who_did_not_say(uint64_t asked_at_look, std::vector<int> seen) const;
   bool ask_who_is_missing(const Pending& pending);
   bool ask_who_has_not_acted(uint64_t entry);
   bool ask_coordinator(LogWords::OverdueKind kind, uint64_t overdue);
@@ -126,7 +130,8 @@ class Negotiation final : public Feed {
   std::vector<std::string> name_of_id_;
   uint64_t changes_ = 0, announced_ = 0, read_ = 0;
   bool over_ = false;
-  std::string refusal_;                // why nothing is taken any more
+  uint64_t asked_at_look_[LogWords::kOverdueKinds] = {};  // `looks` when rank 0 was asked last
+  std::string refusal_;                                   // why nothing is taken any more
   const Pending* awaiting_ = nullptr;  // which the words say that the init thread waits for
 
   const std::unique_ptr<LogLeader> leader_;  // local rank 0's

@@ -12,8 +12,6 @@ using namespace std::chrono_literals;
 
 // Of who owes an answer: sooner than who waits gives up being told.
 constexpr Clock::duration kSilent = 3s;
-// Between two questions about waits that go on: an answer wakes rank 0, which would ask at once.
-constexpr Clock::duration kAskAgain = 200ms;
 
 }  // namespace
 
@@ -32,14 +30,16 @@ bool OverdueWaits::any() const {
   });
 }
 
-// One question at a time, for all that is to be asked about by then.
+// One question at a time, for all that is to be asked about by then. What one host knows of itself
+// is exact.
 bool OverdueWaits::asks(const LeaderAnswers& answers, TimePoint now) const {
   if (!is_heard(answers, last_question_)) return false;
   const bool soon = now - asked_at_ < kAskAgain;
   return std::ranges::any_of(by_rank_, [&](const auto& ranks) {
     return std::ranges::any_of(ranks, [&](const auto& entry) {
       const Overdue& one = entry.second;
-      return one.what != 0 && one.question == 0 && (!soon || !one.suspects.empty());
+      return one.what != 0 && one.question == 0 &&
+             (!soon || (answers.nobody_to_ask() && !one.suspects.empty()));
     });
   });
 }

@@ -3,8 +3,8 @@
 //
 // Pure: time is an argument. What hosts say at different moments does not fit together: a wait that
 // has just ended elsewhere looks like one for whoever has ended it here. So who is named was
-// missing after two questions in a row. A leader that owes an answer for long stands for all of its
-// host.
+// missing after two questions, some time apart. A leader that owes an answer for long stands for
+// all of its host.
 #pragma once
 
 #include <array>
@@ -25,6 +25,8 @@ namespace hvd {
 class OverdueWaits {
  public:
   using Kind = LogWords::OverdueKind;
+  // Between two questions: for who has what he waited for, and has not said so yet.
+  static constexpr std::chrono::milliseconds kAskAgain{200};
   struct Verdict {
     int rank;  // waited for so long, for those missing in `wait`
     std::chrono::milliseconds waited;

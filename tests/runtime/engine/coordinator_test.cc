@@ -6,6 +6,7 @@
 #include <set>
 
 #include "runtime/base/error.h"
+#include "runtime/engine/text_hash.h"
 #include "tests/support/catch.h"
 
 using namespace hvd;
@@ -212,4 +213,21 @@ TEST_CASE("coordinator: seeded random ranks are answered alike, once for each ti
     }
     CHECK(model.coordinator.waiting().empty());
   }
+}
+
+TEST_CASE("coordinator: two uses of a name have two rounds, also of one without a bit") {
+  Coordinator coordinator(2, 1);
+  const auto use = [&](const std::string& name) {
+    coordinator.announce(0, {name, 1, ""});
+    const uint64_t round = coordinator.waiting().front().round;
+    coordinator.announce(1, {name, 1, ""});
+    REQUIRE(coordinator.next());
+    return round;
+  };
+  for (const std::string name : {"bound", "once"}) {
+    const uint64_t first = use(name), second = use(name);
+    CHECK(first < second);
+  }
+  CHECK(coordinator.last_entry(text_hash("bound")) == 2);
+  CHECK(coordinator.last_entry(text_hash("once")) == 0);
 }

@@ -49,8 +49,9 @@ TEST_CASE("leader answers: an answer to an earlier question is none to a later o
   CHECK(answers.has_all(first));
   CHECK(answers.owing(second) == Ranks{2, 4});
   CHECK(answers.owed());
-  answers.answered(2, UINT32_MAX);  // of the future: of what was asked
+  for (const int leader : {2, 4}) answers.answered(leader, UINT32_MAX);  // of what was asked
   CHECK_FALSE(answers.has(2, second + 1));
+  CHECK_FALSE(answers.owed());
 }
 
 TEST_CASE("leader answers: who has left owes nothing") {
