@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <new>
 #include <optional>
 
 #include "cli/agent/agent.h"
@@ -31,6 +32,7 @@
 #include "rendezvous/slots.h"
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
+#include "runtime/base/start_thread.h"
 
 namespace hvd {
 namespace {
@@ -79,6 +81,8 @@ Refusal refusal_of(const std::exception& error) {
   const Error* ours = dynamic_cast<const Error*>(&error);
   const bool usage = ours != nullptr && (ours->code() == ErrorCode::kInvalidArgument ||
                                          ours->code() == ErrorCode::kUnsupported);
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr)
+    return {kExitOwnFailure, memory_shortage("what hvdrun needs")};
   return {usage ? kExitUsage : kExitOwnFailure, error.what()};
 }
 

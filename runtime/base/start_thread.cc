@@ -33,16 +33,18 @@ std::string limit_text(__rlimit_resource resource, const char* option) {
 
 }  // namespace
 
+std::string memory_shortage(const std::string& what) {
+  const std::string space = limit_text(RLIMIT_AS, "-v");
+  const std::string data = limit_text(RLIMIT_DATA, "-d");
+  if (space.empty() && data.empty()) return what + " finds no memory; free some";
+  return what + " finds no room within " + space + (space.empty() || data.empty() ? "" : ", ") +
+         data + "; raise that";
+}
+
 std::string thread_shortage() {
-  if (const size_t stack = stack_bytes(); !memory_for(stack)) {
-    const std::string space = limit_text(RLIMIT_AS, "-v");
-    const std::string data = limit_text(RLIMIT_DATA, "-d");
-    const std::string size = "a stack of " + std::to_string(stack / 1024) + " KiB ";
-    if (space.empty() && data.empty())
-      return size + "finds no memory; free some, or lower ulimit -s";
-    return size + "finds no room within " + space + (space.empty() || data.empty() ? "" : ", ") +
-           data + "; raise that, or lower ulimit -s";
-  }
+  if (const size_t stack = stack_bytes(); !memory_for(stack))
+    return memory_shortage("a stack of " + std::to_string(stack / 1024) + " KiB") +
+           ", or lower ulimit -s";
   const std::string theirs = "pids.max or threads-max of the container or the machine";
   rlimit users;  // nothing tells which of them it was: root may be held by its own, too
   if (getrlimit(RLIMIT_NPROC, &users) != 0 || users.rlim_cur == RLIM_INFINITY)

@@ -14,6 +14,9 @@ namespace hvd {
 // what to do.
 std::string thread_shortage();
 
+// Of `what` that found no memory: the limit on memory with its value, if there is one.
+std::string memory_shortage(const std::string& what);
+
 // `whose` is for the message: "the engine's". Throws kUnavailable.
 template <class Body>
 std::jthread start_thread(const std::string& whose, Body&& body) {
