@@ -15,9 +15,10 @@ namespace {
 constexpr uint32_t kSilenceMostMs = 10'000;
 constexpr int kIdleSeconds = 3, kAgainSeconds = 1, kProbes = 7;  // together as much
 static_assert((kIdleSeconds + kAgainSeconds * kProbes) * 1000 == kSilenceMostMs);
-// Linux gives up a window that shut upon data under way after twice as long without an answer: no
-// sooner than a host is allowed to be silent.
-constexpr std::chrono::milliseconds kRepeat{2000};
+// Linux gives up a window that shut upon data under way after twice as long without an answer: not
+// within the 6 s that a host may be silent. Of data under way the next repeat is 9 s after the
+// first.
+constexpr std::chrono::milliseconds kRepeat{3000};
 constexpr int kRtoMaxMs = 44;  // TCP_RTO_MAX_MS, newer than the headers we build with
 // More than what one lost packet, or a pause of this host's own, leaves unanswered for long.
 constexpr int kUnansweredLeast = 3;

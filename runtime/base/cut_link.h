@@ -6,7 +6,7 @@
 // three ways. With nothing under way from here keep-alive asks, and once nobody answers a read
 // fails. Data under way asks by being repeated, and a full window by probes; with both TCP itself
 // is patient for a quarter of an hour and more, so is_cut() looks. A full window is asked about
-// ever less often, in the end every 2 s (two minutes before Linux 6.15), so that silence alone says
+// ever less often, in the end every 3 s (two minutes before Linux 6.15), so that silence alone says
 // nothing. But who filled it need not notice: the reader has nothing under way, and keep-alive
 // tells it once it reads again. Only where both windows are full three such probes have to be
 // waited for.
@@ -25,7 +25,7 @@ namespace hvd {
 inline constexpr std::chrono::seconds kLookForCuts{1};
 
 // Keep-alive of a connected socket, as above. It costs one small packet and its answer every 3 s.
-// What is unanswered is repeated every 2 s at least.
+// What is unanswered is repeated every 3 s at least.
 void ask_when_idle(int socket);
 
 // TCP repeats what is not acknowledged after pauses that double, in the end of two minutes: a

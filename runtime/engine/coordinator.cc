@@ -104,10 +104,15 @@ std::vector<WaitingName> Coordinator::waiting() const {
   return result;
 }
 
-uint64_t Coordinator::last_entry(uint64_t hash) const {
+std::optional<WaitingName> Coordinator::waiting_for_room(uint64_t hash, uint64_t room,
+                                                         std::span<const uint64_t> acted) const {
   const auto name =
       std::ranges::find(by_id_, hash, [](const Name* one) { return text_hash(one->name); });
-  return name == by_id_.end() ? 0 : (*name)->entry;
+  if (name == by_id_.end() || (*name)->entry <= room) return std::nullopt;
+  WaitingName waiting{(*name)->name, ~(*name)->entry, {}};
+  for (size_t rank = 0; rank < acted.size(); ++rank)
+    if (acted[rank] < (*name)->entry - room) waiting.missing.push_back(static_cast<int>(rank));
+  return waiting;
 }
 
 // What nobody has finished is not asked for anew: its name, if it was kept, has this number still.

@@ -50,6 +50,7 @@ LogLeader::LogLeader(Progress& progress, Peers& peers, HostLogWords words, const
 bool LogLeader::serve() {
   if (progress_.end().closed()) return false;
   bool moved = false;
+  if (links_) words_.of(0).rounds.fetch_add(1, std::memory_order_relaxed);
   if (links_)
     moved = links_->receive([this](int leader, const LogMessage& one) { hear_from(leader, one); });
   for (int k = 0; k < host_.count; ++k) moved |= hear(k);

@@ -80,6 +80,7 @@ class LogLeader {
   void tell_overdue();
   void hear_overdue();
   void look_for_overdue();
+  std::optional<WaitingName> waiting_name(uint64_t hash) const;
   std::optional<WaitingName> overdue_wait(OverdueWaits::Kind kind, int rank, uint64_t what) const;
   TimePoint job_now() const;
   Wait wait_of(int rank) const;

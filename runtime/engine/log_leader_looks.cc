@@ -188,15 +188,16 @@ std::optional<WaitingName> LogLeader::overdue_wait(OverdueWaits::Kind kind, int 
   if (kind == LogWords::kOverdueCall)
     return WaitingName{wait_of(rank).text, what, not_in_call(what)};
   std::optional<WaitingName> found;
-  uint64_t entry = kind == LogWords::kOverdueEntry ? what : 0;
-  if (kind == LogWords::kOverdueName) {
-    for (WaitingName& one : coordinator_->waiting())
-      if (text_hash(one.name) == what) found = std::move(one);
-    if (!found) entry = coordinator_->last_entry(what);  // decided, and some log is full
-  }
-  if (entry != 0) found = coordinator_->waiting_entry(entry, all_acted_on());
+  if (kind == LogWords::kOverdueEntry) found = coordinator_->waiting_entry(what, all_acted_on());
+  if (kind == LogWords::kOverdueName) found = waiting_name(what);
   if (found) found->name = "\"" + found->name + "\"";
   return found;
+}
+
+std::optional<WaitingName> LogLeader::waiting_name(uint64_t hash) const {
+  for (WaitingName& one : coordinator_->waiting())
+    if (text_hash(one.name) == hash) return std::move(one);
+  return coordinator_->waiting_for_room(hash, LogWords::kEntries, all_acted_on());
 }
 
 // --- Who waits for what: a communicator between hosts hears only of some who has come.
@@ -325,9 +326,8 @@ void LogLeader::look_for_crossed(const std::vector<WaitingName>& waiting,
 
 std::vector<int> LogLeader::missing(const std::string& name) const {
   if (!coordinator_) return {0};  // it was asked, and did not answer
-  for (WaitingName& waiting : coordinator_->waiting())
-    if (waiting.name == name) return waiting.missing;
-  return {};
+  const std::optional<WaitingName> waiting = waiting_name(text_hash(name));
+  return waiting ? waiting->missing : std::vector<int>{};
 }
 
 }  // namespace hvd

@@ -1,7 +1,7 @@
 // What one rank shares with the others about the log; lies in every rank's piece of a segment.
 //
-// Each word has one writer, the rank whose piece it is; `looks`, `logged`, `left_elsewhere`,
-// `consumed` and `log` are used in local rank 0's piece only. All zero at first.
+// Each word has one writer, the rank whose piece it is; `looks`, `rounds`, `logged`,
+// `left_elsewhere`, `consumed` and `log` are used in local rank 0's piece only. All zero at first.
 #pragma once
 
 #include <string.h>
@@ -93,7 +93,9 @@ struct LogWords {
   // What this rank has waited for too long, or 0, and how long. The coordinator, which alone knows
   // who is missing, ends the wait.
   std::atomic<uint64_t> overdue[kOverdueKinds], overdue_ms;
-  std::atomic<uint64_t> looks;  // of a leader, with several hosts: it passed on what was overdue
+  // Of a leader, with several hosts: how often it passed on what was overdue; how often it served
+  // its host, which it does all the time while something moves.
+  std::atomic<uint64_t> looks, rounds;
 
   alignas(64) std::atomic<uint64_t> logged;  // entries appended
   std::atomic<uint32_t> left_elsewhere;  // 1 + a rank of another host that called shutdown(), or 0

@@ -58,8 +58,8 @@ class Negotiation::Pending final : public Work {
     awaited.flag = &done_;
     awaited.what = [this] { return "\"" + name_ + "\""; };
     awaited.timeout = owner.collective_timeout_;
-    std::optional<uint64_t> asked_at_look;
-    awaited.missing = [&] { return owner.missing(name_, asked_at_look.value_or(0)); };
+    std::optional<LeaderPulse> asked_at;
+    awaited.missing = [&] { return owner.missing(name_, asked_at.value_or(LeaderPulse{})); };
     awaited.reported_by_other = [&owner, this] { return owner.asked_.count(name_) != 0; };
     const bool tells = std::this_thread::get_id() == owner.init_thread_;
     if (tells) {
@@ -69,8 +69,8 @@ class Negotiation::Pending final : public Work {
       };
     }
     awaited.told_by_other = [&] {
-      if (owner.ask_who_is_missing(*this) && !asked_at_look) asked_at_look = owner.looks();
-      return asked_at_look.has_value();
+      if (owner.ask_who_is_missing(*this) && !asked_at) asked_at = owner.leader_pulse();
+      return asked_at.has_value();
     };
     owner.progress_.hold();
     if (tells && !done())  // with the token: until it is done the operation is there
@@ -369,7 +369,7 @@ bool Negotiation::ask_coordinator(LogWords::OverdueKind kind, uint64_t overdue) 
   words.overdue_ms.store(static_cast<uint64_t>(collective_timeout_.count()),
                          std::memory_order_relaxed);
   words.overdue[kind].store(overdue, std::memory_order_release);
-  asked_at_look_[kind] = looks();
+  asked_at_[kind] = leader_pulse();
   for (const Sleeper sleeper : {kCaller, kEngineThread}) peers_.ring(0, sleeper);
   return true;
 }
@@ -385,21 +385,32 @@ void Negotiation::look() {
   }
 }
 
-std::vector<int> Negotiation::missing(const std::string& name, uint64_t asked_at_look) const {
-  if (asked_.count(name) == 0) return who_did_not_say(asked_at_look, communicator_.missing_ranks());
-  return who_did_not_say(asked_at_look, leader_ ? leader_->missing(name) : std::vector<int>{0});
+std::vector<int> Negotiation::missing(const std::string& name, const LeaderPulse& asked_at) const {
+  if (asked_.count(name) == 0) return who_did_not_say(asked_at, communicator_.missing_ranks());
+  return who_did_not_say(asked_at, leader_ ? leader_->missing(name) : std::vector<int>{0});
 }
 
 std::vector<int> Negotiation::missing_in_call(std::vector<int> seen) const {
-  return who_did_not_say(asked_at_look_[LogWords::kOverdueCall], std::move(seen));
+  return who_did_not_say(asked_at_[LogWords::kOverdueCall], std::move(seen));
 }
 
-// Rank 0 was asked, at that look of this host's leader or after it, and did not say who is missing:
-// unless the leader stands still and has not passed it on. Of those that are missing as far as is
-// seen here rank 0, if it were not itself, would have said so.
-std::vector<int> Negotiation::who_did_not_say(uint64_t asked_at_look, std::vector<int> seen) const {
+Negotiation::LeaderPulse Negotiation::leader_pulse() const {
+  const LogWords& leader = words_.of(0);
+  return {leader.looks.load(std::memory_order_acquire),
+          leader.rounds.load(std::memory_order_acquire)};
+}
+
+// Rank 0 was to say who is missing, by way of this host's leader. If the leader stands still, it is
+// the leader; if it never came to passing it on, because it works all the time, nobody knows. Rank
+// 0 would have said so if others were missing than itself.
+std::vector<int> Negotiation::who_did_not_say(const LeaderPulse& asked_at,
+                                              std::vector<int> seen) const {
   if (one_host_) return seen;
-  if (!leader_ && looks() <= asked_at_look + 1) return {peers_.world().rank - me_};
+  if (!leader_) {
+    const auto [looks, rounds] = leader_pulse();
+    if (rounds <= asked_at.rounds + 1) return {peers_.world().rank - me_};
+    if (looks <= asked_at.looks + 1) return {};
+  }
   return std::ranges::find(seen, 0) != seen.end() ? std::vector<int>{0} : seen;
 }
 

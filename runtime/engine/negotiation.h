@@ -81,13 +81,16 @@ class Negotiation final : public Feed {
 
  private:
   class Pending;
+  struct LeaderPulse {  // as LogWords says
+    uint64_t looks = 0, rounds = 0;
+  };
   struct Known {
     uint32_t id = 0;
     uint64_t hash = 0;
   };
 
   LogWords& mine() const { return words_.of(me_); }
-  uint64_t looks() const { return words_.of(0).looks.load(std::memory_order_acquire); }
+  LeaderPulse leader_pulse() const;
   void say_changed();
   bool take_inbox();
   void ask(const std::shared_ptr<Pending>& pending);
@@ -98,8 +101,8 @@ class Negotiation final : public Feed {
   void finish(const std::shared_ptr<Pending>& pending, std::exception_ptr error);
   void finish_asked();
   void say_awaiting(const Pending& pending);
-  std::vector<int> missing(const std::string& name, uint64_t asked_at_look) const;
-  std::vector<int> who_did_not_say(uint64_t asked_at_look, std::vector<int> seen) const;
+  std::vector<int> missing(const std::string& name, const LeaderPulse& asked_at) const;
+  std::vector<int> who_did_not_say(const LeaderPulse& asked_at, std::vector<int> seen) const;
   bool ask_who_is_missing(const Pending& pending);
   bool ask_who_has_not_acted(uint64_t entry);
   bool ask_coordinator(LogWords::OverdueKind kind, uint64_t overdue);
@@ -130,8 +133,8 @@ class Negotiation final : public Feed {
   std::vector<std::string> name_of_id_;
   uint64_t changes_ = 0, announced_ = 0, read_ = 0;
   bool over_ = false;
-  uint64_t asked_at_look_[LogWords::kOverdueKinds] = {};  // `looks` when rank 0 was asked last
-  std::string refusal_;                                   // why nothing is taken any more
+  LeaderPulse asked_at_[LogWords::kOverdueKinds];  // rank 0, the last time
+  std::string refusal_;                            // why nothing is taken any more
   const Pending* awaiting_ = nullptr;  // which the words say that the init thread waits for
 
   const std::unique_ptr<LogLeader> leader_;  // local rank 0's

@@ -319,6 +319,44 @@ TEST_CASE("hosts: at a timeout a leader that does not answer is who is missing")
                                Catch::Contains("waited 0.500 s for rank 2 in " + what));
 }
 
+// The log has room for what the others have acted on, and no more.
+TEST_CASE("hosts: who keeps the log full is named to who waits for what comes behind") {
+  const auto hosts = GENERATE(values<Hosts>({{3}, {1, 1, 1}}));
+  const int waits = GENERATE(0, 1);
+  CAPTURE(hosts, waits);
+  constexpr int kNames = 200;
+  InProcessWorld world(hosts);
+  std::atomic<bool> holds{false};
+  std::array<std::string, 3> said;
+  run_engines(
+      world,
+      [&](int rank, Engine& engine) {
+        const ControlBlock& block = world.host_of(rank).block();
+        std::vector<float> part(1), all(3), data(kNames);
+        std::vector<std::shared_ptr<Work>> work;
+        const auto ask = [&] {
+          for (size_t i = 0; i < kNames; ++i)
+            work.push_back(
+                sum_async(engine, std::span(data).subspan(i, 1), "s" + std::to_string(i)));
+        };
+        const auto hold = [&](std::span<const uint64_t>) {
+          holds = holds || rank == 2;
+          while (rank == 2 && block.trouble == 0) poll(nullptr, 0, 1);
+          return all.data();
+        };
+        if (rank == 2) ask();
+        const auto held = allgather_async(engine, part, hold, "held");
+        while (!holds && block.trouble == 0) poll(nullptr, 0, 1);
+        if (rank != 2) ask();
+        if (rank == waits) said[static_cast<size_t>(rank)] = error_of([&] { work.back()->wait(); });
+        while (block.trouble == 0) poll(nullptr, 0, 1);
+        error_of([&] { held->wait(); });
+      },
+      {.collective_timeout = kLongEnough}, false);
+  CHECK_THAT(said[static_cast<size_t>(waits)],
+             Catch::Contains("waited 1 s for rank 2 in \"s199\""));
+}
+
 // Rank 0 computes, and hears of no wait: who waits judges by itself.
 TEST_CASE("hosts: who waits behind a leader that stands still names it, not rank 0") {
   const auto what = GENERATE(values<std::string>({"\"loss\"", "allreduce"}));
