@@ -8,6 +8,7 @@
 #include "proto/rendezvous.pb.h"
 #include "rendezvous/socket_address.h"
 #include "runtime/base/error.h"
+#include "runtime/base/utf8.h"
 
 namespace hvd {
 namespace {
@@ -73,9 +74,13 @@ Hello read_hello(std::string_view bytes, const Hello& ours) {
               {}};
   const int count =
       std::min({message.interfaces_size(), message.addresses_size(), message.speeds_mbps_size()});
-  for (int i = 0; i < std::min(count, kInterfacesMax); ++i)
-    hello.interfaces.push_back({message.interfaces(i), message.addresses(i),
-                                std::max(message.speeds_mbps(i), kTunnelMbps)});
+  for (int i = 0; i < std::min(count, kInterfacesMax); ++i) {
+    // Both are shown to the user, and a name that was cleaned would be no interface's.
+    const std::string address = address_in(message.addresses(i));
+    if (!address.empty() && is_shown(message.interfaces(i)))
+      hello.interfaces.push_back(
+          {message.interfaces(i), address, std::max(message.speeds_mbps(i), kTunnelMbps)});
+  }
   if (hello.version != ours.version || hello.build != ours.build)
     throw Error(ErrorCode::kUnavailable, "its agent is of " + name_of(hello) + ", and this is " +
                                              name_of(ours) +

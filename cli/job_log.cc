@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "cli/agent/rank_facts.h"
 #include "cli/failure_report.h"
 #include "cli/messages.h"
 #include "cli/quoted.h"
@@ -128,13 +129,14 @@ void JobLog::note(const proto::FromAgent& message) {
     }
     case proto::FromAgent::kBroken:
       return say(LogLevel::kInfo, "epoch " + std::to_string(message.broken().epoch()) +
-                                      " is broken: " + message.broken().reason());
+                                      " is broken: " + printable(message.broken().reason()));
     case proto::FromAgent::kListening: {
       const proto::Listening& listening = message.listening();
       for (int i = 0; i < std::min(listening.addresses_size(), listening.troubles_size()); ++i)
-        say(LogLevel::kDebug, listening.addresses(i).empty()
-                                  ? "an agent cannot listen for links: " + listening.troubles(i)
-                                  : "an agent listens for links at " + listening.addresses(i));
+        say(LogLevel::kDebug,
+            listening.addresses(i).empty()
+                ? "an agent cannot listen for links: " + printable(listening.troubles(i))
+                : "an agent listens for links at " + printable(listening.addresses(i)));
       return;
     }
     case proto::FromAgent::kReached:
@@ -143,9 +145,10 @@ void JobLog::note(const proto::FromAgent& message) {
     case proto::FromAgent::kSuspended:
       return say(LogLevel::kInfo, "the ranks are suspended");
     case proto::FromAgent::kEnded:
-      return say(LogLevel::kInfo, "the agent's last word: " + (message.ended().reason().empty()
-                                                                   ? "all ranks are over"
-                                                                   : message.ended().reason()));
+      return say(LogLevel::kInfo,
+                 "the agent's last word: " + (message.ended().reason().empty()
+                                                  ? "all ranks are over"
+                                                  : printable(message.ended().reason())));
     case proto::FromAgent::kStdinTaken:
       return say(LogLevel::kTrace,
                  std::to_string(message.stdin_taken().bytes()) + " bytes of stdin were read");

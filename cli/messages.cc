@@ -85,7 +85,7 @@ RankEnd from_proto(const proto::RankEnd& message) {
   end.sent_signal = message.sent_signal();
   end.told = message.last().told();
   end.stranded_others = message.last().stranded_others();
-  end.given_up = message.last().given_up();
+  end.given_up = printable(message.last().given_up());
   end.waited_in_vain = printable(message.last().waited_in_vain());
   end.waited_for.assign(message.last().waited_for().begin(), message.last().waited_for().end());
   end.doing = printable(message.last().doing());

@@ -1,6 +1,8 @@
 // An agent's first words: what comes back of them, and whose are refused.
 #include "cli/hello.h"
 
+#include <algorithm>
+
 #include "runtime/base/error.h"
 #include "tests/support/catch.h"
 
@@ -59,6 +61,22 @@ TEST_CASE("hello: what is no address is not known") {
   }
   odd.own_address = "fe80::1%eth7";  // an interface of that host
   CHECK(read_hello(hello_bytes(odd), {"0.1.0", "3f2a", ""}).own_address == odd.own_address);
+}
+
+TEST_CASE("hello: an interface that could not be shown is not there") {
+  Hello odd = some_hello();
+  const std::vector<InterfaceAddress> good = odd.interfaces;
+  for (const std::string& name : {std::string("eth\x1b[2J"), std::string("eth\n0"),
+                                  std::string("eth\xc2\x9b"), std::string("eth\0", 4)})
+    odd.interfaces.push_back({name, "10.0.0.3"});
+  for (const std::string& address :
+       {std::string(), std::string("h1"), std::string("10.0.0.4\n"), std::string("fe80::1%\x1b")})
+    odd.interfaces.push_back({"eth1", address});
+  odd.interfaces.push_back({"é1", "10.0.0.5"});  // byte for byte: NCCL is told it
+  const Hello read = read_hello(hello_bytes(odd), {"0.1.0", "3f2a", ""});
+  REQUIRE(read.interfaces.size() == good.size() + 1);
+  CHECK(std::equal(good.begin(), good.end(), read.interfaces.begin()));
+  CHECK(read.interfaces.back() == odd.interfaces.back());
 }
 
 TEST_CASE("hello: whatever else comes is refused") {

@@ -96,6 +96,25 @@ TEST_CASE(
   CHECK(lines_of(LogLevel::kTrace, true).size() == kInfo.size() + 3);
 }
 
+TEST_CASE("job log: what an agent says moves no cursor") {
+  const std::string hostile = "x\x1b[2J\n\xc2\x9b", shown = "x?[2J??";
+  std::vector<std::string> lines;
+  const JobSpec spec = spec_with(LogLevel::kDebug, false);
+  JobLog log(spec, [&](std::string_view line) { lines.emplace_back(line); });
+  proto::FromAgent message;
+  message.mutable_broken()->set_reason(hostile);
+  log.note(message);
+  message.mutable_listening()->add_addresses(hostile);
+  message.mutable_listening()->add_troubles("");
+  message.mutable_listening()->add_addresses("");
+  message.mutable_listening()->add_troubles(hostile);
+  log.note(message);
+  message.mutable_ended()->set_reason(hostile);
+  log.note(message);
+  REQUIRE(lines.size() == 4);
+  for (const std::string& line : lines) CHECK(line.ends_with(shown + "\n"));
+}
+
 TEST_CASE("job log: by default nothing is said") {
   for (LogLevel level : {LogLevel::kWarning, LogLevel::kError, LogLevel::kFatal})
     CHECK(lines_of(level, false).empty());

@@ -65,8 +65,10 @@ TEST_CASE("messages: what an agent tells of a rank moves no cursor") {
   proto::RankEnd end;
   end.mutable_last()->set_doing(hostile);
   end.mutable_last()->set_waited_in_vain(hostile);
+  end.mutable_last()->set_given_up(hostile);
   CHECK(from_proto(end).doing == shown);
   CHECK(from_proto(end).waited_in_vain == shown);
+  CHECK(from_proto(end).given_up == shown);
   proto::RankStatus status;
   status.set_claimed(true);
   status.set_doing(hostile);
