@@ -35,6 +35,7 @@ class RemoteCleaning {
 
   // `host` is its place in spec.hosts, the rest as SshCarrier has it.
   void start(int host, Deadline deadline, Deadline there);
+  void end() { carrier_.end(); }
   bool waiting() const { return !waiting_.empty(); }
   bool waits_for(int host) const { return waiting_.contains(host); }
   void turn(TimePoint now) { carrier_.turn(now); }

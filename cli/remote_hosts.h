@@ -41,6 +41,8 @@ class RemoteHosts {
   void start(int host, Deadline deadline, Deadline there);
   // Who has not started never will.
   void stop();
+  // Nor does any ssh run on, or what it started. Not from an event.
+  void end() { carrier_->end(); }
   bool waiting() const { return !starting_.empty(); }
   // Files are on their way to one of them.
   bool shipping() const;

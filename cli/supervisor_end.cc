@@ -132,6 +132,7 @@ void Supervisor::leave() {
     known.verdict.status = {128 + SIGINT, SIGINT};
     write_result_file(spec_.result_file, result_json(known), kImpatience);
   }
+  end_ssh();
   die_by(SIGINT);
 }
 
@@ -344,6 +345,12 @@ bool Supervisor::is_stranger(pid_t child) const {
          getsid(child) == getsid(0);
 }
 
+// An ssh ends with hvdrun, but what it started for a jump host does not.
+void Supervisor::end_ssh() {
+  if (remote_hosts_) remote_hosts_->end();
+  if (cleaning_) cleaning_->end();
+}
+
 // A keeper ends when nobody is left below it whom anybody can end. If it was killed, its agent is
 // our child now and ends the job; if both were, so are all that the ranks left, and we end them.
 // Who is stuck has been tried for long, and the report names them.
@@ -372,6 +379,7 @@ void Supervisor::write_out() {
 
 void Supervisor::write_what_was_said() noexcept try {
   for (const auto& agent : agents_) agent->close_lease();  // nothing runs on meanwhile
+  end_ssh();
   output_.finish();
   output_.limit_readers(kImpatience, true, Clock::now());
   const TimePoint last = Clock::now() + kOwnWords;
@@ -437,7 +445,7 @@ JobResult Supervisor::result() const {
 
 ExitStatus Supervisor::finish() {
   fault_point("hvdrun_finish");
-  cleaning_.reset();  // ends an ssh that still asks what is known by now
+  end_ssh();  // also one that still asks what is known by now
   sweep();
   note_lost(Clock::now());
   output_.finish();

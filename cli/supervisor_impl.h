@@ -110,6 +110,7 @@ class Supervisor {
   bool over() const;
   static std::map<pid_t, unsigned long long> processes_below();
   bool is_stranger(pid_t child) const;
+  void end_ssh();
   void sweep();
   void write_out();
   JobResult result() const;

@@ -62,7 +62,11 @@ class SshCarrier {
   // `host` is the caller's number for it. One that cannot be reached is tried again until `there`;
   // after the deadline it has failed.
   void start(int host, const Host& target, Deadline deadline, Deadline there = Deadline::in({}));
-  void stop();                        // who was not handed over: killed; not from a callback
+  void stop();  // who was not handed over: killed; not from a callback
+  void end() {  // and who was
+    stop();
+    for (const pid_t pid : handed_over_) kill_ssh(pid);
+  }
   void excuse(Clock::duration time);  // all deadlines come so much later
   void turn(TimePoint now);           // does what is due
   std::optional<TimePoint> next_deadline() const;

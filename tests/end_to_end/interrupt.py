@@ -7,8 +7,8 @@ import tempfile
 import time
 
 import support
-from support import (NO_TRACING, Debugger, Terminal, agent_of, children, expect, keeper_of, ranks_of, read, sh, start, take_hold,
-                     wait_for, wait_for_ranks, wait_for_words)
+from support import (NO_TRACING, Debugger, Terminal, agent_of, children, expect, is_taken, keeper_of, ranks_of, read, sh, start,
+                     take_hold, wait_for, wait_for_ranks, wait_for_words)
 
 STUBBORN = "trap '' TERM INT; echo up; sleep 60; sleep 60"
 ENDING = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT
@@ -29,18 +29,13 @@ def hvdrun_ends_by_the_signal_it_got():
         assert sent.name in words.decode().splitlines()[-1], words
 
 
-def is_taken(job):
-    """No signal is pending for hvdrun: it has read all that were sent."""
-    return "ShdPnd: 0000000000000000" in support.read(job.pid, "status").replace("\t", " ")
-
-
 def ranks_that_ignore_term_are_killed_after_the_grace():
     job = start("--stop-grace", "1", "--", "bash", "-c", STUBBORN)
     up(job)
     begin = time.monotonic()
     for _ in range(3):  # more of them do not shorten it: who sends TERM is no impatient user
         job.send_signal(signal.SIGTERM)
-        wait_for(lambda: is_taken(job))
+        wait_for(lambda: is_taken(job.pid))
     job.communicate(timeout=20)
     seconds = time.monotonic() - begin
     expect(job.returncode, -15)
@@ -81,7 +76,7 @@ def leave_an_agent_that_is_stuck(result):
         return NO_TRACING
     for _ in range(2):
         job.send_signal(signal.SIGINT)
-        wait_for(lambda: is_taken(job))
+        wait_for(lambda: is_taken(job.pid))
     job.send_signal(signal.SIGINT)
     try:
         _, words = job.communicate(timeout=30)

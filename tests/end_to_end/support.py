@@ -49,6 +49,11 @@ def state(pid):
     return text[text.rfind(")") + 2:][:1]
 
 
+def is_taken(pid):
+    """No signal is pending for the process: it has read all that were sent."""
+    return "ShdPnd: 0000000000000000" in read(pid, "status").replace("\t", " ")
+
+
 def children(pid):
     found = []
     try:

@@ -440,4 +440,19 @@ TEST_CASE("ssh_carrier: whoever has not started is ended with it") {
   REQUIRE(run.started.contains(5));
 }
 
+TEST_CASE("ssh_carrier: at the end who was handed over goes too, with what it started") {
+  Hosts hosts;
+  hosts.set("a", std::string("(trap '' HUP; exec sleep 1000) & ") + kAgent);
+  Run run(hosts);
+  run.start(1, "a");
+  run.until(1);
+  run.carrier().end();
+  // Open for as long as any of them lives.
+  const int output = run.started.at(1).output.get();
+  pollfd readable{output, POLLIN, 0};
+  REQUIRE(poll(&readable, 1, Deadline::in(20s).poll_timeout_ms()) == 1);
+  char byte = 0;
+  CHECK(read(output, &byte, 1) == 0);
+}
+
 }  // namespace hvd
