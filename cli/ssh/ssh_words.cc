@@ -23,7 +23,8 @@ constexpr std::string_view kWantsPassword =
     "there (ssh-copy-id HOST), or start ssh-agent if your key has a passphrase";
 // What ssh calls the other end where it talks to a jump host's ssh or another proxy.
 constexpr std::string_view kProxied = "UNKNOWN port 65535";
-// What led to these has been said before, by a proxy say.
+// What led to these has been said before: to the first by the jump host, to the second by a proxy,
+// if there is one.
 constexpr std::string_view kNotForwarded = "stdio forwarding failed";
 constexpr std::string_view kClosedEarly = "kex_exchange_identification";
 
@@ -177,11 +178,11 @@ namespace {
 // The line that tells it, in quotes, and whom it may be about.
 std::string telling(const Known& one, std::string_view words) {
   const size_t at = place_of(one, words);
+  const bool proxied = words.find(kProxied) != words.npos;
   std::string line;
-  if (one.words == kNotForwarded || one.words == kClosedEarly)
+  if (one.words == kNotForwarded || (one.words == kClosedEarly && proxied))
     line = last_words(words.substr(0, at));
   if (line.empty()) line = last_words(words.substr(0, words.find('\n', at)));
-  const bool proxied = words.find(kProxied) != words.npos;
   return line + (proxied ? ", of the host or of what leads to it (its jump host, a proxy)" : "");
 }
 

@@ -62,6 +62,12 @@ constexpr Row kRows[] = {
      "Connection closed by fd77::2 port 22\n",
      "", 255, "its sshd closed the connection before the login",
      "Connection closed by remote host\"", Retry::kSoon},
+    {"/h/.ssh/config line 3: Deprecated option \"useroaming\"\r\n"
+     "kex_exchange_identification: Connection closed by remote host\r\n"
+     "Connection closed by 10.77.0.1 port 22\r\n",
+     "", 255, "its sshd closed the connection before the login",
+     "the words were \"kex_exchange_identification: Connection closed by remote host\"",
+     Retry::kSoon},
     {"kex_exchange_identification: read: Connection reset by peer\nConnection reset by 10.77.0.1 "
      "port 22\n",
      "", 255, "its sshd closed the connection before the login", "reset by peer\"", Retry::kSoon},
