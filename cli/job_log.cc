@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <utility>
 
-#include "cli/agent/rank_facts.h"
 #include "cli/failure_report.h"
 #include "cli/messages.h"
 #include "cli/quoted.h"

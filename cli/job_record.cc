@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "cli/agent/rank_facts.h"
 #include "cli/messages.h"
 #include "cli/quoted.h"
 

@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "cli/after_cd.h"
-#include "cli/agent/rank_facts.h"
 #include "cli/agent/worker_environment.h"
 #include "cli/quoted.h"
 #include "rendezvous/socket_address.h"
 #include "runtime/base/error.h"
+#include "runtime/base/utf8.h"
 
 namespace hvd {
 namespace {
@@ -143,7 +143,7 @@ ListensAt listens_at(const proto::Listening& said, int place) {
     return {{}, "is not listened on"};
   const std::string &address = said.addresses(place), &trouble = said.troubles(place);
   if (!trouble.empty() || address.empty())
-    return {{}, trouble.empty() ? "is not listened on" : printable(trouble.substr(0, kWordsMax))};
+    return {{}, trouble.empty() ? "is not listened on" : printable(head_of(trouble, kWordsMax))};
   try {
     // What stands behind % is an interface of one host.
     if (address.find('%') == address.npos) return {SocketAddress::parse(address).text(), {}};

@@ -4,8 +4,9 @@
 #include <cstdio>
 #include <utility>
 
-#include "cli/agent/rank_facts.h"
 #include "cli/messages.h"
+#include "cli/quoted.h"
+#include "runtime/base/utf8.h"
 
 namespace hvd {
 namespace {
@@ -97,7 +98,7 @@ void NetworkProof::note(int host, const proto::Reached& reached) {
         offer.round_trip_us = std::max(offer.round_trip_us, one.round_trip_us());
       } else {
         note_failure(offer, "not from " + parties_[size_t(who)].name + ": " +
-                                printable(one.trouble().substr(0, kWordsMax)));
+                                printable(head_of(one.trouble(), kWordsMax)));
       }
     }
   }

@@ -40,14 +40,24 @@ std::string quoted(std::string_view text, size_t bytes_max) {
          (head.size() < text.size() ? "...\"" : "\"");
 }
 
+std::string printable(std::string_view text) {
+  std::string shown;
+  while (!text.empty()) {
+    const size_t bytes = shown_bytes(text);
+    shown += bytes > 0 ? text.substr(0, bytes) : text[0] == '\t' ? " " : "?";
+    text.remove_prefix(std::max<size_t>(character_bytes(text), 1));
+  }
+  return shown;
+}
+
 std::string shell_word(std::string_view word) {
   if (!word.empty() && std::all_of(word.begin(), word.end(), is_plain)) return std::string(word);
-  const bool printable = is_shown(word);
+  const bool as_it_is = is_shown(word);
   const auto in_quotes = [&](std::string_view one) -> std::string_view {
-    if (one == "'") return printable ? "'\\''" : "\\'";
-    return one == "\\" && !printable ? "\\\\" : one;
+    if (one == "'") return as_it_is ? "'\\''" : "\\'";
+    return one == "\\" && !as_it_is ? "\\\\" : one;
   };
-  return (printable ? "'" : "$'") + visible(word, in_quotes) + "'";
+  return (as_it_is ? "'" : "$'") + visible(word, in_quotes) + "'";
 }
 
 std::string shell_words(std::span<const std::string> words, size_t bytes_max) {

@@ -1,4 +1,5 @@
-// Puts words of the user's into messages: printable, and short enough for one line.
+// Puts words of the user's and of other hosts into messages: printable, and short enough for one
+// line.
 #pragma once
 
 #include <span>
@@ -10,6 +11,10 @@ namespace hvd {
 // In quotes. Bytes of no character that can be shown become \xNN; beyond `bytes_max` of the text's
 // the rest is left out ("...").
 std::string quoted(std::string_view text, size_t bytes_max = 60);
+
+// What a worker or another host said, without quotes: a tab becomes a blank, and what is no UTF-8
+// or would move a terminal's cursor a '?'.
+std::string printable(std::string_view text);
 
 // As a shell would have to be given it: train.py, 'a b', $'\x0a'.
 std::string shell_word(std::string_view word);

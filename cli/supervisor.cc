@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "cli/agent/descendants.h"
-#include "cli/agent/rank_facts.h"
 #include "cli/messages.h"
+#include "cli/quoted.h"
 #include "cli/supervisor_impl.h"
 #include "runtime/base/error.h"
 #include "runtime/base/fault_point.h"

@@ -21,6 +21,7 @@
 #include "cli/loop.h"
 #include "cli/messages.h"
 #include "cli/pipe.h"
+#include "cli/quoted.h"
 #include "cli/signals.h"
 #include "rendezvous/credentials.h"
 #include "runtime/base/error.h"

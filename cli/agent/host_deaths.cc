@@ -8,6 +8,7 @@
 
 #include "cli/agent/host_memory_impl.h"
 #include "cli/agent/process_state.h"
+#include "cli/quoted.h"
 
 namespace hvd {
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cli/agent/host_memory_impl.h"
+#include "cli/quoted.h"
 #include "runtime/base/utf8.h"
 
 namespace hvd {

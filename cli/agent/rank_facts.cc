@@ -2,12 +2,11 @@
 
 #include <sched.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <utility>
 
-#include "runtime/base/utf8.h"
+#include "cli/quoted.h"
 
 namespace hvd {
 namespace {
@@ -52,16 +51,6 @@ std::string collective_text(const StatusSnapshot& status) {
 }
 
 }  // namespace
-
-std::string printable(std::string_view text) {
-  std::string shown;
-  while (!text.empty()) {
-    const size_t bytes = shown_bytes(text);
-    shown += bytes == 0 ? "?" : text.substr(0, bytes);
-    text.remove_prefix(std::max<size_t>(character_bytes(text), 1));
-  }
-  return shown;
-}
 
 StatusSnapshot read_status(const StatusPage& page) {
   constexpr int kTries = 100;  // a living writer is done in nanoseconds, a dead one never

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "runtime/base/deadline.h"
@@ -46,10 +45,6 @@ struct RankFacts {
   StatusSnapshot status;
   std::string doing;  // describe(status), frozen at the death
 };
-
-// What a worker wrote, for a terminal: it must not move its cursor, and what is no UTF-8 is shown
-// as '?'.
-std::string printable(std::string_view text);
 
 // "was in allreduce float32 [4] "x" #12, 16 bytes, for 2.1 s"; "never called hvd::init()". `now` of
 // CLOCK_MONOTONIC. Pure.

@@ -8,6 +8,7 @@
 #include "cli/ssh/remote_script.h"
 #include "cli/ssh/ssh_words.h"
 #include "runtime/base/error.h"
+#include "runtime/base/utf8.h"
 
 namespace hvd {
 namespace {
@@ -27,14 +28,6 @@ constexpr size_t kReasonBytesMax = 1000;
 void keep_last(std::string& kept, std::string_view bytes) {
   kept.append(bytes);
   if (kept.size() > kKeptBytesMax) kept.erase(0, kept.size() - kKeptBytesMax);
-}
-
-// A reason from there, for a terminal.
-std::string shown(std::string text) {
-  if (text.size() > kReasonBytesMax) text.resize(kReasonBytesMax);
-  for (char& letter : text)
-    if (letter < ' ' || letter > '~') letter = '?';
-  return text;
 }
 
 // Numbers with blanks between them, each once and below `count`; nothing for anything else.
@@ -209,7 +202,8 @@ void RemoteStart::take_frame(FrameKind kind, TimePoint now) {
   if (kind == FrameKind::kWanted) {
     take_wish(now);
   } else if (kind == FrameKind::kNotShipped) {
-    fail("what is shipped cannot be put there: " + shown(frame_), now);
+    fail("what is shipped cannot be put there: " + printable(head_of(frame_, kReasonBytesMax)),
+         now);
   } else if (wants_shipped() || (offer_ != nullptr && wishes_ == 0)) {
     fail("its agent began without what is shipped", now);
   } else {

@@ -19,6 +19,16 @@ TEST_CASE("quoted: what cannot be printed is escaped, what is long is cut") {
   CHECK(quoted(std::string(61, 'a')) == "\"" + std::string(60, 'a') + "...\"");
 }
 
+TEST_CASE("printable: what is no UTF-8, or moves a cursor, is shown as question marks") {
+  CHECK(printable("plain é 日 😀") == "plain é 日 😀");
+  CHECK(printable("a\tb\n") == "a b?");
+  CHECK(printable("caf\xe9 \x80\xff") == "caf? ??");
+  CHECK(printable("\xc2\x9b[2J\x1b[2J\x7f") == "?[2J?[2J?");
+  CHECK(printable("cut \xe6\x97") == "cut ??");
+  CHECK(printable("a\xe2\x80\xae"
+                  "b") == "a?b");
+}
+
 TEST_CASE("quoted: shell words can be typed as they stand") {
   CHECK(shell_word("train.py") == "train.py");
   CHECK(shell_word("") == "''");

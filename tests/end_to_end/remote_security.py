@@ -181,7 +181,7 @@ def what_a_host_says_without_end_waits_there_for_the_reader():
 
 def what_a_host_says_moves_no_cursor():
     world.path("h1", hosts.home("root", ".bashrc")).write_text(
-        "(until [ -e /tmp/speak ]; do sleep 0.05; done; printf 'a \\033[2J\\302\\233b \\303\\244\\n'; touch /tmp/end) 1>&2 &\n")
+        "(until [ -e /tmp/speak ]; do sleep 0.05; done; printf 'a\\t\\033[2J\\302\\233b \\303\\244\\n'; touch /tmp/end) 1>&2 &\n")
     job = subprocess.Popen(world.command("h0", support.options.hvdrun, "-H", "h1", "--", "sh", "-c", "echo going; until [ -e /tmp/end ]; do sleep 0.05; done"),
                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert b"going" in job.stdout.readline()

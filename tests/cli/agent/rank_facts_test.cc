@@ -102,15 +102,6 @@ TEST_CASE("rank facts: a name without end or with control bytes does no harm") {
   CHECK(read_status(*page).operation == std::string(StatusPage::kNameBytes, '?'));
 }
 
-TEST_CASE("rank facts: what is no UTF-8, or moves a cursor, is shown as question marks") {
-  CHECK(printable("plain é 日 😀\t") == "plain é 日 😀?");
-  CHECK(printable("caf\xe9 \x80\xff") == "caf? ??");
-  CHECK(printable("\xc2\x9b[2J\x1b[2J\x7f") == "?[2J?[2J?");
-  CHECK(printable("cut \xe6\x97") == "cut ??");
-  CHECK(printable("a\xe2\x80\xae"
-                  "b") == "a?b");
-}
-
 TEST_CASE("rank facts: a long name is shortened between its characters") {
   auto page = std::make_unique<StatusPage>();
   StatusWriter writer(*page);

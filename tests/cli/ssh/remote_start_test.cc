@@ -274,9 +274,12 @@ TEST_CASE("remote_start: who has a bad key gets nothing, whatever it says afterw
 
 TEST_CASE("remote_start: why a host cannot be shipped to is said, as far as it can be shown") {
   RemoteStart start = shipping();
-  start.take_output(frame(FrameKind::kNotShipped, "no room\x1b[2J " + std::string(5000, 'x')),
-                    kBegin);
-  CHECK(start.failure().starts_with("what is shipped cannot be put there: no room?[2J xxx"));
+  std::string reason = "no\troom in \"é\"\x1b[2J ";
+  while (reason.size() < 5000) reason += "日";
+  start.take_output(frame(FrameKind::kNotShipped, reason), kBegin);
+  CHECK(start.failure().starts_with(
+      "what is shipped cannot be put there: no room in \"é\"?[2J 日日日"));
+  CHECK(start.failure().ends_with("日"));
   CHECK(start.failure().size() < 1100);
 }
 
