@@ -34,22 +34,34 @@ inline size_t character_bytes(std::string_view text) {
   return bytes;
 }
 
+// Characters that nobody sees: they would move a terminal's cursor, turn round what stands beside
+// them, or leave no trace.
+struct CharacterRange {
+  char32_t first, last;
+};
+inline constexpr CharacterRange kUnseen[] = {
+    {0x0, 0x1f},          // control
+    {0x7f, 0x9f},         // control
+    {0x61c, 0x61c},       // a mark of direction
+    {0x180e, 0x180e},     // no width
+    {0x200b, 0x200f},     // no width, marks of direction
+    {0x2028, 0x202e},     // ends of lines, overrides of direction
+    {0x2060, 0x206f},     // no width, isolates of direction
+    {0xfeff, 0xfeff},     // a byte order mark
+    {0xfff9, 0xfffb},     // marks around a note
+    {0xe0000, 0xe007f}};  // tags
+
 // How many bytes the character has that the text begins with, if it can be shown as it is; 0: they
-// are no UTF-8, or it is one that nobody sees: it would move a terminal's cursor, turn round what
-// stands beside it, or leave no trace.
+// are no UTF-8, or it is one that nobody sees.
 inline size_t shown_bytes(std::string_view text) {
   const size_t bytes = character_bytes(text);
-  const auto byte = [&](size_t at) { return static_cast<unsigned char>(text[at]); };
-  if (bytes == 1 && (byte(0) < 0x20 || byte(0) == 0x7f)) return 0;
-  if (bytes == 2 && byte(0) == 0xc2 && byte(1) < 0xa0) return 0;  // U+0080 to U+009F
-  if (bytes == 3) {
-    const unsigned last = byte(2), first_two = unsigned{byte(0)} << 8 | byte(1);
-    // No width and marks of direction, ends of lines and overrides: U+200B to 200F, 2028 to 202E.
-    if (first_two == 0xe280 && ((last >= 0x8b && last <= 0x8f) || (last >= 0xa8 && last <= 0xae)))
-      return 0;
-    if (first_two == 0xe281 && last >= 0xa0 && last <= 0xaf) return 0;  // U+2060 to U+206F
-    if (first_two == 0xefbb && last == 0xbf) return 0;                  // a byte order mark
-  }
+  if (bytes == 0) return 0;
+  // The first of several bytes has one bit for each of them, and a zero, before its part.
+  char32_t code = static_cast<unsigned char>(text[0]) & (bytes == 1 ? 0x7fu : 0x7fu >> bytes);
+  for (size_t at = 1; at < bytes; ++at)
+    code = code << 6 | (static_cast<unsigned char>(text[at]) & 0x3fu);
+  for (const CharacterRange& one : kUnseen)
+    if (code >= one.first && code <= one.last) return 0;
   return bytes;
 }
 

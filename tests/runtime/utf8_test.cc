@@ -35,6 +35,15 @@ TEST_CASE("utf-8: a character that would change the line around it is not shown"
     INFO(none);
     CHECK(shown_bytes(none) == 0);
   }
+  for (const char* shown :
+       {"\u061b", "\u061d", "\u180d", "\u180f", "\ufff8", "\ufffc", "\U000dfffd", "\U000e0080"}) {
+    INFO(shown);
+    CHECK(shown_bytes(shown) == std::string(shown).size());
+  }
+  for (const char* none : {"\u061c", "\u180e", "\ufff9", "\ufffb", "\U000e0000", "\U000e007f"}) {
+    INFO(none);
+    CHECK(shown_bytes(none) == 0);
+  }
   CHECK(is_shown("a é 日"));
   CHECK(is_shown(""));
   CHECK_FALSE(is_shown("é\n"));
