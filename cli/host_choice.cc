@@ -112,6 +112,11 @@ HostChoice choose_hosts(std::span<const GivenHost> given, int size, const ThisMa
   return choice;
 }
 
+bool has_remote_ranks(std::span<const Host> hosts, std::span<const Slot> slots) {
+  return std::ranges::any_of(slots,
+                             [&](const Slot& slot) { return hosts[size_t(slot.host)].remote; });
+}
+
 SettledHosts settle_hosts(std::span<const Host> hosts,
                           std::span<const std::optional<HostIdentity>> identities, int size) {
   struct Group {

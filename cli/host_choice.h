@@ -26,6 +26,9 @@ struct HostChoice {
 HostChoice choose_hosts(std::span<const GivenHost> given, int size, const ThisMachine& machine,
                         std::span<const std::string> command);
 
+// Whether any rank is to run on another machine. Pure.
+bool has_remote_ranks(std::span<const Host> hosts, std::span<const Slot> slots);
+
 // The job's hosts once it is known which of them are one.
 struct SettledHosts {
   std::vector<Slot> slots;         // with ranks, in the order in which hosts were first named

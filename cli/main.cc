@@ -46,15 +46,10 @@ void print(const std::string& text) {
   }
 }
 
-bool has_remote_ranks(const JobSpec& spec, const std::vector<Slot>& slots) {
-  return std::ranges::any_of(
-      slots, [&](const Slot& slot) { return spec.hosts.at(size_t(slot.host)).remote; });
-}
-
 // Whether a network has to be chosen that connects hosts.
 bool reaches_others(const JobSpec& spec, const std::vector<Slot>& slots) {
   const auto elsewhere = [&](const Slot& slot) { return slot.host != slots[0].host; };
-  return has_remote_ranks(spec, slots) && std::ranges::any_of(slots, elsewhere);
+  return has_remote_ranks(spec.hosts, slots) && std::ranges::any_of(slots, elsewhere);
 }
 
 // What a rank would find in its environment beside what hvdrun has itself.
@@ -74,7 +69,7 @@ std::vector<std::string> variables_of_ranks(const JobSpec& spec, const StartStat
 
 // This machine's ranks find everything where it is.
 bool ships(const JobSpec& spec, const std::vector<Slot>& slots) {
-  return !spec.ship.empty() && has_remote_ranks(spec, slots);
+  return !spec.ship.empty() && has_remote_ranks(spec.hosts, slots);
 }
 
 Refusal refusal_of(const std::exception& error) {

@@ -16,11 +16,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kProgressFirst{1000};
 
-bool has_remote_ranks(const JobSpec& spec, const std::vector<Slot>& slots) {
-  return std::any_of(slots.begin(), slots.end(),
-                     [&](const Slot& slot) { return spec.hosts.at(size_t(slot.host)).remote; });
-}
-
 }  // namespace
 
 Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, const StartState& start)
@@ -36,8 +31,8 @@ Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, cons
              if (!output_.try_say(line, Clock::now())) ++unsaid_;
            }),
       record_(spec, slots, Clock::now()),
-      authority_(has_remote_ranks(spec, slots) ? std::optional<JobAuthority>(record_.job())
-                                               : std::nullopt),
+      authority_(has_remote_ranks(spec.hosts, slots) ? std::optional<JobAuthority>(record_.job())
+                                                     : std::nullopt),
       server_(authority_ ? std::optional<RendezvousServer::Remote>(way_in()) : std::nullopt),
       membership_(spec.hosts, slots,
                   {.size_min = 0, .start_timeout = spec.start_timeout, .host_wait = spec.host_wait},

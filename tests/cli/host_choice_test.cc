@@ -212,6 +212,12 @@ TEST_CASE("host choice: the places of 4096 hosts with 32 ranks each are found at
   for (const auto& [host, place] : places) REQUIRE(place == HostPlace{host, 2 * kRanks});
 }
 
+TEST_CASE("host choice: a remote host counts only where it has ranks") {
+  const std::vector<Host> hosts = {{"box", "", 2}, {"gpu1", "", 2, true}};
+  CHECK_FALSE(has_remote_ranks(hosts, assign_slots(hosts, 2)));
+  CHECK(has_remote_ranks(hosts, assign_slots(hosts, 3)));
+}
+
 TEST_CASE("host choice: no slots and too many are errors") {
   CHECK_THROWS_WITH(choose("localhost:0", 0),
                     "the hosts have no slots at all; write localhost:2 for two ranks");
