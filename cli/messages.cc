@@ -21,7 +21,7 @@ std::string whole_directory(const JobSpec& spec, const StartState& start) {
   return spec.directory.empty() ? start.directory : after_cd(start.directory, spec.directory);
 }
 
-constexpr size_t kWordsMax = 200;  // of an agent's reason
+constexpr size_t kWordsMax = 300;  // of an agent's reason
 
 mode_t current_umask() {
   const mode_t mask = umask(0);

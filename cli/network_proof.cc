@@ -17,7 +17,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kForBetter{250};
 // For words of an agent whose own patience is over.
 constexpr milliseconds kForWords{1000};
-constexpr size_t kWordsMax = 200;  // of an agent's reason
+constexpr size_t kWordsMax = 300;  // of an agent's reason
 constexpr int kNamesMax = 3;
 
 void note_failure(Offer& offer, const std::string& words) {

@@ -56,7 +56,7 @@ Listener listen_at(const std::string& host, PortRange ports, uint16_t kept) {
     }
   const std::string range = ports.high == 0 ? "" : ", " + range_text(ports);
   throw Error(ErrorCode::kUnavailable,
-              "cannot listen on " + host + range + ": " + why_not(ports, error));
+              "cannot listen on " + host + range + ": " + why_not(ports, error, kept));
 }
 
 // The inodes of sockets that listen on a port, as /proc/net/tcp and tcp6 list them.
@@ -105,7 +105,7 @@ std::string range_text(PortRange ports) {
              : "any port of " + std::to_string(ports.low) + "-" + std::to_string(ports.high);
 }
 
-std::string why_not(PortRange ports, int error) {
+std::string why_not(PortRange ports, int error, uint16_t kept) {
   std::string text = std::strerror(error);
   if (ports.high == 0) return text;
   int named = 0;
@@ -115,6 +115,8 @@ std::string why_not(PortRange ports, int error) {
       text += "; " + std::to_string(port) + " is " + who + "'s";
       ++named;
     }
+  if (error == EADDRINUSE && kept != 0 && ports.low <= kept && kept <= ports.high)
+    text += "; " + std::to_string(kept) + " is kept for MASTER_PORT";
   return text + "; give other ports with --port-range LOW-HIGH";
 }
 

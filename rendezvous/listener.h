@@ -29,8 +29,9 @@ std::vector<Listener> listen_on(std::span<const std::string> hosts, PortRange po
 
 // Of a range that is not 0 to 0: "any port of 4000-4002".
 std::string range_text(PortRange ports);
-// Why none of the range could be had, for the user: the error, who listens, what to do.
-std::string why_not(PortRange ports, int error);
+// Why none of the range could be had, for the user: the error, who listens, which was `kept`, what
+// to do.
+std::string why_not(PortRange ports, int error, uint16_t kept = 0);
 
 struct Accepted {
   UniqueFd socket;         // non-blocking; none: nobody waits, or:

@@ -351,7 +351,8 @@ def an_agent_does_not_take_the_port_that_is_kept_for_rank_0():
     with taken_ports("h1", "::", 4000, 4001):
         seen = run(*job, "python3", "-c", BIND_MASTER_PORT)
         expect((seen.returncode, seen.stdout), (125, b""), seen.stderr)
-        assert re.search(rb"cannot listen on 10.77.0.1, any port of 4000-4002: Address already in use; 4000 is process \d+ \(python3\)'s; 4001 ", seen.stderr), seen.stderr
+        assert re.search(rb"cannot listen on 10.77.0.1, any port of 4000-4002: Address already in use; 4000 is process \d+ \(python3\)'s; 4001 is "
+                         rb"process \d+ \(python3\)'s; 4002 is kept for MASTER_PORT; give other ports with --port-range", seen.stderr), seen.stderr
 
 
 def who_has_no_port_for_rank_0_says_so():

@@ -101,6 +101,27 @@ TEST_CASE("listener: takes the first free port of a range, and says who has them
         std::string::npos);
 }
 
+TEST_CASE("listener: a port that is kept is not taken, and named where it was the last") {
+  const uint16_t port = two_free_ports();
+  const PortRange both{port, uint16_t(port + 1)};
+  const auto why = [&](uint16_t kept) {
+    try {
+      listen_on(kLoopback, {port, port}, kept);
+      return std::string();
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+  };
+  CHECK(why(port) == "cannot listen on 127.0.0.1, port " + std::to_string(port) +
+                         ": Address already in use; " + std::to_string(port) +
+                         " is kept for MASTER_PORT; give other ports with --port-range LOW-HIGH");
+  const std::vector<Listener> second = listen_on(kLoopback, both, port);
+  CHECK(second[0].address.port() == port + 1);
+  const std::vector<Listener> first = listen_on(kLoopback, both);
+  CHECK(first[0].address.port() == port);
+  CHECK(why(uint16_t(port + 1)).find("kept") == std::string::npos);
+}
+
 TEST_CASE("listener: nobody is named who does not listen") {
   uint16_t port = 0;
   {
