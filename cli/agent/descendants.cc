@@ -77,9 +77,25 @@ std::vector<pid_t> children_of(pid_t parent) {
   return children;
 }
 
-void add_children(pid_t parent, std::vector<Descendant>& found, std::set<pid_t>& known) {
-  for (const pid_t pid : children_of(parent))
-    if (known.insert(pid).second) found.push_back({pid, parent});
+using Visit = std::function<void(const Descendant&)>;
+
+// All below `root`, of whom no more is known than pid and parent. Each is visited before its own
+// children are looked for.
+std::vector<Descendant> walk_down(pid_t root, const Spared& spared, const Visit& visit) {
+  std::vector<Descendant> found;
+  std::set<pid_t> known;
+  const auto add_children = [&](pid_t parent) {
+    for (const pid_t pid : children_of(parent))
+      if (!(spared && parent == root && spared(pid)) && known.insert(pid).second)
+        found.push_back({pid, parent});
+  };
+  add_children(root);
+  for (size_t i = 0; i < found.size(); ++i) {
+    const Descendant one = found[i];
+    if (visit) visit(one);
+    add_children(one.pid);
+  }
+  return found;
 }
 
 // Of its own children the kernel tells everybody.
@@ -103,11 +119,7 @@ void SpareDescriptors::fill() {
 unsigned long long began(pid_t pid) { return status_of(pid).began; }
 
 std::vector<Descendant> descendants(pid_t root, const Spared& spared) {
-  std::vector<Descendant> found;
-  std::set<pid_t> known;
-  add_children(root, found, known);
-  if (spared) std::erase_if(found, [&](const Descendant& one) { return spared(one.pid); });
-  for (size_t i = 0; i < found.size(); ++i) add_children(found[i].pid, found, known);
+  std::vector<Descendant> found = walk_down(root, spared, nullptr);
   for (Descendant& one : found) {
     const Status status = status_of(one.pid);
     one.alive = status.alive();
@@ -167,9 +179,19 @@ Reaped reap_until(const std::function<bool(pid_t)>& wait_for,
   }
 }
 
+void stop_descendants(Deadline deadline, const Spared& spared) {
+  std::set<pid_t> stopped;
+  for (bool more = true; more; more = more && !deadline.passed()) {
+    more = false;
+    walk_down(getpid(), spared, [&](const Descendant& one) {
+      if (stopped.insert(one.pid).second) more |= signal_descendant(one, SIGSTOP);
+    });
+  }
+}
+
 int end_descendants(std::chrono::milliseconds limit,
                     const std::function<void(pid_t, int status)>& reaped, const Spared& spared) {
-  auto deadline = std::chrono::steady_clock::now() + limit;
+  const Deadline deadline = Deadline::in(limit);
   const auto walk = [&] { return descendants(getpid(), spared); };
   OnlyDead only_dead;
   const auto nobody = [&] {
@@ -179,16 +201,11 @@ int end_descendants(std::chrono::milliseconds limit,
   };
   for (int round = 0;; ++round) {
     if (nobody()) return 0;
-    std::set<pid_t> stopped;
-    for (bool more = true; more && std::chrono::steady_clock::now() < deadline;) {
-      more = false;
-      for (const Descendant& one : walk())
-        if (one.alive && stopped.insert(one.pid).second) more |= signal_descendant(one, SIGSTOP);
-    }
+    stop_descendants(deadline, spared);
     for (const Descendant& one : walk())
       if (one.alive) signal_descendant(one, SIGKILL);
     if (nobody()) return 0;
-    if (std::chrono::steady_clock::now() > deadline) break;
+    if (deadline.passed()) break;
     poll(nullptr, 0, round < 20 ? 1 : 20);
   }
   if (nobody()) return 0;

@@ -14,6 +14,7 @@
 #include <set>
 #include <vector>
 
+#include "runtime/base/deadline.h"
 #include "runtime/base/unique_fd.h"
 
 namespace hvd {
@@ -79,9 +80,13 @@ bool send_signal(pid_t pid, int signal, const std::function<bool()>& is_it);
 // hit. False with errno when it could not be sent; a process that is gone counts as sent.
 bool signal_descendant(const Descendant& one, int signal);
 
-// Stops all (so that a fork loop cannot outrun the walk), kills all, reaps all; repeats until
-// nobody is left alive or the deadline. `reaped` sees every wait status, also of spared children.
-// Returns how many could not be ended.
+// Stops all, each before its children are looked for: a loop of forks goes on for no longer than it
+// takes to come to it, however many it has left. Walks once, and again while there is somebody new
+// and the deadline has not passed.
+void stop_descendants(Deadline deadline, const Spared& spared = nullptr);
+
+// Stops all, kills all, reaps all; repeats until nobody is left alive or the deadline. `reaped`
+// sees every wait status, also of spared children. Returns how many could not be ended.
 int end_descendants(std::chrono::milliseconds limit,
                     const std::function<void(pid_t, int status)>& reaped,
                     const Spared& spared = nullptr);

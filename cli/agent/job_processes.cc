@@ -14,7 +14,8 @@ constexpr milliseconds kKillRound{300};  // one go at killing, between two turns
 constexpr milliseconds kKillPause{50};
 constexpr milliseconds kKillLimit{20'000};  // then what is left is reported, not waited for
 constexpr milliseconds kStopLimit{500};     // for processes in an uninterruptible wait
-constexpr int kWalksMax = 10;               // of one signal over all descendants
+constexpr int kWalksMax = 10;               // of one signal over all descendants,
+constexpr milliseconds kSignalLimit{300};   // none of which begins later
 
 }  // namespace
 
@@ -43,12 +44,13 @@ void JobProcesses::advance(TimePoint now) {
   for (; plan_done_ < plan_.size() && end_began_ + plan_[plan_done_].after <= now; ++plan_done_)
     if (plan_[plan_done_].signal != SIGKILL && !nothing_left_) send(plan_[plan_done_]);
   if (!ending() || plan_done_ < plan_.size()) return;
-  if (!kill_began_) kill_began_ = now;
+  const TimePoint before = Clock::now();
   if (!nothing_left_) kill_all();
+  if (!killed_all_) killed_all_ = now + (Clock::now() - before);
 }
 
 bool JobProcesses::gave_up(TimePoint now) const {
-  return kill_began_ && now >= *kill_began_ + kKillLimit;
+  return killed_all_ && now >= *killed_all_ + kKillLimit;
 }
 
 std::optional<TimePoint> JobProcesses::next_deadline(TimePoint now) const {
@@ -63,13 +65,14 @@ std::vector<Descendant> JobProcesses::all() {
 
 void JobProcesses::kill_all() {
   const SpareDescriptors::Loan loan(spare_);
+  stop_descendants(Deadline::in(kKillRound));
   for (const Descendant& one : descendants(getpid()))
     if (one.alive) callbacks_.signalled(one.pid, SIGKILL);
   nothing_left_ = end_descendants(kKillRound, callbacks_.reaped) == 0;
 }
 
 // Children before parents, so that they are still found where the walk saw them; repeated for those
-// that moved or are new, but not for ever: a loop of forks that ignores the signal always has
+// that moved or are new, but not for long: a loop of forks that ignores the signal always has
 // somebody new, and KILL must get its turn.
 void JobProcesses::send(const StopStep& step) {
   const SpareDescriptors::Loan loan(spare_);
@@ -79,8 +82,9 @@ void JobProcesses::send(const StopStep& step) {
            callbacks_.is_worker(child) != (step.whom == StopFor::kRanks);
   };
   std::set<pid_t> sent;
+  const Deadline limit = Deadline::in(kSignalLimit);
   bool more = true;
-  for (int walk = 0; more && walk < kWalksMax; ++walk) {
+  for (int walk = 0; more && walk < kWalksMax && !limit.passed(); ++walk) {
     more = false;
     std::vector<Descendant> all = descendants(getpid(), spared);
     for (auto one = all.rbegin(); one != all.rend(); ++one) {

@@ -56,7 +56,7 @@ class JobProcesses {
   StopPlan plan_;
   size_t plan_done_ = 0;
   TimePoint end_began_{};
-  std::optional<TimePoint> kill_began_;
+  std::optional<TimePoint> killed_all_;  // the first time; who is there since then is stuck
 };
 
 // What the user can do about a process that KILL did not end; `may_signal`: whether it can be sent.

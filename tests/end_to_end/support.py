@@ -297,7 +297,7 @@ def run_case(case):
         verdict, note = "FAIL", f"{type(error).__name__}: {error}"
     _, left = wait_for_nobody(GONE_LIMIT_S)
     if left:
-        verdict, note = "FAIL", f"left running: {left} {note}"
+        verdict, note = "FAIL", f"{len(left)} left running: {left[:10]} {note}"
         kill_everything()
     name = case.__name__.replace("_", " ")
     print(f"{verdict} {name} ({time.monotonic() - begin:.1f} s) {note}", flush=True)
