@@ -15,10 +15,6 @@ namespace {
 constexpr uint32_t kSilenceMostMs = 10'000;
 constexpr int kIdleSeconds = 3, kAgainSeconds = 1, kProbes = 7;  // together as much
 static_assert((kIdleSeconds + kAgainSeconds * kProbes) * 1000 == kSilenceMostMs);
-// Linux gives up a window that shut upon data under way after twice as long without an answer: not
-// within the 6 s that a host may be silent. Of data under way the next repeat is 9 s after the
-// first.
-constexpr std::chrono::milliseconds kRepeat{3000};
 constexpr int kRtoMaxMs = 44;  // TCP_RTO_MAX_MS, newer than the headers we build with
 // More than what one lost packet, or a pause of this host's own, leaves unanswered for long.
 constexpr int kUnansweredLeast = 3;
@@ -33,7 +29,6 @@ void ask_when_idle(int socket) {
   set(IPPROTO_TCP, TCP_KEEPIDLE, kIdleSeconds);
   set(IPPROTO_TCP, TCP_KEEPINTVL, kAgainSeconds);
   set(IPPROTO_TCP, TCP_KEEPCNT, kProbes);
-  repeat_within(socket, kRepeat);
 }
 
 void repeat_within(int socket, std::chrono::milliseconds most) {

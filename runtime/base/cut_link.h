@@ -6,10 +6,15 @@
 // three ways. With nothing under way from here keep-alive asks, and once nobody answers a read
 // fails. Data under way asks by being repeated, and a full window by probes; with both TCP itself
 // is patient for a quarter of an hour and more, so is_cut() looks. A full window is asked about
-// ever less often, in the end every 3 s (two minutes before Linux 6.15), so that silence alone says
-// nothing. But who filled it need not notice: the reader has nothing under way, and keep-alive
-// tells it once it reads again. Only where both windows are full three such probes have to be
-// waited for.
+// ever less often, in the end every two minutes, so that silence alone says nothing. But who filled
+// it need not notice: the reader has nothing under way, and keep-alive tells it once it reads
+// again. Only where both windows are full three such probes have to be waited for. A window that
+// shut upon data under way is asked by repeats that Linux does not tell: it gives up by itself
+// after two of its longest pauses, four minutes.
+//
+// These pauses are not made shorter by repeat_within(), since of two of them one repeat is enough
+// to end the link: with 3 s, a lost packet or a cut of 3 s that healed ended that of a stopped
+// rank.
 //
 // TCP_USER_TIMEOUT would not do: it counts as silence that there is no room.
 #pragma once
@@ -25,12 +30,11 @@ namespace hvd {
 inline constexpr std::chrono::seconds kLookForCuts{1};
 
 // Keep-alive of a connected socket, as above. It costs one small packet and its answer every 3 s.
-// What is unanswered is repeated every 3 s at least.
 void ask_when_idle(int socket);
 
 // TCP repeats what is not acknowledged after pauses that double, in the end of two minutes: a
-// network that is back is noticed only then. No pause is longer than `most` after this. Linux 6.15;
-// does nothing on an older one.
+// network that is back is noticed only then. No pause is longer than `most` after this. Not for
+// links, see above. Linux 6.15; does nothing on an older one.
 inline constexpr std::chrono::milliseconds kMostOften{1000};  // Linux takes no less
 void repeat_within(int socket, std::chrono::milliseconds most);
 

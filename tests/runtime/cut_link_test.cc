@@ -1,6 +1,7 @@
 #include "runtime/base/cut_link.h"
 
 #include <linux/tcp.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include "runtime/base/unique_fd.h"
@@ -65,6 +66,24 @@ TEST_CASE("cut link: data say nothing where the kernel drops them without a word
     INFO(young);
     CHECK(answers_when_full(young));
   }
+}
+
+// TCP_RTO_MAX_MS: with shorter pauses one lost packet would end a link whose window shut upon data
+// under way (cut_link.h). Linux 6.15.
+TEST_CASE("cut link: TCP's own longest pause stays") {
+  const auto longest_pause = [](int socket) {
+    int ms = -1;
+    socklen_t bytes = sizeof ms;
+    getsockopt(socket, IPPROTO_TCP, 44, &ms, &bytes);
+    return ms;
+  };
+  const UniqueFd link(socket(AF_INET, SOCK_STREAM, 0));
+  REQUIRE(link);
+  const int before = longest_pause(link.get());
+  ask_when_idle(link.get());
+  CHECK(longest_pause(link.get()) == before);
+  repeat_within(link.get(), kMostOften);
+  if (before > 0) CHECK(longest_pause(link.get()) == kMostOften.count());
 }
 
 TEST_CASE("cut link: what is no TCP socket is never cut") {
