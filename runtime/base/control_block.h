@@ -63,7 +63,7 @@ struct alignas(8) FateWords {
 
 struct ControlBlock {
   static constexpr uint32_t kMagic = 0x68766442;  // "hvdB"
-  static constexpr uint32_t kVersion = 11;
+  static constexpr uint32_t kVersion = 12;
 
   uint32_t magic;
   uint32_t version;
