@@ -5,7 +5,6 @@
 #include <bit>
 
 #include "runtime/base/error.h"
-#include "runtime/engine/text_hash.h"
 
 namespace hvd {
 
@@ -102,17 +101,6 @@ std::vector<WaitingName> Coordinator::waiting() const {
     result.push_back(std::move(waiting));
   }
   return result;
-}
-
-std::optional<WaitingName> Coordinator::waiting_for_room(uint64_t hash, uint64_t room,
-                                                         std::span<const uint64_t> acted) const {
-  const auto name =
-      std::ranges::find(by_id_, hash, [](const Name* one) { return text_hash(one->name); });
-  if (name == by_id_.end() || (*name)->entry <= room) return std::nullopt;
-  WaitingName waiting{(*name)->name, ~(*name)->entry, {}};
-  for (size_t rank = 0; rank < acted.size(); ++rank)
-    if (acted[rank] < (*name)->entry - room) waiting.missing.push_back(static_cast<int>(rank));
-  return waiting;
 }
 
 // What nobody has finished is not asked for anew: its name, if it was kept, has this number still.

@@ -67,10 +67,6 @@ class Coordinator {
   // The entry of this number, from 1, as a name that waits for whoever has not acted on so many;
   // `acted`: by rank, on how many it has.
   WaitingName waiting_entry(uint64_t number, std::span<const uint64_t> acted) const;
-  // The name with this hash, if it has a bit: its last entry finds no place in a log of `room`
-  // entries before whoever is so far behind has acted.
-  std::optional<WaitingName> waiting_for_room(uint64_t hash, uint64_t room,
-                                              std::span<const uint64_t> acted) const;
 
  private:
   struct Said {

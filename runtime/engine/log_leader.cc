@@ -197,6 +197,9 @@ void LogLeader::append(const LogEntry& entry) {
   slot.id = entry.id;
   copy_text(slot.name, sizeof slot.name, entry.name);
   copy_text(slot.text, sizeof slot.text, entry.text);
+  if (entry.kind != LogEntry::Kind::kBind) return;
+  if (bound_.size() <= entry.id) bound_.resize(entry.id + 1);
+  bound_[entry.id] = entry.name;
 }
 
 }  // namespace hvd

@@ -79,10 +79,13 @@ class LogLeader {
   void tell_acted();
   void tell_overdue();
   void hear_overdue();
+  void look_for_room();
   void look_for_overdue();
   std::optional<WaitingName> waiting_name(uint64_t hash) const;
+  std::optional<WaitingName> waiting_for_room(uint64_t hash) const;
+  const std::string& name_of(const LogEntry& entry) const;
+  bool finds_no_room(int rank) const;
   std::optional<WaitingName> overdue_wait(OverdueWaits::Kind kind, int rank, uint64_t what) const;
-  TimePoint job_now() const;
   Wait wait_of(int rank) const;
   uint64_t waits_in(int rank) const;
   std::vector<RankWait> all_waits() const;
@@ -110,7 +113,8 @@ class LogLeader {
   std::vector<RankWait> told_waits_;
   std::vector<bool> told_left_;
 
-  std::deque<LogEntry> entries_;  // decided, not in the host's log yet
+  std::deque<LogEntry> entries_;    // decided, not in the host's log yet
+  std::vector<std::string> bound_;  // by id: the names in the host's log that have one
   uint64_t logged_ = 0;
   int left_elsewhere_ = -1;  // a rank of another host that left; said once `left_after_` is logged
   uint64_t left_after_ = 0;

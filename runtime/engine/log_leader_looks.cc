@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/base/job_clock.h"
 #include "runtime/engine/log_leader.h"
 #include "runtime/engine/text_hash.h"
 
@@ -36,20 +35,17 @@ uint32_t LogLeader::ask_everybody(TimePoint now) {
   return question;
 }
 
-TimePoint LogLeader::job_now() const {
-  return JobClock::time(peers_.block().clock.load(std::memory_order_acquire), Clock::now());
-}
-
 // --- Now and then.
 
 void LogLeader::look() {
+  look_for_room();
   if (!links_) {
     look_for_overdue();
     return;
   }
   look_for_left();
   serve();
-  answers_.look(job_now());
+  answers_.look(progress_.job_time(Clock::now()));
   if (!coordinator_) tell_waits(), tell_overdue();
   look_for_overdue();
   links_->flush();
@@ -154,6 +150,25 @@ void LogLeader::hear_overdue() {
   }
 }
 
+// A rank has waited for longer than it wants to for what finds no room in this host's log: for
+// ranks of this host. What is said of them here is exact, and nobody else knows it.
+void LogLeader::look_for_room() {
+  bool served = false;
+  for (int k = 0; k < host_.count; ++k) {
+    const LogWords& theirs = words_.of(k);
+    const uint64_t what = theirs.overdue[LogWords::kOverdueName].load(std::memory_order_acquire);
+    if (what == 0) continue;
+    if (!std::exchange(served, true)) serve();
+    std::optional<WaitingName> wait = waiting_for_room(what);
+    if (!wait) continue;
+    std::erase(wait->missing, host_.first + k);  // its own answer, which is on its way
+    if (wait->missing.empty()) continue;
+    const std::chrono::milliseconds waited(theirs.overdue_ms.load(std::memory_order_relaxed));
+    progress_.time_out(host_.first + k, waited, wait->missing, "\"" + wait->name + "\"");
+    return;
+  }
+}
+
 // A rank has waited for longer than it wants to, and only rank 0 can say for whom. What has been
 // heard is judged first, so that it need not wait for the next look to be asked about once more; on
 // one host both judgements are made here.
@@ -171,7 +186,7 @@ void LogLeader::look_for_overdue() {
     if (is_new) found->second = overdue_wait(kind, rank, what);
     return found->second;
   };
-  const TimePoint now = job_now();
+  const TimePoint now = progress_.job_time(Clock::now());
   auto verdict = overdue_.judge(answers_, find);
   for (int judged = 1; !verdict && judged < 3 && overdue_.asks(answers_, now); ++judged) {
     overdue_.asked(ask_everybody(now), now);
@@ -188,7 +203,10 @@ std::optional<WaitingName> LogLeader::overdue_wait(OverdueWaits::Kind kind, int 
   if (kind == LogWords::kOverdueCall)
     return WaitingName{wait_of(rank).text, what, not_in_call(what)};
   std::optional<WaitingName> found;
-  if (kind == LogWords::kOverdueEntry) found = coordinator_->waiting_entry(what, all_acted_on());
+  if (kind == LogWords::kOverdueEntry) {
+    found = coordinator_->waiting_entry(what, all_acted_on());
+    std::erase_if(found->missing, [this](int one) { return finds_no_room(one); });
+  }
   if (kind == LogWords::kOverdueName) found = waiting_name(what);
   if (found) found->name = "\"" + found->name + "\"";
   return found;
@@ -197,7 +215,34 @@ std::optional<WaitingName> LogLeader::overdue_wait(OverdueWaits::Kind kind, int 
 std::optional<WaitingName> LogLeader::waiting_name(uint64_t hash) const {
   for (WaitingName& one : coordinator_->waiting())
     if (text_hash(one.name) == hash) return std::move(one);
-  return coordinator_->waiting_for_room(hash, LogWords::kEntries, all_acted_on());
+  return std::nullopt;
+}
+
+// What is decided and not in this host's log waits for whoever is a whole log behind it.
+std::optional<WaitingName> LogLeader::waiting_for_room(uint64_t hash) const {
+  const auto entry = std::ranges::find(
+      entries_, hash, [this](const LogEntry& one) { return text_hash(name_of(one)); });
+  if (entry == entries_.end()) return std::nullopt;
+  const uint64_t number = logged_ + static_cast<uint64_t>(entry - entries_.begin()) + 1;
+  const uint64_t makes_room = number - std::min<uint64_t>(number, LogWords::kEntries);
+  WaitingName waiting{name_of(*entry), number, {}};
+  for (int rank = host_.first; rank < host_.first + host_.count; ++rank)
+    if (acted_on(rank) < makes_room) waiting.missing.push_back(rank);
+  return waiting;
+}
+
+// An id is used only once all have its name from their logs.
+const std::string& LogLeader::name_of(const LogEntry& entry) const {
+  return entry.kind == LogEntry::Kind::kRun ? bound_.at(entry.id) : entry.name;
+}
+
+// Has this rank acted on all that its host's log has room for, since another one has not?
+bool LogLeader::finds_no_room(int rank) const {
+  const HostRanks host = shape_.hosts[static_cast<size_t>(shape_.host_of(rank))];
+  uint64_t slowest = acted_on(rank);
+  for (int one = host.first; one < host.first + host.count; ++one)
+    slowest = std::min(slowest, acted_on(one));
+  return acted_on(rank) - slowest >= LogWords::kEntries;
 }
 
 // --- Who waits for what: a communicator between hosts hears only of some who has come.
@@ -290,7 +335,7 @@ void LogLeader::add_waiting_calls(std::vector<WaitingName>& waiting) const {
 std::vector<WaitingName> LogLeader::look_at_waiting() {
   std::vector<RankWait> waits = all_waits();
   serve();
-  answers_.look(job_now());
+  answers_.look(progress_.job_time(Clock::now()));
   if (!coordinator_) return {};
   std::vector<WaitingName> waiting = coordinator_->waiting();
   look_for_crossed(waiting, std::move(waits));
@@ -303,7 +348,8 @@ std::vector<WaitingName> LogLeader::look_at_waiting() {
     }
     const bool any = std::ranges::any_of(all_waits(), [](auto& wait) { return wait.number != 0; });
     const bool all_acted = std::ranges::min(all_acted_on()) >= coordinator_->entries();
-    if (any || !all_acted || !waiting.empty()) picture_question_ = ask_everybody(job_now());
+    if (any || !all_acted || !waiting.empty())
+      picture_question_ = ask_everybody(progress_.job_time(Clock::now()));
   }
   if (!add_silent_leaders(waiting))
     waiting.insert(waiting.end(), waiting_there_.begin(), waiting_there_.end());
@@ -325,8 +371,10 @@ void LogLeader::look_for_crossed(const std::vector<WaitingName>& waiting,
 }
 
 std::vector<int> LogLeader::missing(const std::string& name) const {
+  const uint64_t hash = text_hash(name);
+  if (const auto waiting = waiting_for_room(hash)) return waiting->missing;
   if (!coordinator_) return {0};  // it was asked, and did not answer
-  const std::optional<WaitingName> waiting = waiting_name(text_hash(name));
+  const std::optional<WaitingName> waiting = waiting_name(hash);
   return waiting ? waiting->missing : std::vector<int>{};
 }
 

@@ -94,6 +94,9 @@ class Progress {
   // The agent's answers are waited for too (a segment), until it is called with false.
   void watch_agent(bool watch);
 
+  // All waits are counted by this clock, which stands while the job is suspended or a debugger
+  // holds one of its ranks.
+  TimePoint job_time(TimePoint now) const;
   // Breaks the epoch off: that rank of the job has waited for so long.
   void time_out(int waiting, std::chrono::milliseconds timeout, const std::vector<int>& missing,
                 const std::string& what, std::string_view otherwise = kOtherRanks);
@@ -146,7 +149,6 @@ class Progress {
                      std::chrono::milliseconds most);
   std::chrono::milliseconds backstop(const Awaited& awaited) const;
 
-  TimePoint job_time(TimePoint now) const;
   void tick(TimePoint now);
   void look_for_timeouts(TimePoint now);
   void look_for_left_ranks();

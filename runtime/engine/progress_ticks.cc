@@ -25,8 +25,6 @@ std::string seconds_text(std::chrono::milliseconds duration) {
 
 }  // namespace
 
-// All that is counted here is counted by the job's clock, which stands while the job is suspended
-// or a debugger holds one of its ranks.
 TimePoint Progress::job_time(TimePoint now) const {
   return JobClock::time(peers_.block().clock.load(std::memory_order_acquire), now);
 }

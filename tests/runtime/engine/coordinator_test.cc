@@ -6,7 +6,6 @@
 #include <set>
 
 #include "runtime/base/error.h"
-#include "runtime/engine/text_hash.h"
 #include "tests/support/catch.h"
 
 using namespace hvd;
@@ -228,19 +227,4 @@ TEST_CASE("coordinator: two uses of a name have two rounds, also of one without 
     const uint64_t first = use(name), second = use(name);
     CHECK(first < second);
   }
-}
-
-TEST_CASE("coordinator: what finds no place in a log waits for who is a whole log behind") {
-  Coordinator coordinator(3, 8);
-  for (int entry = 1; entry <= 6; ++entry) {
-    for (int rank = 0; rank < 3; ++rank) coordinator.announce(rank, {"x", 1, ""});
-    REQUIRE(coordinator.next());
-  }
-  const uint64_t acted[] = {6, 1, 2};
-  const auto waiting = coordinator.waiting_for_room(text_hash("x"), 4, acted);
-  REQUIRE(waiting);
-  CHECK(waiting->name == "x");
-  CHECK(waiting->missing == std::vector<int>{1});
-  CHECK_FALSE(coordinator.waiting_for_room(text_hash("x"), 6, acted));
-  CHECK_FALSE(coordinator.waiting_for_room(text_hash("y"), 4, acted));
 }
