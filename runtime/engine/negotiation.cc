@@ -58,8 +58,8 @@ class Negotiation::Pending final : public Work {
     awaited.flag = &done_;
     awaited.what = [this] { return "\"" + name_ + "\""; };
     awaited.timeout = owner.collective_timeout_;
-    std::optional<LeaderPulse> asked_at;
-    awaited.missing = [&] { return owner.missing(name_, asked_at.value_or(LeaderPulse{})); };
+    std::optional<uint64_t> asked_at_look;
+    awaited.missing = [&] { return owner.missing(name_, asked_at_look.value_or(0)); };
     awaited.reported_by_other = [&owner, this] { return owner.asked_.count(name_) != 0; };
     const bool tells = std::this_thread::get_id() == owner.init_thread_;
     if (tells) {
@@ -69,8 +69,9 @@ class Negotiation::Pending final : public Work {
       };
     }
     awaited.told_by_other = [&] {
-      if (owner.ask_who_is_missing(*this) && !asked_at) asked_at = owner.leader_pulse();
-      return asked_at.has_value();
+      if (owner.ask_who_is_missing(*this) && !asked_at_look)
+        asked_at_look = owner.look_at_leader().looks();
+      return asked_at_look.has_value();
     };
     owner.progress_.hold();
     if (tells && !done())  // with the token: until it is done the operation is there
@@ -369,12 +370,13 @@ bool Negotiation::ask_coordinator(LogWords::OverdueKind kind, uint64_t overdue) 
   words.overdue_ms.store(static_cast<uint64_t>(collective_timeout_.count()),
                          std::memory_order_relaxed);
   words.overdue[kind].store(overdue, std::memory_order_release);
-  asked_at_[kind] = leader_pulse();
+  asked_at_look_[kind] = look_at_leader().looks();
   for (const Sleeper sleeper : {kCaller, kEngineThread}) peers_.ring(0, sleeper);
   return true;
 }
 
 void Negotiation::look() {
+  look_at_leader();
   if (leader_) leader_->look();
   const uint32_t left = words_.of(0).left_elsewhere.load(std::memory_order_acquire);
   if (left != 0 && needs(-1)) {
@@ -385,33 +387,28 @@ void Negotiation::look() {
   }
 }
 
-std::vector<int> Negotiation::missing(const std::string& name, const LeaderPulse& asked_at) const {
-  if (asked_.count(name) == 0) return who_did_not_say(asked_at, communicator_.missing_ranks());
-  return who_did_not_say(asked_at, leader_ ? leader_->missing(name) : std::vector<int>{0});
+std::vector<int> Negotiation::missing(const std::string& name, uint64_t asked_at_look) {
+  if (asked_.count(name) == 0) return who_did_not_say(asked_at_look, communicator_.missing_ranks());
+  return who_did_not_say(asked_at_look, leader_ ? leader_->missing(name) : std::vector<int>{0});
 }
 
-std::vector<int> Negotiation::missing_in_call(std::vector<int> seen) const {
-  return who_did_not_say(asked_at_[LogWords::kOverdueCall], std::move(seen));
+std::vector<int> Negotiation::missing_in_call(std::vector<int> seen) {
+  return who_did_not_say(asked_at_look_[LogWords::kOverdueCall], std::move(seen));
 }
 
-Negotiation::LeaderPulse Negotiation::leader_pulse() const {
+const LeaderPulse& Negotiation::look_at_leader() {
   const LogWords& leader = words_.of(0);
-  return {leader.looks.load(std::memory_order_acquire),
-          leader.rounds.load(std::memory_order_acquire)};
+  leader_pulse_.look(leader.looks.load(std::memory_order_acquire),
+                     leader.rounds.load(std::memory_order_acquire),
+                     progress_.job_time(Clock::now()));
+  return leader_pulse_;
 }
 
-// Rank 0 was to say who is missing, by way of this host's leader. If the leader stands still, it is
-// the leader; if it never came to passing it on, because it works all the time, nobody knows. Rank
-// 0 would have said so if others were missing than itself.
-std::vector<int> Negotiation::who_did_not_say(const LeaderPulse& asked_at,
-                                              std::vector<int> seen) const {
+std::vector<int> Negotiation::who_did_not_say(uint64_t asked_at_look, std::vector<int> seen) {
   if (one_host_) return seen;
-  if (!leader_) {
-    const auto [looks, rounds] = leader_pulse();
-    if (rounds <= asked_at.rounds + 1) return {peers_.world().rank - me_};
-    if (looks <= asked_at.looks + 1) return {};
-  }
-  return std::ranges::find(seen, 0) != seen.end() ? std::vector<int>{0} : seen;
+  if (leader_) return rank_0_or(std::move(seen));
+  const int leader = peers_.world().rank - me_;
+  return look_at_leader().who_did_not_say(leader, asked_at_look, std::move(seen));
 }
 
 }  // namespace hvd

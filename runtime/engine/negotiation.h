@@ -24,6 +24,7 @@
 #include "runtime/base/mutex.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/feed.h"
+#include "runtime/engine/leader_pulse.h"
 #include "runtime/engine/log_leader.h"
 #include "runtime/engine/log_words.h"
 #include "runtime/engine/progress.h"
@@ -53,7 +54,7 @@ class Negotiation final : public Feed {
   // That call has taken too long. False: who waits knows itself who is missing.
   bool ask_who_is_missing_in_call();
   // Nobody has said it: of those that this rank sees to be missing.
-  std::vector<int> missing_in_call(std::vector<int> seen) const;
+  std::vector<int> missing_in_call(std::vector<int> seen);
   // In a forked child: from now on a Work that is not done throws, instead of touching what is not
   // there. Async-signal-safe.
   void forget_in_child() noexcept { forked_.store(true, std::memory_order_relaxed); }
@@ -81,16 +82,13 @@ class Negotiation final : public Feed {
 
  private:
   class Pending;
-  struct LeaderPulse {  // as LogWords says
-    uint64_t looks = 0, rounds = 0;
-  };
   struct Known {
     uint32_t id = 0;
     uint64_t hash = 0;
   };
 
   LogWords& mine() const { return words_.of(me_); }
-  LeaderPulse leader_pulse() const;
+  const LeaderPulse& look_at_leader();
   void say_changed();
   bool take_inbox();
   void ask(const std::shared_ptr<Pending>& pending);
@@ -101,8 +99,8 @@ class Negotiation final : public Feed {
   void finish(const std::shared_ptr<Pending>& pending, std::exception_ptr error);
   void finish_asked();
   void say_awaiting(const Pending& pending);
-  std::vector<int> missing(const std::string& name, const LeaderPulse& asked_at) const;
-  std::vector<int> who_did_not_say(const LeaderPulse& asked_at, std::vector<int> seen) const;
+  std::vector<int> missing(const std::string& name, uint64_t asked_at_look);
+  std::vector<int> who_did_not_say(uint64_t asked_at_look, std::vector<int> seen);
   bool ask_who_is_missing(const Pending& pending);
   bool ask_who_has_not_acted(uint64_t entry);
   bool ask_coordinator(LogWords::OverdueKind kind, uint64_t overdue);
@@ -133,8 +131,9 @@ class Negotiation final : public Feed {
   std::vector<std::string> name_of_id_;
   uint64_t changes_ = 0, announced_ = 0, read_ = 0;
   bool over_ = false;
-  LeaderPulse asked_at_[LogWords::kOverdueKinds];  // rank 0, the last time
-  std::string refusal_;                            // why nothing is taken any more
+  LeaderPulse leader_pulse_;
+  uint64_t asked_at_look_[LogWords::kOverdueKinds] = {};  // of the leader: rank 0, the last time
+  std::string refusal_;                                   // why nothing is taken any more
   const Pending* awaiting_ = nullptr;  // which the words say that the init thread waits for
 
   const std::unique_ptr<LogLeader> leader_;  // local rank 0's
