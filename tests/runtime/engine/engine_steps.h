@@ -94,4 +94,15 @@ inline std::vector<std::string> at_step(long k, const char* action) {
   return {"HVD_FAULT_POINT=*:" + std::to_string(k) + ":" + action};
 }
 
+// Does it happen at that step? One run has fewer steps than another, above all than one that was
+// counted on a busy machine: then at half as many, until it does; false: not even at the `least`.
+template <class Happens>
+bool happens_by(long step, long least, Happens&& happens) {
+  while (!happens(step)) {
+    if (step <= least) return false;
+    step = std::max(least, step / 2);
+  }
+  return true;
+}
+
 }  // namespace hvd
