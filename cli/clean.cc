@@ -38,6 +38,7 @@ bool clean_remote_hosts(const JobSpec& spec, const StartState& start, const Clea
   bool done = true;
   Loop loop;
   SignalReader child_ends({SIGCHLD}, 0);
+  SignalReader interrupts({SIGINT, SIGTERM, SIGHUP, SIGQUIT}, start.ignored_signals);
   RemoteCleaning cleaning(
       loop, spec, start, order,
       {.told = [&](int host,
@@ -56,6 +57,12 @@ bool clean_remote_hosts(const JobSpec& spec, const StartState& start, const Clea
           return false;
         },
         [&](pid_t pid, int status) { cleaning.child_ended(pid, status); });
+  });
+  loop.watch(interrupts.fd(), EPOLLIN, [&](uint32_t) {
+    const std::vector<int> signals = interrupts.take();
+    if (signals.empty()) return;
+    cleaning.end();  // what ssh started outlives it: it ignores what ends us
+    die_by(signals[0]);
   });
   for (size_t host = 0; host < spec.hosts.size(); ++host)
     if (spec.hosts[host].remote)

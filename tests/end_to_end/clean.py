@@ -249,6 +249,21 @@ def a_store_that_cannot_be_locked_is_said():
     expect([line.split(": ", 1)[1] for line in told], [f'did not look at "{store}": it cannot be locked, so who uses it cannot be seen; remove it when no job does'])
 
 
+def who_is_interrupted_leaves_nothing_of_sshs():
+    """A proxy of ssh's outlives it: it ignores what ends hvdrun. What was ignored when that started does not interrupt it."""
+    silent = [support.options.hvdrun, "clean", "-H", "h1", "--ssh-arg=-oProxyCommand=tail -f /dev/null >/dev/null & wait"]
+    for ends_it in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        ignored = signal.SIGTERM if ends_it == signal.SIGINT else signal.SIGINT
+        job = subprocess.Popen(world.command("h0", "sh", "-c", f'trap "" {ignored:d}; exec "$@"', "sh", *silent), stdin=subprocess.DEVNULL)
+        wait_for(lambda: pids("h0", "tail"))
+        hvdrun = launcher(job)
+        os.kill(hvdrun, ignored)
+        wait_for(lambda: support.is_taken(hvdrun))
+        os.kill(hvdrun, ends_it)
+        expect(job.wait(timeout=30), -ends_it)
+        wait_for(lambda: not pids("h0", "tail"))
+
+
 def hosts_that_cannot_be_reached_and_wrong_words_are_named():
     seen = clean("-H", "h1,nowhere", code=125)
     expect(seen.stdout, "h1: nothing was left\n")
@@ -264,5 +279,6 @@ support.parse_options()
 cases = [what_a_job_left_is_ended_and_a_living_one_is_not, this_machine_is_cleaned_without_ssh, impostors_and_other_users_are_left_alone,
          what_ranks_started_goes_though_agent_and_keeper_were_killed_together, orphans_of_lost_agents_are_found_and_others_left_alone,
          old_copies_go_that_nobody_uses, old_copies_stay_where_other_hosts_may_run_them, a_store_in_use_is_said_and_no_folder_counts_twice,
-         a_store_that_cannot_be_locked_is_said, hosts_that_cannot_be_reached_and_wrong_words_are_named]
+         a_store_that_cannot_be_locked_is_said, who_is_interrupted_leaves_nothing_of_sshs,
+         hosts_that_cannot_be_reached_and_wrong_words_are_named]
 support.main(*map(hosts.on_hosts, cases), why_not=hosts.why_not())
