@@ -14,6 +14,7 @@
 #include <system_error>
 
 #include "runtime/base/error.h"
+#include "runtime/base/utf8.h"
 
 namespace hvd {
 namespace {
@@ -140,7 +141,8 @@ std::string who_listens(uint16_t port) {
     std::string name;
     std::ifstream comm(process.path() / "comm");
     std::getline(comm, name);
-    return "process " + pid + " (" + name + ")";
+    const bool told = !name.empty() && is_shown(name);  // another user may have chosen it
+    return "process " + pid + (told ? " (" + name + ")" : "");
   }
   return {};
 }

@@ -1,6 +1,7 @@
 // Addresses as they are written, and sockets that listen on them and nowhere else.
 #include "rendezvous/listener.h"
 
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <string>
@@ -112,14 +113,31 @@ TEST_CASE("listener: a port that is kept is not taken, and named where it was th
       return std::string(error.what());
     }
   };
-  CHECK(why(port) == "cannot listen on 127.0.0.1, port " + std::to_string(port) +
-                         ": Address already in use; " + std::to_string(port) +
-                         " is kept for MASTER_PORT; give other ports with --port-range LOW-HIGH");
+  const std::string begin = "cannot listen on 127.0.0.1, port " + std::to_string(port) +
+                            ": Address already in use; " + std::to_string(port) + " is ",
+                    end = "; give other ports with --port-range LOW-HIGH";
+  CHECK(why(port) == begin + "kept for MASTER_PORT" + end);
   const std::vector<Listener> second = listen_on(kLoopback, both, port);
   CHECK(second[0].address.port() == port + 1);
   const std::vector<Listener> first = listen_on(kLoopback, both);
   CHECK(first[0].address.port() == port);
-  CHECK(why(uint16_t(port + 1)).find("kept") == std::string::npos);
+  CHECK(why(uint16_t(port + 1)) ==
+        begin + "process " + std::to_string(getpid()) + " (listener_test)'s" + end);
+}
+
+TEST_CASE("listener: a name that would move the terminal's cursor is not told") {
+  const std::vector<Listener> one = listen_on(kLoopback);
+  const uint16_t port = one[0].address.port();
+  const std::string process = "process " + std::to_string(getpid());
+  CHECK(who_listens(port) == process + " (listener_test)");
+  char name[16] = {};
+  REQUIRE(prctl(PR_GET_NAME, name) == 0);
+  for (const char* hidden : {"\x1b[2J", "\u202e", "", "\xe9"}) {
+    INFO(hidden);
+    REQUIRE(prctl(PR_SET_NAME, hidden) == 0);
+    CHECK(who_listens(port) == process);
+  }
+  REQUIRE(prctl(PR_SET_NAME, name) == 0);
 }
 
 TEST_CASE("listener: nobody is named who does not listen") {
