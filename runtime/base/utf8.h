@@ -35,21 +35,30 @@ inline size_t character_bytes(std::string_view text) {
 }
 
 // Characters that nobody sees: they would move a terminal's cursor, turn round what stands beside
-// them, or leave no trace.
+// them, or leave no trace. These are controls, ends of lines and what Unicode calls
+// Default_Ignorable_Code_Point, but for FE00 to FE0F, which emoji need.
 struct CharacterRange {
   char32_t first, last;
 };
 inline constexpr CharacterRange kUnseen[] = {
     {0x0, 0x1f},          // control
     {0x7f, 0x9f},         // control
+    {0xad, 0xad},         // a hyphen where a line may end
+    {0x34f, 0x34f},       // joins without a sign
     {0x61c, 0x61c},       // a mark of direction
-    {0x180e, 0x180e},     // no width
+    {0x115f, 0x1160},     // Hangul fillers
+    {0x17b4, 0x17b5},     // vowels that are not written
+    {0x180b, 0x180f},     // variants of Mongolian letters, no width
     {0x200b, 0x200f},     // no width, marks of direction
     {0x2028, 0x202e},     // ends of lines, overrides of direction
     {0x2060, 0x206f},     // no width, isolates of direction
+    {0x3164, 0x3164},     // a Hangul filler
     {0xfeff, 0xfeff},     // a byte order mark
-    {0xfff9, 0xfffb},     // marks around a note
-    {0xe0000, 0xe007f}};  // tags
+    {0xffa0, 0xffa0},     // a Hangul filler
+    {0xfff0, 0xfffb},     // not assigned, marks around a note
+    {0x1bca0, 0x1bca3},   // marks of shorthand
+    {0x1d173, 0x1d17a},   // marks around notes of music
+    {0xe0000, 0xe0fff}};  // tags, variants of letters
 
 // How many bytes the character has that the text begins with, if it can be shown as it is; 0: they
 // are no UTF-8, or it is one that nobody sees.
