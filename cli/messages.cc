@@ -21,8 +21,6 @@ std::string whole_directory(const JobSpec& spec, const StartState& start) {
   return spec.directory.empty() ? start.directory : after_cd(start.directory, spec.directory);
 }
 
-constexpr size_t kWordsMax = 300;  // of an agent's reason
-
 mode_t current_umask() {
   const mode_t mask = umask(0);
   umask(mask);
@@ -143,7 +141,7 @@ ListensAt listens_at(const proto::Listening& said, int place) {
     return {{}, "is not listened on"};
   const std::string &address = said.addresses(place), &trouble = said.troubles(place);
   if (!trouble.empty() || address.empty())
-    return {{}, trouble.empty() ? "is not listened on" : printable(head_of(trouble, kWordsMax))};
+    return {{}, trouble.empty() ? "is not listened on" : printable(head_of(trouble, kReasonMax))};
   try {
     // What stands behind % is an interface of one host.
     if (address.find('%') == address.npos) return {SocketAddress::parse(address).text(), {}};

@@ -1,6 +1,7 @@
 // Between hvdrun's own structs and the messages of the control stream.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,8 @@ proto::StoreQuestion to_proto(const AgentMessage& question, int rank);
 AgentMessage from_proto(const proto::StoreQuestion& question);
 proto::StoreAnswer answer_to_proto(const AgentMessage& answer, int rank);
 AgentMessage from_proto(const proto::StoreAnswer& answer);
+// Of an agent's reason, in bytes: why_not() may name three holders of ports beside an address.
+inline constexpr size_t kReasonMax = 400;
 // Where an agent listens for links, by the place it was told to, as others may be told: an address
 // that any host can read, or a trouble. What one host says must not end another's agent.
 struct ListensAt {

@@ -17,7 +17,6 @@ using std::chrono::milliseconds;
 constexpr milliseconds kForBetter{250};
 // For words of an agent whose own patience is over.
 constexpr milliseconds kForWords{1000};
-constexpr size_t kWordsMax = 300;  // of an agent's reason
 constexpr int kNamesMax = 3;
 
 void note_failure(Offer& offer, const std::string& words) {
@@ -98,7 +97,7 @@ void NetworkProof::note(int host, const proto::Reached& reached) {
         offer.round_trip_us = std::max(offer.round_trip_us, one.round_trip_us());
       } else {
         note_failure(offer, "not from " + parties_[size_t(who)].name + ": " +
-                                printable(head_of(one.trouble(), kWordsMax)));
+                                printable(head_of(one.trouble(), kReasonMax)));
       }
     }
   }
