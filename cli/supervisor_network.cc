@@ -44,6 +44,7 @@ bool Supervisor::begin_links() {
     for (const Offer& one : offers) links.add_addresses(one.at.address);
     links.set_port_low(spec_.ports.low);
     links.set_port_high(spec_.ports.high);
+    links.set_keep_port(is_on(0, *agent));
     links.set_patience_ms(int(link_patience(spec_.start_timeout).count()));
     agent->order(server_, order);
     if (one_network) agent->place = offers.front().at;

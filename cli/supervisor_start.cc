@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "cli/agent/worker_environment.h"
 #include "cli/supervisor_impl.h"
 #include "runtime/base/error.h"
 #include "runtime/base/fault_point.h"
@@ -108,7 +109,10 @@ HostAgent& Supervisor::add_agent(int number, AgentChannels channels) {
   agent->bootstrap().set_port_low(spec_.ports.low);
   agent->bootstrap().set_port_high(spec_.ports.high);
   // Rank 0's host may yet turn out to be this one, by another name.
-  agent->bootstrap().set_hold_port(is_on(0, *agent) || (authority_ && !host.remote));
+  const bool may_have_first = is_on(0, *agent) || (authority_ && !host.remote);
+  const auto chosen = chosen_names(start_.environment, spec_.environment);
+  agent->bootstrap().set_hold_port(may_have_first &&
+                                   std::ranges::find(chosen, "MASTER_PORT") == chosen.end());
   const auto place = std::find_if(agents_.begin(), agents_.end(),
                                   [&](const auto& one) { return one->number() > number; });
   return **agents_.insert(place, std::move(agent));

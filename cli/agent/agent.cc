@@ -120,9 +120,7 @@ void Agent::on_bootstrap() {
 void Agent::say_no_master_port(const proto::StartWorkers& start) {
   const bool has_first =
       std::ranges::any_of(start.worlds(), [](const proto::World& one) { return one.rank() == 0; });
-  if (!has_first || held_port_.error == 0 || start.master_port() > 0 ||
-      std::ranges::find(start.chosen(), "MASTER_PORT") != start.chosen().end())
-    return;
+  if (!has_first || held_port_.error == 0 || start.master_port() > 0) return;
   const PortRange ports = port_range();
   say("no port is left for MASTER_PORT where rank 0 runs" +
       (ports.high == 0 ? "" : ", " + range_text(ports)) + ": " + why_not(ports, held_port_.error));
@@ -200,6 +198,7 @@ void Agent::make_memory(const proto::StartWorkers& start) {
 void Agent::listen_for_links(const proto::ListenForLinks& order) {
   if (workers_ || other_hosts_)
     throw Error(ErrorCode::kInternal, "hvdrun's order to listen for links comes too late");
+  if (!order.keep_port()) held_port_ = {};
   other_hosts_ = std::make_unique<OtherHosts>(
       loop_, bootstrap_.host(), order, uint16_t(held_port_.port),
       OtherHosts::Callbacks{[this](const proto::FromAgent& message) { uplink_.send(message); },

@@ -133,10 +133,9 @@ std::vector<std::string> worker_environment(std::span<const std::string> users,
   const auto add_unless_chosen = [&](const char* name, std::string value) {
     if (!is_chosen(name)) ours.emplace_back(name, std::move(value));
   };
-  if (place.master_port > 0) {
+  if (place.master_port > 0) add_unless_chosen("MASTER_PORT", std::to_string(place.master_port));
+  if (place.master_port > 0 || is_chosen("MASTER_PORT"))
     add_unless_chosen("MASTER_ADDR", place.master_address);
-    add_unless_chosen("MASTER_PORT", std::to_string(place.master_port));
-  }
   const auto add_unless_set = [&](const char* name, std::string value) {
     if (!is_set_in(users, name)) ours.emplace_back(name, std::move(value));
   };

@@ -355,6 +355,15 @@ def an_agent_does_not_take_the_port_that_is_kept_for_rank_0():
                          rb"process \d+ \(python3\)'s; 4002 is kept for MASTER_PORT; give other ports with --port-range", seen.stderr), seen.stderr
 
 
+# hvdrun has one of this machine's two ports, so that its agent needs the other for links.
+def a_port_is_kept_where_rank_0_runs_alone_and_not_beside_the_users():
+    job = ["-H", "10.77.0.1:1,localhost:1", *LONELY, "--network-interface", "10.77.0.0/16", "--port-range", "4000-4002", "--no-tag-output"]
+    with taken_ports("h0", "::", 4001):
+        expect(run(*job, "--", "python3", "-c", BIND_MASTER_PORT).stdout, b"4002\n")
+        with taken_ports("h1", "::", 4000, 4001):
+            expect(run(*job, "-x", "MASTER_PORT=4444", "--", "sh", "-c", "echo $MASTER_ADDR $MASTER_PORT").stdout, b"10.77.0.1 4444\n" * 2)
+
+
 def who_has_no_port_for_rank_0_says_so():
     job = ["-H", "10.77.0.1:1,10.77.0.2:1", *LONELY, "--port-range", "4000-4002", "--no-tag-output", "--"]
     # For rank 0's own use, a port has to be free on every address.
@@ -485,7 +494,7 @@ cases = [every_rank_knows_its_place, a_relative_directory_is_the_same_on_all_hos
          nobody_is_asked_in_a_window_for_a_jump_host,
          a_wrapper_that_hides_sshs_words_will_do, what_ssh_started_goes_with_it_and_the_late_host_is_explained,
          what_ssh_leaves_of_a_proxy_goes, hosts_that_come_up_late_are_waited_for,
-         an_sshd_that_starts_late_is_waited_for_and_none_not_for_ever,
-         a_new_host_key_is_taken_unless_that_is_forbidden,
-         an_agent_does_not_take_the_port_that_is_kept_for_rank_0, who_has_no_port_for_rank_0_says_so]
+         an_sshd_that_starts_late_is_waited_for_and_none_not_for_ever, a_new_host_key_is_taken_unless_that_is_forbidden,
+         an_agent_does_not_take_the_port_that_is_kept_for_rank_0, a_port_is_kept_where_rank_0_runs_alone_and_not_beside_the_users,
+         who_has_no_port_for_rank_0_says_so]
 support.main(*map(on_hosts, cases), why_not=hosts.why_not())

@@ -133,13 +133,18 @@ TEST_CASE("worker environment: the user's own choices stay") {
   CHECK(value_in(all, "RANK", "") == "3");  // a rank is not a matter of choice
 }
 
-TEST_CASE("worker environment: without a port there is no master") {
+TEST_CASE("worker environment: without a port of ours or the user's there is no master") {
   WorkerPlace lonely = place();
   lonely.master_port = 0;
   lonely.threads_each = 0;
   lonely.agent_address.clear();
   const Entries all = worker_environment({}, {}, lonely);
   CHECK_FALSE(is_set_in(all, "MASTER_PORT"));
+  CHECK_FALSE(is_set_in(all, "MASTER_ADDR"));
+  const Entries users = {"MASTER_PORT=5"}, chosen = {"MASTER_PORT"};
+  const Entries own = worker_environment(users, chosen, lonely);
+  CHECK(value_in(own, "MASTER_PORT", "") == "5");
+  CHECK(value_in(own, "MASTER_ADDR", "") == lonely.master_address);
   CHECK_FALSE(is_set_in(all, "OMP_NUM_THREADS"));
   CHECK_FALSE(is_set_in(all, "HVD_AGENT"));
 }
