@@ -217,12 +217,20 @@ def a_rank_that_is_stopped_while_its_links_are_full_is_not_cut_off():
         world.run("h2", "kill", "-CONT", pid)
         return False
 
+    def lives_for(seconds):
+        try:
+            job.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return
+        raise AssertionError(job.communicate())
+
     wait_for(stop_while_it_receives, limit_s=60)
-    try:
-        job.wait(timeout=16)
-    except subprocess.TimeoutExpired:
-        pass
-    expect(job.poll(), None)
+    lives_for(4)
+    world.cut_between("h1", "h2")
+    world.cut_between("h2", "h1")
+    lives_for(4)  # nor if what it is asked is lost meanwhile
+    world.heal_between("h1", "h2")
+    lives_for(8)
     assert has_full_link()
     world.run("h2", "kill", "-CONT", pid)
     wait_for(lambda: not has_full_link())
