@@ -25,6 +25,7 @@
 #include "tests/support/extent.h"
 #include "tests/support/few_descriptors.h"
 #include "tests/support/rank_program.h"
+#include "tests/support/until.h"
 
 using namespace hvd;
 using namespace std::chrono_literals;
@@ -380,7 +381,7 @@ TEST_CASE("agent connection: a broken message ends the waits of threads that did
           refused = std::string_view(error.what()).find("only workers send") != std::string::npos;
         }
       });
-      while (connection.lost().empty()) std::this_thread::yield();
+      until("the connection is lost", [&] { return !connection.lost().empty(); });
     }
     CHECK(refused);
   }

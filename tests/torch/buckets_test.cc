@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "tests/support/memory_limit_folder.h"
+#include "tests/support/until.h"
 #include "tests/torch/training.h"
 
 namespace hvd {
@@ -178,7 +179,7 @@ TEST_CASE("buckets: once the epoch broke zero_grad zeroes and backward says what
     t.optimizer->zero_grad();
     const std::string reason = "failed: rank 1 ";
     if (rank.rank == 1) return backward(2);  // it leaves in the middle of a step
-    while (!t.buckets().list().ended()) std::this_thread::yield();
+    until("the epoch has ended", [&] { return t.buckets().list().ended(); });
     backward(2);  // however long ago the epoch broke, this is not where it is heard
     EXPECT(contains(error_of([&] { t.optimizer->step(); }), reason));
     for (int round = 0; round < 2; ++round) {
@@ -404,12 +405,12 @@ TEST_CASE("buckets: in a child that is forked during a hook none of them waits")
       parameter, "p",
       [&] {
         inside = true;
-        while (!over) std::this_thread::yield();
+        until("the child has ended", [&] { return over.load(); });
       },
       [] { return true; });
   std::jthread backward(
       [&] { (*torch::autograd::impl::post_acc_grad_hooks(parameter))(parameter); });
-  while (!inside) std::this_thread::yield();
+  until("the hook is called", [&] { return inside.load(); });
   CHECK(use_hook_in_child(parameter, hook) == 0);
   over = true;
 }

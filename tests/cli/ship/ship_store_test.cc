@@ -12,6 +12,7 @@
 
 #include "tests/cli/ship/ship_files.h"
 #include "tests/support/catch.h"
+#include "tests/support/until.h"
 
 namespace hvd {
 namespace {
@@ -166,7 +167,7 @@ TEST_CASE("ship_store: any number may put back the same at once, and a reader al
         UniqueFd own;
         ShipStore(place.path).tree({{"x", &file}}, own);
       });
-    while (text_of(at) == "others") std::this_thread::yield();
+    until("it is put back", [&] { return text_of(at) != "others"; });
     CHECK(text_of(at) == "abcdef");
   }
   CHECK(entries(tree) == 1);

@@ -12,6 +12,7 @@
 #include "tests/runtime/engine/engine_ranks.h"
 #include "tests/support/catch.h"
 #include "tests/support/memory_limit_folder.h"
+#include "tests/support/until.h"
 
 using namespace hvd;
 using Home = BucketList::Home;
@@ -173,7 +174,8 @@ TEST_CASE("bucket list: buckets but the last finish everywhere before finish() i
     const auto list = engine.make_bucket_list(spec_of("sgd"));
     for (int bucket = 0; bucket < 4; ++bucket) fill(*list, bucket, Home::kHome, rank, 0);
     all_ready(*list);
-    while (list->finished_buckets() < 3) std::this_thread::yield();  // its engine threads move it
+    // Its engine threads move it.
+    until("three buckets have finished", [&] { return list->finished_buckets() >= 3; });
     finished += list->finished_buckets();
     list->finish({});
   });

@@ -8,10 +8,10 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/base/deadline.h"
 #include "runtime/base/fault_point.h"
 #include "tests/runtime/engine/engine_ranks.h"
 #include "tests/support/catch.h"
+#include "tests/support/until.h"
 
 using namespace hvd;
 using namespace std::chrono_literals;
@@ -68,10 +68,6 @@ TEST_CASE("engine: shutdown finishes what is under way, whatever is decided mean
   std::array<std::string, 3> first_said, second_said;
   std::atomic<Work*> refused{nullptr};
   std::atomic<bool> started{false}, decided{false};
-  const Deadline deadline = Deadline::in(60s);
-  const auto until = [&](const auto& done) {
-    while (!done() && !deadline.passed()) std::this_thread::yield();
-  };
   run_engines(
       hosts,
       [&](int rank, Engine& engine) {
@@ -83,35 +79,29 @@ TEST_CASE("engine: shutdown finishes what is under way, whatever is decided mean
           third = sum_async(engine, other, "third");  // differs: refused when it is decided
         };
         if (rank != 0) ask();
-        auto submission = std::make_unique<Submission>();
-        Operation& gather = submission->operation;
-        gather.kind = OperationKind::kAllgather;
-        gather.input = {part.data(), part.size(), DataType::kFloat32};
-        gather.result.type = DataType::kFloat32;
-        gather.allocate = [&](std::span<const uint64_t>) {
+        const auto hold = [&](std::span<const uint64_t>) {
           if (rank == 1) started = true;
-          if (rank == 2) until([&] { return decided.load(); });
+          if (rank == 2) comes_about([&] { return decided.load(); });
           return all.data();
         };
-        submission->name = "first";
-        const auto first = engine.submit(std::move(submission));
+        const auto first = allgather_async(engine, part, hold, "first");
         if (rank == 1) {
-          until([&] { return started.load(); });
+          until("\"first\" has begun", [&] { return started.load(); });
           refused = second.get();
           engine.shutdown();
         }
         if (rank == 0) {
-          until([&] { return refused != nullptr && refused.load()->done(); });
+          until("\"second\" is over on rank 1",
+                [&] { return refused != nullptr && refused.load()->done(); });
           ask();
           error_of([&] { third->wait(); });
           decided = true;
         }
         first_said[me] = error_of([&] { first->wait(); });
         second_said[me] = error_of([&] { second->wait(); });
-        until([&] { return decided.load(); });  // rank 0 still looks at rank 1's
+        until("it is decided", [&] { return decided.load(); });  // rank 0 still looks at rank 1's
       },
       {}, false);
-  CHECK_FALSE(deadline.passed());
   CHECK(first_said[1].empty());
   CHECK_THAT(second_said[1], Catch::Contains("\"second\": shutdown() was called on this rank"));
   for (const size_t rank : {0u, 2u})
@@ -217,8 +207,8 @@ TEST_CASE("engine: a Work that is under way throws in a forked child, and goes o
     std::array<float, 2> data{1, 1}, before{1, 1};
     const auto over = sum_async(engine, before, "before");
     over->wait();
-    if (rank == 1)
-      while (forked == 0) std::this_thread::yield();  // until then it stays under way
+    // Until then it stays under way.
+    if (rank == 1) until("the child has ended", [&] { return forked != 0; });
     const auto work = sum_async(engine, data, "x");
     if (rank == 0) {
       const pid_t child = fork();

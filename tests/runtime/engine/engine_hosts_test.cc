@@ -21,6 +21,7 @@
 #include "runtime/engine/log_links.h"
 #include "tests/runtime/engine/engine_ranks.h"
 #include "tests/support/catch.h"
+#include "tests/support/until.h"
 
 using namespace hvd;
 using namespace std::chrono_literals;
@@ -181,7 +182,7 @@ TEST_CASE("hosts: who left is named to those that wait in the log, whichever ran
             std::array<float, 2> data{};
             error_of([&] { barrier(engine); });  // may be broken off already, by who waits
             if (rank == leaving) return engine.shutdown();
-            while (rank != waiting && !told) std::this_thread::yield();  // computes
+            if (rank != waiting) until("who waits is told", [&] { return told.load(); });
             said[static_cast<size_t>(rank)] =
                 error_of([&] { sum_async(engine, data, "y")->wait(); });
             told = true;
@@ -292,7 +293,7 @@ TEST_CASE("hosts: a forked child closes its parent's links") {
       status = ended;
       forked = true;
     }
-    while (!forked) std::this_thread::yield();
+    until("the child has ended", [&] { return forked.load(); });
   });
   // What is left are the copies that this test keeps: three links at both ends.
   CHECK(WEXITSTATUS(status.load()) == 6);

@@ -22,6 +22,7 @@
 #include "runtime/engine/text_hash.h"
 #include "tests/runtime/engine/engine_ranks.h"
 #include "tests/support/catch.h"
+#include "tests/support/until.h"
 
 using namespace hvd;
 using namespace std::chrono_literals;
@@ -230,7 +231,7 @@ TEST_CASE("engine: one name submitted here and called there is no mistake while 
                 std::array<float, 2> before{}, submitted{1, 2}, called{3, 4};
                 const auto& trouble = engine.peers().block().trouble;
                 const auto compute = [&] {
-                  while (!looked && trouble == 0) std::this_thread::yield();
+                  until("rank 0 has looked", [&] { return looked || trouble != 0; });
                 };
                 if (rank != submitter) compute();
                 sum_async(engine, before, "loss")->wait();  // in which the submitter sleeps
@@ -261,7 +262,7 @@ TEST_CASE("engine: a collective timeout names whom it waited for, on all ranks")
       hosts,
       [&](int rank, Engine& engine) {
         std::array<float, 2> data{};
-        while (rank == 2 && ended < 2) std::this_thread::yield();  // computes; its engine answers
+        if (rank == 2) until("the others are told", [&] { return ended >= 2; });  // computes
         const auto call = [&] { sum(engine, data, "loss"); };
         std::string& mine = said[static_cast<size_t>(rank)];
         mine = error_of(call);
@@ -293,7 +294,7 @@ TEST_CASE("engine: a timeout in the log names whom it waited for, on all ranks")
         [&](int rank, Engine& engine) {
           std::array<float, 2> data{};
           const bool late = std::count(scene.missing.begin(), scene.missing.end(), rank) != 0;
-          while (late && ended < waiting) std::this_thread::yield();  // computes
+          if (late) until("the others are told", [&] { return ended >= waiting; });  // computes
           said[static_cast<size_t>(rank)] = error_of([&] {
             if (late) sum(engine, data);
             if (!late) sum_async(engine, data, "loss")->wait();
@@ -318,17 +319,18 @@ TEST_CASE("engine: of two waits that are overdue the first is asked for until it
         std::array<float, 2> data{}, first{}, second{};
         std::vector<float> part(100'000), all(300'000);
         std::atomic<bool> started{false};
+        const auto broken = [&] { return block.trouble != 0; };
         // Rank 0 answers no question: its engine is in here.
         const auto hold = [&](std::span<const uint64_t>) {
           started = true;
-          while (rank == 0 && block.trouble == 0) std::this_thread::yield();
+          if (rank == 0) comes_about(broken);
           return all.data();
         };
         const auto work = allgather_async(engine, part, hold, "held");
-        while (!started && block.trouble == 0) std::this_thread::yield();
+        until("\"held\" has begun", [&] { return started || broken(); });
         auto& text = said[static_cast<size_t>(rank)];
         if (rank != 1) {
-          while (block.trouble == 0) std::this_thread::yield();  // computes
+          until("the epoch is broken", broken);  // computes
           text = error_of([&] { sum(engine, data); });
           return;
         }
@@ -342,11 +344,14 @@ TEST_CASE("engine: of two waits that are overdue the first is asked for until it
         const auto one = sum_async(engine, first, "first");
         const auto other = sum_async(engine, second, "second");
         std::jthread waiting([&] { text = error_of([&] { one->wait(); }); });
-        while (words.overdue[LogWords::kOverdueName] != text_hash("first") && block.trouble == 0)
-          std::this_thread::yield();
+        until("\"first\" is asked for", [&] {
+          return words.overdue[LogWords::kOverdueName] == text_hash("first") || broken();
+        });
         std::jthread beside([&] { error_of([&] { other->wait(); }); });
-        for (; block.trouble == 0; std::this_thread::yield())
+        until("the epoch is broken", [&] {
           replaced |= words.overdue[LogWords::kOverdueName] == text_hash("second");
+          return broken();
+        });
       },
       {.collective_timeout = 500ms}, false);
   CHECK_FALSE(replaced);
@@ -374,7 +379,7 @@ TEST_CASE("engine: the stall check names missing ranks, in the log and in progra
         hosts,
         [&](int rank, Engine& engine) {
           std::array<float, 2> data{};
-          while (rank == 1 && count() == 0) std::this_thread::yield();
+          if (rank == 1) until("there is a warning", [&] { return count() != 0; });
           if (log) sum_async(engine, data, "slow")->wait();
           if (!log) sum(engine, data, "slow");
         },

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tests/support/catch.h"
+#include "tests/support/until.h"
 
 using namespace hvd;
 
@@ -77,8 +78,7 @@ TEST_CASE("progress token: a waiter wakes when its work is done by another") {
     bool taken = true;
     REQUIRE(token.try_take());
     std::jthread waiter([&] { taken = token.take_unless(done); });
-    if (i % 2 == 0)
-      while (!token.has_waiters()) std::this_thread::yield();
+    if (i % 2 == 0) until("it waits", [&] { return token.has_waiters(); });
     done = true;
     token.completed();
     waiter.join();
@@ -94,7 +94,7 @@ TEST_CASE("progress token: while somebody watches, waiters leave it alone until 
   std::atomic<bool> done{false};
   std::atomic<int> taken{-1};
   std::jthread waiter([&] { taken = token.take_unless(done) ? 1 : 0; });
-  while (!token.has_waiters()) std::this_thread::yield();
+  until("it waits", [&] { return token.has_waiters(); });
   REQUIRE(token.try_take());  // anybody may take it, the waiter does not
   CHECK(taken == -1);
   token.stop_watching();
