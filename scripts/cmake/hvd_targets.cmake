@@ -24,6 +24,7 @@ endif()
 add_library(hvd_options INTERFACE)
 target_include_directories(hvd_options INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/runtime/include)
 target_compile_options(hvd_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor
+  -Wsuggest-override -Wzero-as-null-pointer-constant
   $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety> $<$<BOOL:${HVD_WERROR}>:-Werror>)
 # At -O3 GCC 12 warns of an overlap inside std::string where there is none (its bug 105651).
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
