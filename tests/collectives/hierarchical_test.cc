@@ -9,6 +9,7 @@
 #include "collectives/hierarchical/hierarchical_communicator.h"
 #include "tests/collectives/calls.h"
 #include "tests/support/catch.h"
+#include "tests/support/extent.h"
 #include "tests/support/ranks.h"
 
 using namespace hvd;
@@ -50,6 +51,7 @@ TEST_CASE("hierarchical: what was never said, or long ago, is not taken for said
       GENERATE_COPY(values({uint64_t{1}, half, half + 1, 2 * half - 2, 2 * half, 3 * half}));
   const uint64_t age = GENERATE_COPY(values({uint64_t{0}, half + 1}));
   const auto hosts = GENERATE(values<std::vector<int>>({{2, 2}, {3}, {1, 3}}));
+  if (every(2) > 1 && hosts != std::vector{2, 2}) return;  // one thread moves all
   CAPTURE(next, age, hosts);
   RankThreads ranks(hosts, hierarchical_factory(hosts));
   start_with_old_words(ranks, next, age);
@@ -96,11 +98,12 @@ TEST_CASE("hierarchical: also where words are old or half a number is zero, all 
 TEST_CASE("hierarchical: without staging, what lies in the arena is summed, sent and gathered") {
   const std::vector<int> hosts =
       GENERATE(std::vector{2, 2}, std::vector{1, 3}, std::vector{2, 4}, std::vector{3});
+  if (hosts == std::vector{2, 4} && ranks_max() < 6) return;
   RankThreads ranks(hosts, hierarchical_factory(hosts, false));
   ranks.run([](Rank& rank) {
     auto* data = reinterpret_cast<float*>(rank.add_segment(4 << 20));
     const auto n = static_cast<size_t>(rank.size);
-    for (size_t count : {3, 2'000, 70'000, 500'000}) {
+    for (const size_t count : {3, 2'000, 70'000, 500'000 / every(3)}) {
       Operation sum{.kind = OperationKind::kAllreduce,
                     .result = {data, count, DataType::kFloat32},
                     .reduction = {.op = ReduceOp::kSum}};

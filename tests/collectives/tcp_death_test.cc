@@ -225,7 +225,7 @@ class Drama {
 
 // ThreadSanitizer looks at orders, not at outcomes, and takes ten times as long.
 #if defined(__SANITIZE_THREAD__)
-constexpr long kEvery = 13;
+constexpr long kEvery = 29;
 #elif defined(__SANITIZE_ADDRESS__)
 constexpr long kEvery = 3;
 #else
@@ -251,7 +251,7 @@ TEST_CASE("tcp death: with two and three ranks, at every message and piece of ev
   const int size = GENERATE(2, 3);
   const End end = GENERATE(End::kLinksEnd, End::kLinksStay);
   for (int victim = 0; victim < size; ++victim)
-    CHECK(die_everywhere(tcp_setting(size), victim, thorough() ? kEvery : 3 * kEvery, end) > 30);
+    CHECK(die_everywhere(tcp_setting(size), victim, thorough() ? kEvery : 5 * kEvery, end) > 30);
 }
 
 TEST_CASE("tcp death: with four and eight ranks, here and there, in the long run everywhere") {
@@ -266,7 +266,7 @@ TEST_CASE("hierarchical death: leaders and others, at every store, sum and messa
   const Setting setting = GENERATE(hierarchical_setting({2, 2}), hierarchical_setting({1, 3}));
   const End end = GENERATE(End::kLinksEnd, End::kLinksStay);
   for (int victim = 0; victim < setting.ranks(); ++victim)
-    CHECK(die_everywhere(setting, victim, (thorough() ? 1 : 9 * every(2)) * kEvery, end) > 50);
+    CHECK(die_everywhere(setting, victim, (thorough() ? 1 : 17) * kEvery, end) > 50);
 }
 
 TEST_CASE("hierarchical death: on one host, and on three, here and there") {
