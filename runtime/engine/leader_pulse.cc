@@ -11,7 +11,7 @@ using namespace std::chrono_literals;
 // One that sleeps serves its host once a second at least.
 constexpr Clock::duration kStandsStill = 2s;
 // Of the time between two looks: for longer this process itself was stopped.
-constexpr Clock::duration kBetweenLooks = 1500ms;
+constexpr Clock::duration kBetweenLooks = 900ms;
 
 }  // namespace
 

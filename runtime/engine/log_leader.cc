@@ -47,10 +47,16 @@ LogLeader::LogLeader(Progress& progress, Peers& peers, HostLogWords words, const
   if (!shape.one_host()) links_ = std::make_unique<LogLinks>(peers, shape, links);
 }
 
+void LogLeader::count_round() {
+  if (!links_) return;
+  std::atomic<uint64_t>& rounds = words_.of(0).rounds;
+  rounds.store(rounds.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+}
+
 bool LogLeader::serve() {
   if (progress_.end().closed()) return false;
   bool moved = false;
-  if (links_) words_.of(0).rounds.fetch_add(1, std::memory_order_relaxed);
+  count_round();
   if (links_)
     moved = links_->receive([this](int leader, const LogMessage& one) { hear_from(leader, one); });
   for (int k = 0; k < host_.count; ++k) moved |= hear(k);

@@ -44,6 +44,8 @@ class LogLeader {
   }
   // Hears, passes on, decides, appends; true if anything moved.
   bool serve();
+  // Where there was nothing to serve: with several hosts the others of this one see that it works.
+  void count_round();
   // There is something to pass on, or to hear, whether or not anything of this rank's waits.
   bool waiting() const;
   std::chrono::milliseconds watch(std::vector<pollfd>& descriptors) const;

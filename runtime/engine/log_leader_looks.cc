@@ -224,10 +224,10 @@ std::optional<WaitingName> LogLeader::waiting_for_room(uint64_t hash) const {
       entries_, hash, [this](const LogEntry& one) { return text_hash(name_of(one)); });
   if (entry == entries_.end()) return std::nullopt;
   const uint64_t number = logged_ + static_cast<uint64_t>(entry - entries_.begin()) + 1;
-  const uint64_t makes_room = number - std::min<uint64_t>(number, LogWords::kEntries);
   WaitingName waiting{name_of(*entry), number, {}};
   for (int rank = host_.first; rank < host_.first + host_.count; ++rank)
-    if (acted_on(rank) < makes_room) waiting.missing.push_back(rank);
+    if (logged_ >= LogWords::kEntries && acted_on(rank) <= logged_ - LogWords::kEntries)
+      waiting.missing.push_back(rank);
   return waiting;
 }
 

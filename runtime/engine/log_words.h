@@ -94,7 +94,7 @@ struct LogWords {
   // who is missing, ends the wait.
   std::atomic<uint64_t> overdue[kOverdueKinds], overdue_ms;
   // Of a leader, with several hosts: how often it passed on what was overdue; how often it served
-  // its host, which it does all the time while something moves.
+  // its host, or had nothing to serve, which it does all the time while something moves.
   std::atomic<uint64_t> looks, rounds;
 
   alignas(64) std::atomic<uint64_t> logged;  // entries appended

@@ -140,7 +140,10 @@ std::shared_ptr<Work> Negotiation::submit(std::unique_ptr<Submission> submission
 
 bool Negotiation::feed() {
   bool moved = inbox_filled_.load(std::memory_order_acquire) && take_inbox();
-  if (!waiting()) return moved;
+  if (!waiting()) {
+    if (leader_) leader_->count_round();
+    return moved;
+  }
   moved |= announce();
   if (leader_) moved |= leader_->serve();
   moved |= read_log();

@@ -63,6 +63,7 @@ TEST_CASE("leader pulse: where it was passed on rank 0 would have named others t
 
 TEST_CASE("leader pulse: while this process stood still its leader did not") {
   Scene scene;
+  scene.pass(1s);  // as long as a leader sleeps
   scene.pulse.look(scene.looks, scene.rounds, scene.now += 60s);
   CHECK_FALSE(scene.pulse.stands_still());
   scene.pulse.look(scene.looks, scene.rounds, scene.now += 1s);
