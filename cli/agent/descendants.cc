@@ -191,7 +191,7 @@ void stop_descendants(Deadline deadline, const Spared& spared) {
 
 int end_descendants(std::chrono::milliseconds limit,
                     const std::function<void(pid_t, int status)>& reaped, const Spared& spared) {
-  const Deadline deadline = Deadline::in(limit);
+  Deadline deadline = Deadline::in(limit);
   const auto walk = [&] { return descendants(getpid(), spared); };
   OnlyDead only_dead;
   const auto nobody = [&] {
@@ -204,6 +204,7 @@ int end_descendants(std::chrono::milliseconds limit,
     stop_descendants(deadline, spared);
     for (const Descendant& one : walk())
       if (one.alive) signal_descendant(one, SIGKILL);
+    if (round == 0) deadline = Deadline::in(limit);  // of which the walks took their part
     if (nobody()) return 0;
     if (deadline.passed()) break;
     poll(nullptr, 0, round < 20 ? 1 : 20);

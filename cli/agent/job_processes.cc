@@ -15,7 +15,7 @@ constexpr milliseconds kKillPause{50};
 constexpr milliseconds kKillLimit{20'000};  // then what is left is reported, not waited for
 constexpr milliseconds kStopLimit{500};     // for processes in an uninterruptible wait
 constexpr int kWalksMax = 10;               // of one signal over all descendants,
-constexpr milliseconds kSignalLimit{300};   // none of which begins later
+constexpr milliseconds kSignalLimit{300};   // of which none but the second begins later
 
 }  // namespace
 
@@ -84,7 +84,7 @@ void JobProcesses::send(const StopStep& step) {
   std::set<pid_t> sent;
   const Deadline limit = Deadline::in(kSignalLimit);
   bool more = true;
-  for (int walk = 0; more && walk < kWalksMax && !limit.passed(); ++walk) {
+  for (int walk = 0; more && walk < kWalksMax && (walk < 2 || !limit.passed()); ++walk) {
     more = false;
     std::vector<Descendant> all = descendants(getpid(), spared);
     for (auto one = all.rbegin(); one != all.rend(); ++one) {

@@ -10,7 +10,7 @@
 // it need not notice: the reader has nothing under way, and keep-alive tells it once it reads
 // again. Only where both windows are full three such probes have to be waited for. A window that
 // shut upon data under way is asked by repeats that Linux does not tell: it gives up by itself
-// after two of its longest pauses, four minutes.
+// after two of its longest pauses, four minutes; once they are as long one lost packet is enough.
 //
 // These pauses are not made shorter by repeat_within(), since of two of them one repeat is enough
 // to end the link: with 3 s, a lost packet or a cut of 3 s that healed ended that of a stopped
