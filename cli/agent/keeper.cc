@@ -111,6 +111,7 @@ Kept become_kept(int argc, char** argv, int control_fd) {
   if (agent == 0) {
     set_process_name(argc, argv, "hvd-agent");
     prctl(PR_SET_CHILD_SUBREAPER, 1);
+    prctl(PR_SET_PDEATHSIG, SIGCONT);  // nor would a stopped agent see that both are gone
     close(child_ends);
     null.reset();
     sigprocmask(SIG_SETMASK, &before, nullptr);

@@ -119,6 +119,20 @@ def a_stopped_keeper_goes_on_when_hvdrun_dies():
         expect(left, [])
 
 
+def a_stopped_agent_goes_on_when_hvdrun_and_keeper_die():
+    for keeper_first in (True, False):
+        job = start(*LONG_LIVED)
+        wait_for_ranks(job, 2)
+        keeper, agent = keeper_of(job.pid), agent_of(job.pid)
+        os.kill(agent, signal.SIGSTOP)
+        wait_for(lambda: state(agent) == "T")
+        for pid in (keeper, job.pid) if keeper_first else (job.pid, keeper):
+            os.kill(pid, signal.SIGKILL)
+        job.communicate(timeout=30)
+        _, left = support.wait_for_nobody(support.GONE_LIMIT_S)
+        expect(left, [])
+
+
 def a_freeze_of_all_is_no_failure():
     job = start("--", "bash", "-c", "sleep 6; exit 6", np=1)
     wait_for_ranks(job, 1)
@@ -136,5 +150,5 @@ support.main(a_stopped_agent_is_said_and_then_ended, a_stopped_agent_that_goes_o
              a_stopped_agent_and_keeper_are_ended_by_hvdrun, an_agent_that_a_debugger_holds_is_waited_for,
              a_start_that_gets_stuck_ends_at_its_time_limit, a_stopped_keeper_does_not_hold_the_end,
              a_keeper_whose_words_nobody_reads_ends_all_the_same,
-             a_stopped_agent_when_hvdrun_dies_is_ended_by_its_keeper, a_stopped_keeper_goes_on_when_hvdrun_dies,
+             a_stopped_agent_when_hvdrun_dies_is_ended_by_its_keeper, a_stopped_keeper_goes_on_when_hvdrun_dies, a_stopped_agent_goes_on_when_hvdrun_and_keeper_die,
              a_freeze_of_all_is_no_failure)
