@@ -79,6 +79,13 @@ class LeftOut(unittest.TestCase):
         self.assertRegex(said, r"100% tests passed, 0 tests failed out of 3")
         self.assertEqual(said.count("Start "), 6, said)
 
+    def test_what_is_excluded_by_its_label_is_so_beside_the_long_ones(self):
+        self.program("build", BUILD.replace("END\n", "set_tests_properties(dev.case PROPERTIES LABELS slow)\nEND\n"))
+        status, _, said = self.run_tests("-LE", "slow", "-LE", "nothing")
+        self.assertEqual(status, 0, said)
+        self.assertRegex(said, r"100% tests passed, 0 tests failed out of 3")
+        self.assertRegex(self.run_tests("--long", "-LE", "slow")[2], r"100% tests passed, 0 tests failed out of 4")
+
     def test_what_a_build_lacks_a_program_for_is_listed_and_refused_in_ci(self):
         self.wanting("dev", "e2e.ddp: no python3\n")
         status, listed, said = self.run_tests("--long")
