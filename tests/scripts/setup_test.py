@@ -15,7 +15,7 @@ APT = """#!/bin/sh
 echo "apt-get $*" >>"$HOME/apt"
 case "$*" in
   *update*) ;;
-  -s*) echo "Inst ccache"; echo "Inst libhiredis"; echo "Conf ccache"; echo "Conf libhiredis" ;;
+  -s*) echo "Remv old-ccache [1.0]"; echo "Inst ccache"; echo "Inst libhiredis"; echo "Conf ccache"; echo "Conf libhiredis" ;;
   *) echo "Get:1 ccache"; echo "Unpacking ccache"; echo "Setting up ccache"; echo "Setting up libhiredis"; touch "$HOME/there" ;;
 esac
 """
@@ -152,6 +152,7 @@ class Setup(unittest.TestCase):
         status, said = self.run_setup()
         self.assertEqual(status, 0, said)
         self.assertIn("1 packages by name, 2 in all: ccache", said)
+        self.assertIn("apt-get removes, since they cannot stay beside these: old-ccache\n", said)
         self.assertIn("2 of 2 set up", said)
         self.assertEqual(len((self.folder / "apt").read_text().splitlines()), 3)
         self.assertEqual(self.run_setup()[0], 0)
