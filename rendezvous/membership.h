@@ -3,7 +3,7 @@
 //
 // Pure: events and the time come in, actions with their reasons come out. The owner's loop performs
 // them in order and calls apply(TimePassed{}, now) at next_deadline(). A static job is one whose
-// size_min is its size: it never goes on smaller. Ranks in events and actions are those that
+// size_min is 0: it never goes on smaller. Ranks in events and actions are those that
 // workers were started with; a World has the rank in its epoch.
 #pragma once
 

@@ -5,7 +5,8 @@
 
 namespace hvd {
 
-// In the long run of scripts/test nothing is left out.
+// In the long run of scripts/test nearly everything: deaths at every step, but for those that take
+// seconds each.
 inline bool thorough() { return env::get("HVD_TEST_LONG").has_value(); }
 
 // With a sanitizer everything takes up to ten times as long.
