@@ -122,6 +122,12 @@ SpawnResult spawn(const SpawnOptions& options) {
   HVD_CHECK(options.stdin_fd >= 0 && options.stdout_fd >= 0 && options.stderr_fd >= 0,
             "a child is given a descriptor that is not open");
   static thread_local Stack stack;  // kept: one mapping for all children of this thread
+  if (stack.base == MAP_FAILED) {
+    SpawnResult result;
+    result.error = ENOMEM;
+    result.step = "mmap";
+    return result;
+  }
   std::vector<std::string> files = candidates(options);
   std::vector<char*> argv;
   for (const std::string& word : options.argv) argv.push_back(const_cast<char*>(word.c_str()));
