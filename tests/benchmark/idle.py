@@ -73,20 +73,28 @@ class Job:
         self.process.stdout.close()
 
 
+def pss_kib(pid):
+    kib = status_kib(pid, "Pss", "smaps_rollup")
+    if kib == 0:
+        raise RunFailed(f"the memory of process {pid} cannot be read")
+    return kib
+
+
 class Jobs:
-    """Starts a job when its case is first measured and lets it run to the end of the benchmark."""
+    """Runs one at a time: what several had in common would count for each of them in part only."""
 
     def __init__(self, options):
         self.window_s = options.window
         self.hvdrun = built(options.build, "hvdrun")
         rank = built(options.build, "blocked_rank")
         self.commands = {SLEEP: (["sleep", "86400"], 0), **{case: ([rank, wait], NP - 1) for case, wait in BLOCKED.items()}}
-        self.jobs = {}
+        self.case, self.job = None, None
 
     def measure(self, case):
-        if case not in self.jobs:
-            self.jobs[case] = Job(self.hvdrun, *self.commands[case])
-        job = self.jobs[case]
+        if case != self.case:
+            self.close()
+            self.case, self.job = case, Job(self.hvdrun, *self.commands[case])
+        job = self.job
         pids = [*job.launcher, *job.ranks]
         before, begin_s = {pid: cpu_s(pid) for pid in pids}, time.monotonic()
         time.sleep(self.window_s)
@@ -96,13 +104,14 @@ class Jobs:
         spent = {pid: (cpu_s(pid) - before[pid]) * per_minute for pid in pids}
         return {
             "launcher CPU": sum(spent[pid] for pid in job.launcher),
-            "launcher memory": sum(status_kib(pid, "Pss", "smaps_rollup") for pid in job.launcher) / 1024,
+            "launcher memory": sum(pss_kib(pid) for pid in job.launcher) / 1024,
             "busiest rank CPU": max(spent[pid] for pid in job.ranks),
         }
 
     def close(self):
-        for job in self.jobs.values():
-            job.end()
+        if self.job:
+            self.job.end()
+        self.case, self.job = None, None
 
 
 def make(options):
