@@ -118,7 +118,7 @@ AgentPeers::AgentPeers(std::shared_ptr<AgentConnection> connection)
 }
 
 AgentPeers::~AgentPeers() {
-  if (getpid() != process_) return;  // a forked child has neither
+  if (process_.in_child()) return;  // a forked child has neither
   connection_->forget(this);
   munmap(block_, ControlBlock::bytes(world_.local_size, world_.size));
 }

@@ -1,8 +1,6 @@
 // Peers of one epoch of a job: the agent's memory and doorbells, and its Store.
 #pragma once
 
-#include <unistd.h>
-
 #include <atomic>
 #include <memory>
 #include <string>
@@ -10,6 +8,7 @@
 
 #include "collectives/peers.h"
 #include "runtime/agent_connection.h"
+#include "runtime/base/process_mark.h"
 
 namespace hvd {
 
@@ -48,7 +47,7 @@ class AgentPeers : public Peers {
   }
 
   const std::shared_ptr<AgentConnection> connection_;
-  const pid_t process_ = getpid();
+  const ProcessMark process_;
   World world_;
   HostNames hosts_;
   ControlBlock* block_ = nullptr;

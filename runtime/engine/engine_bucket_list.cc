@@ -2,7 +2,6 @@
 #include "runtime/engine/engine_bucket_list.h"
 
 #include <string.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <numeric>
@@ -190,13 +189,13 @@ std::byte* EngineBucketList::memory(int bucket, Home home) const {
 }
 
 bool EngineBucketList::ended() const {
-  return getpid() != process_ ||
+  return process_.in_child() ||
          parts_->state.load(std::memory_order_relaxed) != Engine::Parts::State::kRunning ||
          parts_->progress.over().load(std::memory_order_acquire);
 }
 
 void EngineBucketList::check_open() const {
-  if (getpid() != process_) throw_forked();
+  if (process_.in_child()) throw_forked();
   if (parts_->state.load(std::memory_order_relaxed) != Engine::Parts::State::kRunning)
     throw Error(ErrorCode::kUnavailable,
                 "\"" + spec_.name +

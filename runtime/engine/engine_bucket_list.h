@@ -4,13 +4,12 @@
 // of all buckets, their spares.
 #pragma once
 
-#include <unistd.h>
-
 #include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "runtime/base/process_mark.h"
 #include "runtime/engine/bucket_list.h"
 #include "runtime/engine/engine_parts.h"
 
@@ -83,7 +82,7 @@ class EngineBucketList final : public BucketList, private Feed {
   std::unique_ptr<Bucket[]> buckets_;
   std::atomic<uint64_t> step_{0};
   std::atomic<bool> no_room_{false};  // for a spare: the epoch breaks
-  const pid_t process_ = getpid();
+  const ProcessMark process_;
 
   // Guarded by the progress token.
   int issued_ = 0;          // buckets of this step

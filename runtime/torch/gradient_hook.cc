@@ -4,13 +4,12 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include <unistd.h>
-
 #include <atomic>
 #include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/process_mark.h"
 
 namespace hvd {
 
@@ -20,9 +19,9 @@ using torch::autograd::PostAccumulateGradHook;
 // tensor's slot when somebody put another one there.
 struct GradientHook::Target {
   // A child that was forked meanwhile finds the mutex locked for ever.
-  bool in_child() const { return getpid() != process; }
+  bool in_child() const { return process.in_child(); }
 
-  const pid_t process = getpid();
+  const ProcessMark process;
   std::atomic<bool> calls{true};  // there is a callback: for such a child
   Mutex mutex;
   // Empty once the GradientHook is gone, or retired; only before that may `in_use` be asked.

@@ -42,7 +42,7 @@ GradientSlot::GradientSlot(std::string name, at::Tensor parameter, at::ScalarTyp
       memory_(std::move(memory)) {}
 
 void GradientSlot::check_gradient() const {
-  const at::Tensor& gradient = parameter_.grad();
+  const at::Tensor& gradient = this->gradient();
   if (gradient.layout() != at::kStrided) {
     throw Error(ErrorCode::kUnsupported,
                 "the gradient of \"" + name_ +
@@ -81,7 +81,7 @@ const at::Tensor& GradientSlot::view(Home home) {
 }
 
 bool GradientSlot::lies_at(Home home) const {
-  const at::Tensor& gradient = parameter_.grad();
+  const at::Tensor& gradient = this->gradient();
   return gradient.defined() && gradient.has_storage() && gradient.sizes() == sizes_ &&
          gradient.data_ptr() == address(home) && same_strides(gradient, strides_);
 }
@@ -94,27 +94,26 @@ bool GradientSlot::can_use(Home home) {
 
 void GradientSlot::put(Home home) {
   at::NoGradGuard no_grad;
-  const at::Tensor gradient = parameter_.grad();
+  at::Tensor& gradient = this->gradient();
   const at::Tensor& v = view(home);
   if (!gradient.defined()) {
     v.zero_();
     return;
   }
   if (lies_at(home) && !is_cast()) return;
-  const at::Tensor source = gradient.detach();
   const bool has_address = v.numel() != 0;
-  if (!is_cast() && has_address && !source.is_neg() && source.is_non_overlapping_and_dense() &&
-      same_strides(source, strides_)) {
+  if (!is_cast() && has_address && !gradient.is_neg() && gradient.is_non_overlapping_and_dense() &&
+      same_strides(gradient, strides_)) {
     auto* to = static_cast<std::byte*>(v.data_ptr());
-    const auto* from = static_cast<const std::byte*>(source.data_ptr());
+    const auto* from = static_cast<const std::byte*>(gradient.data_ptr());
     if (memory_.streamed)
       stream_copy(to, from, v.nbytes());
     else
       std::memcpy(to, from, v.nbytes());
   } else {
-    v.copy_(source);
+    v.copy_(gradient);
   }
-  if (!is_cast()) parameter_.mutable_grad() = v;
+  if (!is_cast()) gradient = v;
 }
 
 // For a result that is copied. Users set .grad, also while it is under way.
@@ -128,13 +127,13 @@ void GradientSlot::take_result(Home home, bool used) {
   if (!used) return;
   at::NoGradGuard no_grad;
   if (is_cast()) {
-    at::Tensor& gradient = parameter_.mutable_grad();
+    at::Tensor& gradient = this->gradient();
     // What no result can be written to was the user's: it stays as it is.
     if (!has_room(gradient))
       gradient = at::empty_strided(sizes_, strides_, parameter_.options().requires_grad(false));
     gradient.copy_(view(home));
   } else if (!lies_at(home)) {
-    parameter_.mutable_grad() = view(home);
+    gradient() = view(home);
   }
 }
 

@@ -39,7 +39,7 @@ class GradientSlot {
 
   const std::string& name() const { return name_; }
   const at::Tensor& parameter() const { return parameter_; }
-  bool has_gradient() const { return parameter_.grad().defined(); }
+  bool has_gradient() const { return gradient().defined(); }
 
   // Throws kInvalidArgument or kUnsupported when .grad cannot be exchanged: sparse, of another
   // device, type or shape than at registration.
@@ -55,6 +55,8 @@ class GradientSlot {
   void take_result(Home home, bool used);
 
  private:
+  // .grad, without what grad() checks first each time: whether the parameter is a leaf.
+  at::Tensor& gradient() const { return parameter_.mutable_grad(); }
   bool lies_at(Home home) const;
   const at::Tensor& view(Home home);
   at::Tensor make_view(Home home) const;

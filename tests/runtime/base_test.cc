@@ -16,6 +16,7 @@
 #include "runtime/base/fault_point.h"
 #include "runtime/base/present_gpus.h"
 #include "runtime/base/private_fd.h"
+#include "runtime/base/process_mark.h"
 #include "runtime/base/usable_cpus.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
@@ -138,4 +139,22 @@ TEST_CASE("private fd: a forked child closes those that are open, and nothing el
   waitpid(child, &status, 0);
   CHECK(status == 0);
   CHECK(fcntl(moved.get(), F_GETFD) >= 0);
+}
+
+TEST_CASE("process mark: a forked child and its child are told from the process that was marked") {
+  const ProcessMark marked;
+  const pid_t child = fork();
+  if (child == 0) {
+    const ProcessMark own;
+    const bool right = marked.in_child() && !own.in_child();
+    const pid_t grandchild = fork();
+    if (grandchild == 0) _exit(marked.in_child() && own.in_child() ? 0 : 1);
+    int status = -1;
+    waitpid(grandchild, &status, 0);
+    _exit(right && status == 0 ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  CHECK(status == 0);
+  CHECK_FALSE(marked.in_child());
 }

@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD, CMAKE, WITH_TORCH = sys.argv[1], sys.argv[2], sys.argv[3] == "1"
 SECONDS = 480
 # What libhvd shows beside its API: its torch layer is a library of its own.
-FOR_THE_TORCH_LIBRARY = {"Context", "Engine", "context", "check_failed", "throw_forked"}
+FOR_THE_TORCH_LIBRARY = {"Context", "Engine", "context", "check_failed", "throw_forked", "ProcessMark"}
 # What the examples print alone and with two ranks.
 ALLREDUCE = (r"^1 ranks: 1\n$", r"(?m)^\[0\]<stdout>:2 ranks: 3$")
 README = (r"^0\n$", r"(?m)^\[0\]<stdout>:1$")
