@@ -6,14 +6,11 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
 import support
+from remote_jobs import hosts, launcher
 from support import expect, wait_for
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
-import hosts
 
 SLEEP = ["--wdir", "/", "--", "bash", "-c", "setsid sleep 300 & sleep 300"]
 DAY_S = 24 * 3600
@@ -43,10 +40,6 @@ def pids(host, name):
 def agents(host):
     """Names of those that workers may reach: a process that was killed may still hold its sockets."""
     return set(re.findall(r"@hvd-(\w+)", world.run(host, "cat", "/proc/net/unix").stdout))
-
-
-def launcher(job):
-    return wait_for(lambda: next((p for p in [job.pid] + support.descendants(job.pid) if support.read(p, "comm") == "hvdrun"), None))
 
 
 def stop_for_good(host, stuck):
@@ -123,8 +116,8 @@ def impostors_and_other_users_are_left_alone():
 
 
 def kill_agent_and_keeper(host, but=()):
-    """Together: neither sees the other's end."""
-    both = set(pids(host, "hvd-agent") + pids(host, "hvd-keeper")) - set(but)
+    """Together: neither sees the other's end. The agent first, since a stopped one goes on when its keeper dies."""
+    both = [pid for pid in pids(host, "hvd-agent") + pids(host, "hvd-keeper") if pid not in but]
     expect(len(both), 2)
     world.run(host, "kill", "-STOP", *both)
     world.run(host, "kill", "-KILL", *both)
