@@ -1,11 +1,23 @@
 #include "runtime/base/cut_link.h"
 
+#include <arpa/inet.h>
 #include <linux/tcp.h>
-#include <netinet/in.h>
+#include <net/if.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "runtime/base/unique_fd.h"
 #include "tests/support/catch.h"
+#include "tests/support/left_out.h"
+#include "tests/support/until.h"
 
 using namespace hvd;
 
@@ -16,6 +28,53 @@ tcp_info silent_for(uint32_t ms) {
   facts.tcpi_last_ack_recv = facts.tcpi_last_data_recv = ms;
   return facts;
 }
+
+tcp_info facts_of(const UniqueFd& socket) {
+  tcp_info facts{};
+  socklen_t bytes = sizeof facts;
+  getsockopt(socket.get(), IPPROTO_TCP, TCP_INFO, &facts, &bytes);
+  return facts;
+}
+
+bool has_failed(const UniqueFd& socket, int within_ms = 0) {
+  pollfd failed{socket.get(), 0, 0};
+  return poll(&failed, 1, within_ms) != 0;
+}
+
+// A link over the loopback device of a network that has nothing else, and can be cut. Needs root.
+struct LinkToCut {
+  LinkToCut() {
+    std::thread([this] {
+      if (unshare(CLONE_NEWNET) == 0) connect_here();
+    }).join();
+  }
+
+  void connect_here() {
+    network.reset(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    heal();
+    sockaddr_in address{};
+    socklen_t bytes = sizeof address;
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    auto* const any = reinterpret_cast<sockaddr*>(&address);
+    const UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sender.reset(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (bind(listener.get(), any, bytes) == 0 && listen(listener.get(), 1) == 0 &&
+        getsockname(listener.get(), any, &bytes) == 0 && connect(sender.get(), any, bytes) == 0)
+      reader.reset(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  }
+
+  void cut() const { set_flags(0); }
+  void heal() const { set_flags(IFF_UP); }
+  void set_flags(int flags) const {
+    ifreq device{};
+    std::string("lo").copy(device.ifr_name, IFNAMSIZ);
+    device.ifr_flags = static_cast<short>(flags);
+    ioctl(network.get(), SIOCSIFFLAGS, &device);
+  }
+
+  UniqueFd network, sender, reader;
+};
 
 }  // namespace
 
@@ -84,6 +143,37 @@ TEST_CASE("cut link: TCP's own longest pause stays") {
   CHECK(longest_pause(link.get()) == before);
   repeat_within(link.get(), kMostOften);
   if (before > 0) CHECK(longest_pause(link.get()) == kMostOften.count());
+}
+
+// The reader's kernel has no room for all that it had offered: it drops what it gets, and says so.
+TEST_CASE("cut link: a window that shut upon data under way outlives a cut of 4 s") {
+  utsname system{};
+  if (uname(&system) != 0 || !answers_when_full(system.release)) return;
+  if (geteuid() != 0)
+    return note_left_out("cut link: a shut window", "a network of its own needs root");
+  const LinkToCut link;
+  REQUIRE(link.reader);
+  ask_when_idle(link.sender.get());
+  std::vector<char> unread(20'000), dropped(40'000);
+  REQUIRE(send(link.sender.get(), unread.data(), unread.size(), 0) == ssize_t(unread.size()));
+  REQUIRE(recv(link.reader.get(), unread.data(), unread.size(), MSG_PEEK | MSG_WAITALL) ==
+          ssize_t(unread.size()));
+  int room = 1;
+  setsockopt(link.reader.get(), SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
+  REQUIRE(send(link.sender.get(), dropped.data(), dropped.size(), MSG_DONTWAIT) > 0);
+  until("the window is shut", [&] {
+    const tcp_info facts = facts_of(link.sender);
+    return facts.tcpi_snd_wnd == 0 && facts.tcpi_unacked > 0;
+  });
+
+  link.cut();
+  CHECK_FALSE(has_failed(link.sender, 4000));
+  CHECK(facts_of(link.sender).tcpi_last_ack_recv >= 3900);
+  link.heal();
+  until("a repeat is answered",
+        [&] { return has_failed(link.sender) || facts_of(link.sender).tcpi_last_ack_recv < 2000; });
+  CHECK_FALSE(has_failed(link.sender));
+  CHECK_FALSE(is_cut(link.sender.get()));
 }
 
 TEST_CASE("cut link: what is no TCP socket is never cut") {
