@@ -9,8 +9,8 @@ import signal
 import time
 
 import support
-from remote_jobs import LONELY, PAIR, hosts, launcher, on_hosts, start
-from support import read, state, wait_for
+from remote_jobs import LONELY, PAIR, hosts, launcher, on_hosts, processes, start
+from support import wait_for
 from victims import SHAPES
 
 LIMIT_S = 15.0
@@ -18,12 +18,6 @@ HOSTS = ("h1", "h2")
 KILL, RESET = "hvdrun is killed", "connections are reset"
 
 world = None
-
-
-def processes(host):
-    """Names of all that runs there but for its sshd."""
-    pids = [pid for pid in support.descendants(world.first[host]) if state(pid) not in ("", "Z", "X")]
-    return [name for name in (read(pid, "comm").strip() for pid in pids) if name and not name.startswith("sshd")]
 
 
 def is_running():

@@ -44,9 +44,9 @@ def launcher(job):
 
 
 def processes(host):
-    """Names of what a job runs there."""
-    names = world.run(host, "ps", "-eo", "comm,stat").stdout.split("\n")[1:]
-    return [line.split()[0] for line in names if line and "Z" not in line.split()[1] and line.split()[0] in ("sleep", "hvd-agent", "hvd-keeper")]
+    """Names of all that ssh brought there, or that lost its parent there."""
+    pids = [pid for pid in support.descendants(world.first[host]) if support.state(pid) not in ("", "Z", "X")]
+    return [name for name in (support.read(pid, "comm") for pid in pids) if name and not name.startswith("sshd")]
 
 
 def wait_for_sleeps(*names, count=4):

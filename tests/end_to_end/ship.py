@@ -5,14 +5,12 @@ import pathlib
 import re
 import signal
 import subprocess
-import sys
 import time
 
+import remote_jobs
 import support
+from remote_jobs import hosts, launcher, processes
 from support import expect, wait_for
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
-import hosts
 
 LONELY = ["-x", "OMP_NUM_THREADS=1", "--no-tag-output"]
 CACHE = ".cache/hvdrun/shipped"
@@ -21,8 +19,15 @@ LARGE = 20_000_000
 SLOW = "25mbit"  # LARGE takes 6 s
 DAY_S = 24 * 3600
 
-on_hosts = functools.partial(hosts.on_hosts, bare=1, prepare=lambda made: made.path("h0", PROJECT).mkdir())
 world = None  # on_hosts()
+
+
+def prepare(made):
+    remote_jobs.keep(made)
+    made.path("h0", PROJECT).mkdir()
+
+
+on_hosts = functools.partial(hosts.on_hosts, bare=1, prepare=prepare)
 
 
 def command(*words):
@@ -38,10 +43,6 @@ def run(*words, code=0):
 
 def start(*words):
     return subprocess.Popen(command(*words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def launcher(job):
-    return wait_for(lambda: next((p for p in [job.pid] + support.descendants(job.pid) if support.read(p, "comm") == "hvdrun"), None))
 
 
 def write(name, text, mode=0o644):
@@ -72,11 +73,6 @@ def libraries(host):
 
 def being_made(host):
     return [path for path in store(host).glob("new.*")] if store(host).exists() else []
-
-
-def processes(host):
-    names = world.run(host, "ps", "-eo", "comm,stat").stdout.split("\n")[1:]
-    return [line.split()[0] for line in names if line and "Z" not in line.split()[1] and line.split()[0] in ("hvdrun", "hvd-agent", "hvd-keeper")]
 
 
 def give_libm(host):
