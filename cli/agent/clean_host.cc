@@ -65,34 +65,47 @@ bool is_own(pid_t pid) {
   return own != 0 && pid_namespace(proc(pid, "")) == own;
 }
 
+std::vector<pid_t> numbers_in(const std::string& folder) {
+  std::vector<pid_t> all;
+  std::error_code gone;
+  for (fs::directory_iterator one(folder, gone), end; !gone && one != end; one.increment(gone)) {
+    const std::string name = one->path().filename();
+    pid_t number = 0;
+    const auto [stop, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+    if (error == std::errc() && *stop == '\0') all.push_back(number);
+  }
+  return all;
+}
+
+std::vector<pid_t> all_processes() { return numbers_in("/proc"); }
+
+// One of its threads; 0: it is dead. A process runs on when its first thread has ended, under whose
+// number /proc then tells little more than its name.
+pid_t living_thread(pid_t pid) {
+  for (const pid_t thread : numbers_in(proc(pid, "task")))
+    if (const auto state = read_process_state(thread);
+        state && state->letter != 'Z' && state->letter != 'X')
+      return thread;
+  return 0;
+}
+
 // kKeeper, kAgent, or nothing.
 std::string_view role_of(pid_t pid) {
   const std::string comm = read_file(proc(pid, "comm"), kSmallBytes).bytes;
   const std::string_view role = comm == "hvd-keeper\n"  ? kKeeper
                                 : comm == "hvd-agent\n" ? kAgent
                                                         : std::string_view();
-  if (role.empty()) return {};
+  const pid_t thread = role.empty() ? 0 : living_thread(pid);
+  if (thread == 0) return {};
   // It has written its name over its arguments, so that nothing else is left of them.
-  std::string line = read_file(proc(pid, "cmdline"), kSmallBytes).bytes;
+  std::string line = read_file(proc(thread, "cmdline"), kSmallBytes).bytes;
   line.erase(std::find_if(line.rbegin(), line.rend(), [](char c) { return c != '\0'; }).base(),
              line.end());
-  std::string program = target_of(proc(pid, "exe"));
+  std::string program = target_of(proc(thread, "exe"));
   constexpr std::string_view kDeleted = " (deleted)";
   if (program.ends_with(kDeleted)) program.resize(program.size() - kDeleted.size());
-  const bool ours = line == role && is_own(pid) && fs::path(program).filename() == "hvdrun";
+  const bool ours = line == role && is_own(thread) && fs::path(program).filename() == "hvdrun";
   return ours ? role : std::string_view();
-}
-
-std::vector<pid_t> all_processes() {
-  std::vector<pid_t> all;
-  std::error_code gone;
-  for (fs::directory_iterator one("/proc", gone), end; !gone && one != end; one.increment(gone)) {
-    const std::string name = one->path().filename();
-    pid_t pid = 0;
-    const auto [stop, error] = std::from_chars(name.data(), name.data() + name.size(), pid);
-    if (error == std::errc() && *stop == '\0') all.push_back(pid);
-  }
-  return all;
 }
 
 struct Known {
@@ -122,7 +135,7 @@ std::vector<Left> find_left() {
   std::vector<Left> all;
   for (const auto& [pid, role] : roles) {
     const auto state = read_process_state(pid);
-    if (!state || state->letter == 'Z') continue;
+    if (!state) continue;
     if (role == kAgent) {
       const auto parent = roles.find(state->parent);
       if (parent == roles.end() || parent->second != kKeeper) all.push_back({know(pid), pid});
@@ -150,10 +163,11 @@ std::string_view value_of(std::string_view environment, std::string_view name) {
 // The agent below which this orphan would be, if that lived; "" for all others. Who asks is none.
 std::string lost_agent_of(pid_t pid, const std::string& job) {
   const auto state = read_process_state(pid);
-  if (!state || state->letter == 'Z' || state->parent <= 0 || !ends_orphans(state->parent) ||
-      !is_own(pid) || !role_of(pid).empty() || !ancestry(getpid(), pid).empty())
+  if (!state || state->parent <= 0 || !ends_orphans(state->parent)) return {};
+  const pid_t thread = living_thread(pid);
+  if (thread == 0 || !is_own(thread) || !role_of(pid).empty() || !ancestry(getpid(), pid).empty())
     return {};
-  const std::string environment = read_file(proc(pid, "environ"), kEnvironmentBytes).bytes;
+  const std::string environment = read_file(proc(thread, "environ"), kEnvironmentBytes).bytes;
   if (!job.empty() && value_of(environment, "TORCHELASTIC_RUN_ID") != job) return {};
   const std::string_view address = value_of(environment, "HVD_AGENT");
   const std::string agent(address.substr(0, address.find(':')));
@@ -161,7 +175,7 @@ std::string lost_agent_of(pid_t pid, const std::string& job) {
       agent.find_first_not_of("0123456789abcdef") != std::string::npos)
     return {};
   const FileText sockets =
-      read_file(proc(pid, "net/unix"), kSocketsBytes);  // where it looked for it
+      read_file(proc(thread, "net/unix"), kSocketsBytes);  // where it looked for it
   const bool is_lost = sockets.error == 0 && sockets.bytes.find(agent) == std::string::npos;
   return is_lost ? agent : std::string();
 }
@@ -180,15 +194,13 @@ void send(const Known& one, int signal) {
   send_signal(one.pid, signal, [&] { return began(one.pid) == one.began; });
 }
 
-// Its sockets are closed, too, by which orphans are told: a process is called dead (Z) as soon as
-// its first thread is, while others may still hold them. Where a filter of system calls refuses
-// pidfds that is all there is to see.
+// Its sockets are closed, too, by which orphans are told. Where a filter of system calls refuses
+// pidfds, that none of its threads lives is all there is to see.
 bool is_over(const Known& one) {
   const UniqueFd pidfd(int(syscall(SYS_pidfd_open, one.pid, 0)));
-  const auto state = read_process_state(one.pid);
-  if (!state || began(one.pid) != one.began) return true;
+  if (began(one.pid) != one.began) return true;
   pollfd ended{pidfd.get(), POLLIN, 0};
-  return pidfd ? poll(&ended, 1, 0) == 1 : state->letter == 'Z' || state->letter == 'X';
+  return pidfd ? poll(&ended, 1, 0) == 1 : living_thread(one.pid) == 0;
 }
 
 // All are stopped before one is killed, so that nobody starts another meanwhile. Returns how many
@@ -238,7 +250,8 @@ void remove(const fs::path& path, uint64_t bytes, const CleanOrder& order,
 
 void remove_copies(const CleanOrder& order, const std::string& build, proto::CleanReport& report) {
   std::set<std::string> running;
-  for (const pid_t pid : all_processes()) running.insert(target_of(proc(pid, "exe")));
+  for (const pid_t pid : all_processes())
+    running.insert(target_of(proc(living_thread(pid), "exe")));
   const auto home = env::get("HOME");
   if (!home || home->empty()) return;
   const fs::path copies = fs::path(*home) / ".cache" / "hvdrun";

@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 
 import support
@@ -171,6 +172,21 @@ def orphans_of_lost_agents_are_found_and_others_left_alone():
     alive.communicate(timeout=30)
 
 
+def who_runs_on_without_his_first_thread_is_found():
+    """As an agent does that was killed, and one of whose threads a hung file system holds."""
+    shutil.copy(sys.executable, world.path("h1", "/tmp/hvdrun"))
+    program = ("import ctypes, subprocess, threading; subprocess.Popen(['sleep', '300']); ctypes.CDLL(None).prctl(15, b'hvd-agent'); "
+               "threading.Thread(target=threading.Event().wait).start(); ctypes.CDLL(None).pthread_exit(None)")
+    half = subprocess.Popen(world.command("h1", "env", f"PYTHONHOME={sys.base_prefix}", "bash", "-c", "exec -a hvd-agent /tmp/hvdrun"), stdin=subprocess.PIPE)
+    half.stdin.write(program.encode())
+    half.stdin.close()
+    wait_for(lambda: world.run("h1", "ps", "-C", "hvd-agent", "-o", "stat=", check=False).stdout.startswith("Z"))
+    expect(lines("-H", "h1"), ["h1: ended what a job had left (agent N and 1 process of its ranks)"])
+    half.wait(timeout=30)
+    expect(pids("h1", "sleep"), [])
+    expect(lines("-H", "h1"), ["h1: nothing was left"])
+
+
 def old_copies_go_that_nobody_uses():
     cache = world.path("h1", hosts.home("root", ".cache/hvdrun"))
     old = time.time() - 31 * DAY_S
@@ -271,7 +287,7 @@ def hosts_that_cannot_be_reached_and_wrong_words_are_named():
 support.parse_options()
 cases = [what_a_job_left_is_ended_and_a_living_one_is_not, this_machine_is_cleaned_without_ssh, impostors_and_other_users_are_left_alone,
          what_ranks_started_goes_though_agent_and_keeper_were_killed_together, orphans_of_lost_agents_are_found_and_others_left_alone,
-         old_copies_go_that_nobody_uses, old_copies_stay_where_other_hosts_may_run_them, a_store_in_use_is_said_and_no_folder_counts_twice,
+         who_runs_on_without_his_first_thread_is_found, old_copies_go_that_nobody_uses, old_copies_stay_where_other_hosts_may_run_them, a_store_in_use_is_said_and_no_folder_counts_twice,
          a_store_that_cannot_be_locked_is_said, who_is_interrupted_leaves_nothing_of_sshs,
          hosts_that_cannot_be_reached_and_wrong_words_are_named]
 support.main(*map(hosts.on_hosts, cases), why_not=hosts.why_not())
