@@ -3,10 +3,7 @@
 #include <fcntl.h>
 #include <grpcpp/create_channel_posix.h>
 #include <grpcpp/grpcpp.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <pthread.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <cctype>
@@ -67,8 +64,6 @@ struct Candidate {
 constexpr milliseconds kStagger{250};    // as browsers do (RFC 8305)
 constexpr milliseconds kLookAgain{100};  // whether the owner has ended meanwhile
 constexpr int kAttemptMs = 3000;         // for one connection, its proof included
-constexpr int kUserTimeoutMs = 10'000;   // sent and not acknowledged for so long: hvdrun is gone
-constexpr int kKeepAliveSeconds = 3, kKeepAliveAgainSeconds = 1;
 
 std::shared_ptr<grpc::Channel> channel_to(const std::string& address,
                                           const Credentials& credentials) {
@@ -81,10 +76,9 @@ std::shared_ptr<grpc::Channel> channel_to(const std::string& address,
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kAttemptMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  // No pings, which a server counts: liveness is a message each second. The time-out is what gRPC
-  // sets TCP_USER_TIMEOUT to.
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, INT_MAX - 1);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kUserTimeoutMs);
+  // No pings, which a server counts: liveness is a message each second. Nor TCP_USER_TIMEOUT, which
+  // gRPC would set with them: a hvdrun that is suspended may have no room for what it is told.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, INT_MAX);
   grpc::SslCredentialsOptions options;
   options.pem_root_certs = credentials.authority;
   options.pem_private_key = credentials.key.view();
@@ -94,21 +88,16 @@ std::shared_ptr<grpc::Channel> channel_to(const std::string& address,
   return grpc::CreateCustomChannel(target, grpc::SslCredentials(options), arguments);
 }
 
-// While the job is suspended hvdrun is stopped, and nobody says anything; its kernel still answers,
-// and where that does not this host is cut off. gRPC hands its sockets to nobody: one is known by
-// where it leads.
-void keep_alive(const std::string& address) {
+// gRPC hands its sockets to nobody: one is known by where it leads.
+std::vector<int> sockets_to(const std::string& address) {
+  std::vector<int> all;
   std::error_code none;  // and no exception, which nobody here would catch
   for (std::filesystem::directory_iterator entry("/proc/self/fd", none), end; !none && entry != end;
-       entry.increment(none)) {
-    const int fd = std::atoi(entry->path().filename().c_str()), on = 1;
-    if (SocketAddress::peer_of(fd).text() != address) continue;
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &kKeepAliveSeconds, sizeof kKeepAliveSeconds);
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &kKeepAliveAgainSeconds,
-               sizeof kKeepAliveAgainSeconds);
-    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-    repeat_within(fd, kMostOften);
-  }
+       entry.increment(none))
+    if (const int fd = std::atoi(entry->path().filename().c_str());
+        SocketAddress::peer_of(fd).text() == address)
+      all.push_back(fd);
+  return all;
 }
 
 // What gRPC says last of a connection that it cannot make, without its own places.
@@ -148,13 +137,18 @@ class Race {
       begin_some(now);
       for (Candidate& one : candidates_)
         if (one.channel && look(one, queue)) {
-          keep_alive(one.address);
+          for (const int socket : sockets_to(one.address)) {
+            ask_when_idle(socket);
+            repeat_within(socket, kMostOften);
+          }
+          address_ = one.address;
           return one.channel;
         }
       wait(queue, now);
     }
     return nullptr;
   }
+  const std::string& address() const { return address_; }  // of that channel
 
  private:
   void begin_some(TimePoint now) {
@@ -202,6 +196,7 @@ class Race {
   const RendezvousClient::Remote& remote_;
   const TimePoint deadline_;
   std::vector<Candidate> candidates_;
+  std::string address_;
 };
 
 }  // namespace
@@ -218,6 +213,7 @@ struct RendezvousClient::Impl {
   std::unique_ptr<grpc::ClientContext> context GUARDED_BY(mutex);
   bool ending GUARDED_BY(mutex) = false;
   std::string why GUARDED_BY(mutex);
+  std::string address GUARDED_BY(mutex);  // where hvdrun answered, on another host
   std::jthread thread;
 
   bool is_ending() EXCLUDES(mutex) {
@@ -242,7 +238,10 @@ struct RendezvousClient::Impl {
     std::string words;
     std::shared_ptr<grpc::Channel> channel;
     try {
-      channel = Race(remote).run(queue, [this] { return is_ending(); }, words);
+      Race race(remote);
+      channel = race.run(queue, [this] { return is_ending(); }, words);
+      MutexLock lock(mutex);
+      address = race.address();
     } catch (const Error& error) {
       words = error.what();
     }
@@ -322,6 +321,13 @@ RendezvousClient::~RendezvousClient() {
     if (impl_->context) impl_->context->TryCancel();
   }
   impl_->thread.join();
+}
+
+bool RendezvousClient::is_cut() const {
+  MutexLock lock(impl_->mutex);
+  return !impl_->address.empty() && std::ranges::any_of(sockets_to(impl_->address), [](int socket) {
+    return hvd::is_cut(socket);
+  });
 }
 
 int RendezvousClient::wake_fd() const { return impl_->wake.get(); }

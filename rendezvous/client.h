@@ -43,6 +43,8 @@ class RendezvousClient {
   void send(const proto::FromAgent& message);
   void send_if_idle(const proto::FromAgent& message);  // dropped while anything waits to be sent
   void finish();                                       // after the last send()
+  // hvdrun's host answers nothing any more. It does while hvdrun is stopped. Looks at all sockets.
+  bool is_cut() const;
 
  private:
   struct Impl;

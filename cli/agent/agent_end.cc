@@ -35,9 +35,12 @@ void Agent::begin_end(proto::Ended::Why why, std::string reason, StopPlan plan) 
 void Agent::beat(TimePoint now) {
   next_beat_ = now + kBeat;
   if (key_ && !bootstrapped_) give_sign_of_life();
-  if (processes_.suspended()) return uplink_.excuse(now);
-  if (memory_) memory_->look_for_debuggers();
-  uplink_.beat();
+  if (processes_.suspended()) {
+    uplink_.excuse(now);
+  } else {
+    if (memory_) memory_->look_for_debuggers();
+    uplink_.beat();
+  }
   if (!orphaned_ && uplink_.is_cut_off(now)) {
     orphaned_ = true;
     begin_end(proto::Ended::LEASE_LOST, "nothing was heard of hvdrun", fence());

@@ -55,6 +55,8 @@ void Uplink::finish() {
   if (client_) client_->finish();
 }
 
+void Uplink::excuse(TimePoint now) { heard_ = client_ && client_->is_cut() ? TimePoint{} : now; }
+
 bool Uplink::is_cut_off(TimePoint now) const { return remote_ && now >= heard_ + kCutOff; }
 
 }  // namespace hvd

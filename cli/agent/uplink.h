@@ -35,7 +35,7 @@ class Uplink {
   // hvdrun is on another host and has said nothing for so long that it takes this one for cut off:
   // nothing may run here when it says that nothing does.
   bool is_cut_off(TimePoint now) const;
-  void excuse(TimePoint now) { heard_ = now; }  // it was not to speak
+  void excuse(TimePoint now);  // it was not to speak; its host answers all the same
 
  private:
   void begin(std::unique_ptr<RendezvousClient> client);

@@ -3,6 +3,7 @@
 //
 // - greet: tells each rank of another host who it is over their link, and says whom it has heard
 // - store: RANK sets what all others read, and all count
+// - much: once there is /tmp/go_on, all set 60,000 bytes at once, and count
 // - die: RANK kills itself; the others say why their epoch broke, and after how long
 // - desert: RANK ends with exit code 0; likewise
 // - blame: RANK sleeps, and a rank of another host breaks the epoch off, having waited for it in
@@ -138,6 +139,16 @@ int run(const std::string& what, int chosen, int slots) {
     if (store.add("count", 1) == rank.world().size) store.set(last, {});
     store.wait(std::vector{last}, Deadline::in(seconds(30)));
     say(std::string(reinterpret_cast<const char*>(from.data()), from.size()));
+    leave(rank.peers());
+    return 0;
+  }
+  if (what == "much") {
+    say("going");
+    while (access("/tmp/go_on", F_OK) != 0) poll(nullptr, 0, 5);
+    Store& store = rank.peers().store();
+    store.set("of " + std::to_string(rank.world().rank), Bytes(60'000));
+    if (store.add("count", 1) == rank.world().size) store.set("all", {});
+    store.wait(std::vector<std::string>{"all"}, Deadline::in(seconds(60)));
     leave(rank.peers());
     return 0;
   }

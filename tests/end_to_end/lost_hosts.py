@@ -200,19 +200,21 @@ def hosts_that_reach_hvdrun_but_not_each_other_end_the_job():
         wait_until_empty("h1", "h2")
 
 
+def has_full_window():
+    """Somebody reads nothing of what h1 sends."""
+    return "timer:(persist," in world.run("h1", "ss", "-tnoH", "state", "established").stdout
+
+
 # Its host's kernel goes on to answer that there is no room, which is asked ever less often.
 def a_rank_that_is_stopped_while_its_links_are_full_is_not_cut_off():
     job = start_sums("bulk")
     pid = world.run("h2", "ps", "-C", "e2e_worker", "-o", "pid=").stdout.strip()
 
-    def has_full_link():
-        return "timer:(persist," in world.run("h1", "ss", "-tnoH", "state", "established").stdout
-
     def stop_while_it_receives():
         world.run("h2", "kill", "-STOP", pid)
         begin = time.monotonic()
         while time.monotonic() - begin < 2:
-            if has_full_link():
+            if has_full_window():
                 return True
         world.run("h2", "kill", "-CONT", pid)
         return False
@@ -231,20 +233,62 @@ def a_rank_that_is_stopped_while_its_links_are_full_is_not_cut_off():
     lives_for(4)  # nor if what it is asked is lost meanwhile
     world.heal_between("h1", "h2")
     lives_for(8)
-    assert has_full_link()
+    assert has_full_window()
     world.run("h2", "kill", "-CONT", pid)
-    wait_for(lambda: not has_full_link())
+    wait_for(lambda: not has_full_window())
     os.kill(launcher(job), signal.SIGTERM)
     _, err = job.communicate(timeout=30)
     expect(job.returncode, -signal.SIGTERM, err)
     assert b"lost its link" not in err, err
 
 
-support.parse_options("worker")
+def suspend_with_much_unread():
+    """A job whose hvdrun is stopped as by Ctrl-Z, while h1 has more to tell it than its kernel has room for."""
+    job = start("-np", "9", "-H", "h1:8,h2:1", *LONELY, "--", support.options.bare_worker, "much", "0", "8", process_group=0)
+    for _ in range(9):
+        assert b"going" in job.stdout.readline()
+    agent, pid = world.run("h1", "ps", "-C", "hvd-agent", "-o", "pid=").stdout.strip(), launcher(job)
+    world.run("h1", "kill", "-STOP", agent)
+    for host in ("h1", "h2"):
+        world.path(host, "/tmp/go_on").touch()
+
+    def unread():
+        return sum(int(line.split()[2]) for line in world.run("h1", "ss", "-xnH", "state", "connected").stdout.splitlines())
+
+    wait_for(lambda: unread() >= 8 * 60_000)
+    os.kill(pid, signal.SIGTSTP)  # which waits a second for the agent to have stopped its ranks
+    wait_for(lambda: support.state(pid) == "T")
+    world.run("h1", "kill", "-CONT", agent)
+    wait_for(has_full_window)
+    return job, pid
+
+
+def a_suspended_hvdrun_that_has_much_unread_loses_nobody():
+    job, pid = suspend_with_much_unread()
+    support.wait_until_still(has_full_window, still_s=12)
+    assert has_full_window()
+    os.kill(pid, signal.SIGCONT)
+    os.kill(job.pid, signal.SIGCONT)  # nsenter above it, which stops with it
+    _, err = job.communicate(timeout=40)
+    expect((job.returncode, err), (0, b""))
+
+
+def who_is_cut_off_from_a_suspended_hvdrun_that_has_much_unread_ends_what_it_runs():
+    job, pid = suspend_with_much_unread()
+    world.cut("h1")
+    wait_until_empty("h1", limit_s=30)
+    os.kill(pid, signal.SIGCONT)
+    os.kill(job.pid, signal.SIGCONT)
+    _, err = job.communicate(timeout=40)
+    expect(job.returncode, 125, err)
+
+
+support.parse_options("worker", "bare_worker")
 cases = [nobody_outlives_hvdrun, a_lost_connection_ends_both_sides, who_says_that_all_has_ended_is_not_asked_again,
          a_host_that_is_cut_off_ends_what_it_runs, a_short_cut_that_heals_costs_nothing, a_host_that_hears_but_is_not_heard_ends_what_it_runs,
          a_host_that_is_heard_but_hears_nothing_ends_what_it_runs, a_host_that_is_cut_off_while_the_job_is_suspended_ends_what_it_runs,
          a_killed_agent_is_a_lost_host, a_lost_ssh_ends_the_job_though_its_agent_still_speaks, a_hvdrun_that_was_stopped_too_long_says_so,
+         a_suspended_hvdrun_that_has_much_unread_loses_nobody, who_is_cut_off_from_a_suspended_hvdrun_that_has_much_unread_ends_what_it_runs,
          hosts_that_reach_hvdrun_but_not_each_other_end_the_job,
          a_rank_that_is_stopped_while_its_links_are_full_is_not_cut_off]
 support.main(*map(on_hosts, cases), why_not=hosts.why_not())

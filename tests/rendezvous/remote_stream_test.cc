@@ -98,12 +98,14 @@ TEST_CASE("remote stream: both ends negotiate TLS 1.3, and give up on a silent n
   agent->send(attached(1));
   const auto got = at_server(*job.server, has_message);
   const SocketAddress& there = job.addresses.front();
-  CHECK(options(there, IPPROTO_TCP, TCP_USER_TIMEOUT) == std::vector{10'000});
+  CHECK(options(there, IPPROTO_TCP, TCP_USER_TIMEOUT) == std::vector{0});
+  CHECK(options(caller_of(there), IPPROTO_TCP, TCP_USER_TIMEOUT) == std::vector{10'000});
   CHECK(options(there, SOL_SOCKET, SO_KEEPALIVE) == std::vector{1});
   CHECK(options(there, IPPROTO_TCP, TCP_KEEPIDLE) == std::vector{3});
   CHECK(options(there, IPPROTO_TCP, TCP_KEEPINTVL) == std::vector{1});
   CHECK(options(there, IPPROTO_TCP, kRtoMaxMs) == expected_pauses(1000));
   CHECK(options(caller_of(there), IPPROTO_TCP, kRtoMaxMs) == expected_pauses(1000));
+  CHECK_FALSE(agent->is_cut());
 
   std::vector<Listener> listeners = listen_on(std::vector<std::string>{"127.0.0.1"});
   fcntl(listeners[0].socket.get(), F_SETFL, 0);
