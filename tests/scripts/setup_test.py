@@ -3,6 +3,8 @@
 import os
 import pathlib
 import re
+import signal
+import socket
 import subprocess
 import tempfile
 import unittest
@@ -38,6 +40,7 @@ class Setup(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
         self.environment = self.folder / "cache/hvdrun/torch-2.11.0"
+        self.temporary = self.folder / "cache/hvdrun/torch-2.11.0.tmp"
         (self.folder / "bin").mkdir()
         self.system('ID=debian\nVERSION_ID="12"\nPRETTY_NAME="Debian GNU/Linux 12"\n')
         self.program("dpkg-query", ALL_INSTALLED)
@@ -73,9 +76,18 @@ class Setup(unittest.TestCase):
         return {path.name.split("-")[0] for path in folder.glob("*.dist-info")} & set(WHEELS)
 
     def run_setup(self, *arguments, **more):
+        with self.start(*arguments, **more) as setup:
+            try:
+                said = setup.communicate(timeout=100)[0]
+            finally:
+                setup.kill()
+        return setup.returncode, said
+
+    def start(self, *arguments, **more):
         variables = {
             "PATH": f"{self.folder}/bin:/usr/bin:/bin:/usr/sbin:/sbin",
             "HOME": str(self.folder),
+            "TMPDIR": str(self.folder),
             "XDG_CACHE_HOME": str(self.folder / "cache"),
             "HVD_SYSTEM_ROOT": str(self.folder / "system"),
             "PIP_CONFIG_FILE": os.devnull,
@@ -84,9 +96,8 @@ class Setup(unittest.TestCase):
             **more,
         }
         variables = {name: value for name, value in variables.items() if value is not None}
-        done = subprocess.run([str(SETUP), *arguments], env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, timeout=100, check=False)
-        return done.returncode, done.stdout
+        return subprocess.Popen([str(SETUP), *arguments], env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True, start_new_session=True)
 
     def test_other_systems_are_refused_by_name(self):
         self.system('ID=fedora\nVERSION_ID=41\nPRETTY_NAME="Fedora Linux 41"\n')
@@ -158,6 +169,25 @@ class Setup(unittest.TestCase):
         self.assertEqual(self.run_setup()[0], 0)
         self.assertEqual(len((self.folder / "apt").read_text().splitlines()), 3)  # the second time it asks for nothing
 
+    def test_progress_is_told_as_it_is_made(self):
+        self.program("dpkg-query", ALL_INSTALLED.replace("-*) ;;", "-* | ccache) ;;"))
+        self.program("id", "#!/bin/sh\necho 0\n")
+        # Says nothing more and fails unless somebody has read what it said before.
+        self.program("apt-get", APT.replace('"Unpacking ccache"', '"Unpacking ccache"; timeout 30 head -n 1 "$HOME/read" || exit 1'))
+        os.mkfifo(self.folder / "read")
+        read = os.open(self.folder / "read", os.O_RDWR)
+        self.addCleanup(os.close, read)
+        self.environment.mkdir(parents=True)
+        (self.environment / "complete").write_text("cpp\n")
+        with self.start() as setup:
+            said = []
+            for line in setup.stdout:
+                said.append(line)
+                if line == "setup:   unpacking\n":
+                    os.write(read, b"\n")
+        self.assertEqual(setup.returncode, 0, said)
+        self.assertEqual(said[-5:-2], ["setup:   downloading\n", "setup:   unpacking\n", "setup:   2 of 2 set up\n"])
+
     def test_what_an_interrupted_run_left_is_gone_on_with(self):
         self.program("dpkg-query", ALL_INSTALLED.replace("-*) ;;", '-*) ;; ccache) [ ! -e "$HOME/there" ] || echo "installed $name" ;;'))
         self.program("id", "#!/bin/sh\necho 0\n")
@@ -225,10 +255,12 @@ class Setup(unittest.TestCase):
         self.assertIn("systemctl unmask ssh.socket would", said)
 
     def test_libtorch_gets_an_environment_and_peers_complete_it(self):
-        index = self.index()
-        status, said = self.run_setup(**index)
+        index, log = self.index(), self.folder / "log"
+        status, said = self.run_setup(PIP_LOG=str(log), **index)
         self.assertEqual(status, 0, said)
         self.assertEqual((self.environment / "complete").read_text(), "cpp\n")
+        unpacked = re.findall("Created temporary directory: (.*)/", log.read_text())
+        self.assertEqual((set(unpacked), self.temporary.exists()), ({str(self.temporary)}, False))
         self.assertEqual(self.installed(), {"cuda_toolkit", "nvidia_cuda_runtime", "nvidia_cuda_cupti", "torch"})
         status, said = self.run_setup("--peers", **index)
         self.assertEqual(status, 0, said)
@@ -243,6 +275,20 @@ class Setup(unittest.TestCase):
         status, said = self.run_setup(**index)
         self.assertEqual(status, 0, said)
         self.assertIn("removing", said)
+
+    def test_a_setup_that_is_ended_leaves_no_temporary_files(self):
+        self.program("df", "#!/bin/sh\necho Avail; echo 10000\n")
+        with socket.create_server(("127.0.0.1", 0)) as index:
+            index.settimeout(60)
+            with self.start(PIP_INDEX_URL=f"http://127.0.0.1:{index.getsockname()[1]}/none") as setup:
+                try:
+                    with index.accept()[0]:  # pip waits for an answer
+                        self.assertTrue(self.temporary.exists())
+                        os.killpg(setup.pid, signal.SIGTERM)
+                        said = setup.communicate(timeout=60)[0]  # to the end of all that setup has started
+                finally:
+                    setup.kill()
+        self.assertEqual((setup.returncode, self.temporary.exists()), (-signal.SIGTERM, False), said)
 
     def test_a_torch_of_python3s_own_is_taken_even_if_it_warns(self):
         self.program("python3", '#!/bin/sh\necho "a warning" >&2\ncase $* in *find_torch*) echo /a/torch; echo 2.12.0 ;; esac\n')
@@ -323,6 +369,7 @@ class Setup(unittest.TestCase):
         self.assertNotEqual(status, 0)  # there is no index to install from
         self.assertIn("which an interrupted run has left", said)
         self.assertFalse((self.environment / "complete").exists())
+        self.assertFalse(self.temporary.exists())
         status, said = self.run_setup()
         self.assertNotEqual(status, 0)
         self.assertIn("which an interrupted run has left", said)
