@@ -10,9 +10,9 @@
 #include <tuple>
 #include <utility>
 
-#include "cli/line_tagger.h"
 #include "cli/pipe.h"
 #include "cli/signals.h"
+#include "runtime/base/utf8.h"
 
 namespace hvd {
 namespace {
@@ -267,26 +267,45 @@ std::string report(const Verdict& verdict, const JobFacts& facts,
 }
 
 void StderrTail::feed(std::string_view bytes) {
-  if (bytes.size() > kTailBytes) bytes.remove_prefix(bytes.size() - kTailBytes);
-  bytes_.append(bytes);
-  if (bytes_.size() > 2 * kTailBytes) bytes_.erase(0, bytes_.size() - kTailBytes);
+  const bool has_cr = after_cr_ || bytes.find('\r') != bytes.npos;
+  while (!bytes.empty()) {
+    if (after_cr_) {
+      after_cr_ = false;
+      end_line(bytes.front() != '\n');
+      if (bytes.front() == '\n') bytes.remove_prefix(1);
+      continue;
+    }
+    // find() is much faster than the search for either, and \r is rare
+    const size_t end =
+        std::min(has_cr ? bytes.find_first_of("\r\n") : bytes.find('\n'), bytes.size());
+    open_.begin += bytes.substr(0, std::min(end, kLineBytesMax + 1 - open_.begin.size()));
+    open_.bytes += end;
+    bytes.remove_prefix(end);
+    if (bytes.empty()) return;
+    after_cr_ = bytes.front() == '\r';
+    if (!after_cr_) end_line(false);
+    bytes.remove_prefix(1);
+  }
+}
+
+void StderrTail::end_line(bool update) {
+  Line line = std::exchange(open_, {});
+  if (update && line.bytes == 0) return;
+  if (update && update_before_) ended_.pop_back();
+  ended_.push_back(std::move(line));
+  if (ended_.size() > kTailLines) ended_.pop_front();
+  update_before_ = update;
 }
 
 std::vector<std::string> StderrTail::lines() const {
+  StderrTail all = *this;
+  if (after_cr_ || open_.bytes > 0) all.end_line(after_cr_);
   std::vector<std::string> lines;
-  std::string_view left = bytes_;
-  bool update_before = false;  // the last line may be overwritten
-  while (!left.empty()) {
-    std::string_view line = left.substr(0, first_line_bytes(left));
-    left.remove_prefix(line.size());
-    const bool update = line.ends_with('\r');
-    line = line.substr(0, line.find_first_of("\r\n"));
-    if (update && line.empty()) continue;
-    if (update && update_before) lines.pop_back();
-    lines.emplace_back(line);
-    update_before = update;
+  for (const Line& line : all.ended_) {
+    lines.emplace_back(head_of(line.begin, kLineBytesMax));
+    if (line.bytes > kLineBytesMax)
+      lines.back() += "... (cut: the line has " + std::to_string(line.bytes) + " bytes)";
   }
-  if (lines.size() > kTailLines) lines.erase(lines.begin(), lines.end() - int(kTailLines));
   return lines;
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
@@ -77,16 +78,25 @@ std::string describe(const StuckProcess& stuck);
 std::string report(const Verdict& verdict, const JobFacts& facts,
                    const std::vector<std::string>& stderr_tail);
 
-// Collects the last lines of a rank's stderr, bounded by kTailLines and kTailBytes. Of lines that a
-// lone \r ends, one after the other (a progress bar), only the last is one.
+// The last lines of a rank's stderr. Of lines that a lone \r ends, one after the other (a progress
+// bar), only the last is one. A line longer than kLineBytesMax is cut there, and says so.
 class StderrTail {
  public:
-  static constexpr size_t kTailLines = 20, kTailBytes = 16u << 10;
+  static constexpr size_t kTailLines = 20, kLineBytesMax = 2u << 10;
   void feed(std::string_view bytes);
   std::vector<std::string> lines() const;
 
  private:
-  std::string bytes_;
+  struct Line {
+    std::string begin;  // a byte more than is shown tells where the last character of that ends
+    size_t bytes = 0;
+  };
+  void end_line(bool update);
+
+  std::deque<Line> ended_;
+  Line open_;
+  bool after_cr_ = false;       // the open line has ended; with a \n next it is no update
+  bool update_before_ = false;  // the last of ended_ may be overwritten
 };
 
 }  // namespace hvd

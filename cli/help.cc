@@ -255,7 +255,7 @@ constexpr Field kResultFields[] = {
      "rank failed"},
     {"first_failure",
      "null, or the rank that failed first, as in ranks, with why (more than its exit status "
-     "says) and stderr_tail (its last lines there, 20 at most)"},
+     "says) and stderr_tail (its last lines there, 20 at most, each cut at 2 KiB)"},
     {"ranks",
      "a list, one entry for each rank: rank and outcome always. The outcome is finished (exit "
      "code 0), failed (the first; without one, by itself), fallout (a failure that followed from "

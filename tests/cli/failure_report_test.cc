@@ -334,15 +334,34 @@ TEST_CASE(
         Lines{"2998/3000 it/s", "2999/3000 it/s", "RuntimeError: no"});
 }
 
-TEST_CASE("stderr tail: keeps the last twenty lines, bounded") {
+TEST_CASE("stderr tail: keeps the last twenty lines") {
   StderrTail tail;
   for (int i = 0; i < 100'000; ++i) tail.feed("line " + std::to_string(i) + "\n");
   const std::vector<std::string> lines = tail.lines();
   REQUIRE(lines.size() == 20);
   CHECK(lines.front() == "line 99980");
   CHECK(lines.back() == "line 99999");
-  tail.feed(std::string(1 << 20, 'x'));
-  CHECK(tail.lines().back().size() <= 2 * StderrTail::kTailBytes);
+}
+
+TEST_CASE("stderr tail: a long line is cut between characters, says so, and costs no other") {
+  constexpr size_t kMax = StderrTail::kLineBytesMax;
+  const std::string whole(kMax, 'a'), umlaut = std::string(kMax - 1, 'b') + "\u00e4";
+  std::string text = "before\nfirst\n";
+  for (int i = 0; i < 16; ++i) text += whole + "\n";
+  text += std::string(kMax + 1, 'c') + "\n" + umlaut + "\r\n" + std::string(1 << 20, 'd');
+  StderrTail at_once, in_pieces;
+  at_once.feed(text);
+  for (size_t at = 0; at < text.size(); at += 999)
+    in_pieces.feed(std::string_view(text).substr(at, 999));
+  for (const StderrTail& tail : {at_once, in_pieces}) {
+    const std::vector<std::string> lines = tail.lines();
+    REQUIRE(lines.size() == 20);
+    CHECK(lines[0] == "first");
+    for (size_t i = 1; i <= 16; ++i) CHECK(lines[i] == whole);
+    CHECK(lines[17] == std::string(kMax, 'c') + "... (cut: the line has 2049 bytes)");
+    CHECK(lines[18] == std::string(kMax - 1, 'b') + "... (cut: the line has 2049 bytes)");
+    CHECK(lines[19] == std::string(kMax, 'd') + "... (cut: the line has 1048576 bytes)");
+  }
 }
 
 TEST_CASE("failure report: who cannot be ended is named and changes no status") {
