@@ -1,5 +1,6 @@
 """Whose turn it is, when it ends, and what is left out."""
 import os
+import pathlib
 import subprocess
 import sys
 import time
@@ -10,6 +11,9 @@ from machine import (Machine, Usage, cpu_s, descendants, foreign_cpus, other_pid
                      sees_all_processes)
 from programs import run_once
 from samples import GIVE_UP, Cell, Claim, Term
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "end_to_end"))
+import support
 
 
 class FakeMachine:
@@ -118,8 +122,11 @@ class MachineTest(unittest.TestCase):
             self.assertGreaterEqual(Machine.own_cpu_s() - before, 0.2)
             child.stdin.write(b"\n")
 
-    @unittest.skipUnless(sees_all_processes(), "a container hides the machine's processes")
     def test_everybody_else_is_others_but_for_the_kernels_workers(self):
+        if not sees_all_processes():
+            why = "a container hides the machine's processes"
+            support.note_left_out("benchmark: everybody else is others", why)
+            self.skipTest(why)
         with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as child:
             others = other_pids()
             child.stdin.close()

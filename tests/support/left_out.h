@@ -9,6 +9,8 @@
 
 namespace hvd {
 
+inline constexpr const char* kNotRoot = "only root can give a file to another user";
+
 // scripts/test lists them, and in CI takes none: what could not be judged must not hide behind a
 // test that passes.
 inline void note_left_out(const std::string& what, const std::string& why) {

@@ -62,7 +62,7 @@ TEST_CASE("folders: the first unsafe one on the way is named, and a sticky one i
   CHECK(unsafe_on_the_way((a / "no").string()) == (a / "no").string());
   fs::create_directory_symlink("b", a / "link");
   CHECK(unsafe_on_the_way((a / "link").string()) == (a / "link").string());
-  if (geteuid() != 0) return;
+  if (geteuid() != 0) return note_left_out("folders_test: another user's folder", kNotRoot);
   chmod(b.c_str(), 0700);
   for (const mode_t mode : {0700, 0755, 01777}) {
     chmod(a.c_str(), mode);
