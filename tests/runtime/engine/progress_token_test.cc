@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tests/support/catch.h"
+#include "tests/support/time_limit.h"
 #include "tests/support/until.h"
 
 using namespace hvd;
@@ -20,6 +21,7 @@ void release(ProgressToken& token, Serve&& serve) {
 }  // namespace
 
 TEST_CASE("progress token: one holder at a time, and no kick goes unserved") {
+  const TimeLimit limit;
   ProgressToken token;
   int served = 0;  // guarded by the token
   std::atomic<int> left{0};
@@ -43,6 +45,7 @@ TEST_CASE("progress token: one holder at a time, and no kick goes unserved") {
 }
 
 TEST_CASE("progress token: who wants it urgently gets it from a holder that passes it on") {
+  const TimeLimit limit;
   ProgressToken token;
   std::atomic<bool> stop{false}, never{false};
   int turns = 0;  // guarded by the token
@@ -72,30 +75,33 @@ TEST_CASE("progress token: who wants it urgently gets it from a holder that pass
 }
 
 TEST_CASE("progress token: a waiter wakes when its work is done by another") {
+  const TimeLimit limit;
   ProgressToken token;
   for (int i = 0; i < 500; ++i) {
     std::atomic<bool> done{false};
     bool taken = true;
     REQUIRE(token.try_take());
     std::jthread waiter([&] { taken = token.take_unless(done); });
-    if (i % 2 == 0) until("it waits", [&] { return token.has_waiters(); });
+    const bool waits = i % 2 == 1 || comes_about([&] { return token.has_waiters(); });
     done = true;
     token.completed();
     waiter.join();
+    REQUIRE(waits);
     CHECK_FALSE(taken);
     release(token, [] {});
   }
 }
 
 TEST_CASE("progress token: while somebody watches, waiters leave it alone until they are done") {
+  const TimeLimit limit;
   ProgressToken token;
   REQUIRE(token.try_take());
   REQUIRE(token.try_release(true));
   std::atomic<bool> done{false};
   std::atomic<int> taken{-1};
   std::jthread waiter([&] { taken = token.take_unless(done) ? 1 : 0; });
-  until("it waits", [&] { return token.has_waiters(); });
-  REQUIRE(token.try_take());  // anybody may take it, the waiter does not
+  CHECK(comes_about([&] { return token.has_waiters(); }));
+  CHECK(token.try_take());  // anybody may take it, the waiter does not
   CHECK(taken == -1);
   token.stop_watching();
   release(token, [] {});  // nobody watches any more: the waiter takes over
