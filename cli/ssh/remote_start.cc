@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <set>
 
 #include "cli/quoted.h"
@@ -57,6 +58,12 @@ size_t begun(std::string_view text, std::string_view word) {
 }
 
 }  // namespace
+
+std::string seconds_text(Clock::duration time) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(time).count());
+  return text;
+}
 
 std::string_view phase_name(StartPhase phase) {
   switch (phase) {
@@ -264,6 +271,38 @@ void RemoteStart::nudge(TimePoint now) {
   if (const auto due = next_nudge(); !due || now < *due) return;
   nudged_ = now;
   text_ += '\n';
+}
+
+std::string RemoteStart::last_said() const {
+  const std::string said = last_words(words_);
+  return said.empty() ? "" : "; ssh's last words were " + said;
+}
+
+std::string RemoteStart::unfinished(TimePoint now) const {
+  const std::string age = seconds_text(now - since_);
+  if (phase_ == StartPhase::kCopying)
+    return "the agent was still being copied to it after " + age + ", " +
+           std::to_string(file_at_ >> 20) + " of " + std::to_string(file_bytes_ >> 20) + " MiB" +
+           last_said();
+  if (phase_ == StartPhase::kShipping) {
+    if (shipped_ == to_ship_)
+      return "it was still looking at what was shipped after " + age + last_said();
+    const double took = std::chrono::duration<double>(now - since_).count();
+    const double share = double(shipped_) / double(std::max<uint64_t>(to_ship_, 1));
+    return size_text(shipped_) + " of " + size_text(to_ship_) + " had been shipped to it after " +
+           age + "; --start-timeout " + std::to_string(int(took / std::max(share, 0.01)) + 10) +
+           " would do, and files that are whole there are not sent again" + last_said();
+  }
+  if (phase_ == StartPhase::kStarting)
+    return "the agent has not spoken for " + age + " since it was started there" + last_said();
+  const std::string printed = last_words(noise_);
+  if (!printed.empty())
+    return "its login shell printed " + printed + " but ran nothing of ours for " + age +
+           ": does one of its start files read input, wait, or start another shell?";
+  return "there was no answer for " + age +
+         ": is it busy, does a firewall drop what goes to its ssh port, or does a start file of "
+         "the login shell wait?" +
+         last_said();
 }
 
 }  // namespace hvd

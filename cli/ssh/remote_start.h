@@ -19,6 +19,7 @@ namespace hvd {
 
 enum class StartPhase { kConnecting, kCopying, kStarting, kShipping, kReady, kFailed };
 std::string_view phase_name(StartPhase phase);
+std::string seconds_text(Clock::duration time);  // "1.5 s"
 
 class RemoteStart {
  public:
@@ -71,6 +72,8 @@ class RemoteStart {
   // What the other side printed, the last of it: for people to read.
   const std::string& noise() const { return noise_; }
   const std::string& words() const { return words_; }
+  std::string last_said() const;                // "; ssh's last words were …", or ""
+  std::string unfinished(TimePoint now) const;  // what it was at when its time was over
 
  private:
   void enter(StartPhase phase, TimePoint now);

@@ -35,13 +35,8 @@ constexpr std::chrono::milliseconds kNotThereMost{1000};
 constexpr std::chrono::seconds kConnectMost{10};  // of a host that is waited for
 constexpr size_t kShipAtOnce = 1u << 20;          // other hosts have their turn in between
 constexpr size_t kPathShown = 300;
+constexpr int kSomeAttempts = 3;    // of what more likely never works
 constexpr auto kLastWords = 500ms;  // for ssh to end by itself after the script gave up
-
-std::string seconds(Clock::duration time) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(time).count());
-  return text;
-}
 
 std::string unique_word() {
   unsigned long long number = 0;
@@ -52,47 +47,12 @@ std::string unique_word() {
   return text;
 }
 
-std::string last_said(const RemoteStart& remote) {
-  const std::string words = last_words(remote.words());
-  return words.empty() ? "" : "; ssh's last words were " + words;
-}
-
 // What says why it ends, or ends as only an agent does, is whole.
 bool may_be_damaged(const RemoteStart& remote, int wait_status) {
   if (!remote.waits_for_kept_copy() || !WIFEXITED(wait_status)) return false;
   const std::string lines = "\n" + remote.words();
   return WEXITSTATUS(wait_status) != kExitOwnFailure && lines.find("\nagent: ") == lines.npos &&
          lines.find("\nkeeper: ") == lines.npos;
-}
-
-// What the last attempt was at when the time was over.
-std::string unfinished(const RemoteStart& remote, uint64_t file_bytes, TimePoint now) {
-  const std::string age = seconds(now - remote.since());
-  if (remote.phase() == StartPhase::kCopying)
-    return "the agent was still being copied to it after " + age + ", " +
-           std::to_string(remote.file_at() >> 20) + " of " + std::to_string(file_bytes >> 20) +
-           " MiB" + last_said(remote);
-  if (remote.phase() == StartPhase::kShipping) {
-    if (remote.shipped() == remote.to_ship())
-      return "it was still looking at what was shipped after " + age + last_said(remote);
-    const double took = std::chrono::duration<double>(now - remote.since()).count();
-    const double share = double(remote.shipped()) / double(std::max<uint64_t>(remote.to_ship(), 1));
-    return size_text(remote.shipped()) + " of " + size_text(remote.to_ship()) +
-           " had been shipped to it after " + age + "; --start-timeout " +
-           std::to_string(int(took / std::max(share, 0.01)) + 10) +
-           " would do, and files that are whole there are not sent again" + last_said(remote);
-  }
-  if (remote.phase() == StartPhase::kStarting)
-    return "the agent has not spoken for " + age + " since it was started there" +
-           last_said(remote);
-  const std::string printed = last_words(remote.noise());
-  if (!printed.empty())
-    return "its login shell printed " + printed + " but ran nothing of ours for " + age +
-           ": does one of its start files read input, wait, or start another shell?";
-  return "there was no answer for " + age +
-         ": is it busy, does a firewall drop what goes to its ssh port, or does a start file of "
-         "the login shell wait?" +
-         last_said(remote);
 }
 
 }  // namespace
@@ -374,7 +334,7 @@ void SshCarrier::judge(Start& start, int wait_status, TimePoint now) {
   }
   if (remote.phase() == StartPhase::kReady && options_.ends_after_hello) return hand_over(start);
   if (remote.phase() == StartPhase::kReady)
-    return fail(start.host, "the agent ended right after its first words" + last_said(remote));
+    return fail(start.host, "the agent ended right after its first words" + remote.last_said());
   if (!start.accept_new_key && is_new_host_key(remote.words())) {
     start.accept_new_key = true;
     --start.attempts;
@@ -389,15 +349,16 @@ void SshCarrier::judge(Start& start, int wait_status, TimePoint now) {
     start.due = now;
     return drop(start);
   }
-  if (failure.retry == Retry::kSoon)
+  if (failure.retry == Retry::kSoon ||
+      (failure.retry == Retry::kSometimes && start.attempts < kSomeAttempts))
     return try_again(start, std::move(failure.reason), kRetryMost, now);
-  if (failure.retry == Retry::kWhenThere && !start.there.passed(now)) {
+  if (failure.retry != Retry::kNever && !start.there.passed(now)) {
     try_again(start, std::move(failure.reason), kNotThereMost, now);
     start.due = std::min(start.due, start.there.when());
     return;
   }
-  const bool waited = failure.retry == Retry::kWhenThere && start.attempts > 1;
-  fail(start.host, (waited ? "it was not there in " + seconds(now - start.since) + ", tried " +
+  const bool waited = failure.retry != Retry::kNever && start.attempts > 1;
+  fail(start.host, (waited ? "it was not there in " + seconds_text(now - start.since) + ", tried " +
                                  std::to_string(start.attempts) + " times: "
                            : "") +
                        failure.reason);
@@ -447,14 +408,14 @@ void SshCarrier::turn(Start& start, TimePoint now) {
 }
 
 std::string SshCarrier::time_is_over(const Start& start, TimePoint now) const {
-  const std::string age = seconds(now - start.since);
+  const std::string age = seconds_text(now - start.since);
   if (start.ssh && start.ssh->remote.phase() != StartPhase::kConnecting)
-    return unfinished(start.ssh->remote, file_.bytes(), now);
+    return start.ssh->remote.unfinished(now);
   if (!start.reason.empty())
     return "ssh failed " + std::to_string(start.attempts) + " times in " + age + ": " +
            start.reason;
   if (start.ssh)
-    return unfinished(start.ssh->remote, file_.bytes(), now) +
+    return start.ssh->remote.unfinished(now) +
            "; try by hand: " + ssh_by_hand(options_.ssh, start.target);
   return "it was not its turn in " + age + ": " + std::to_string(options_.at_once) +
          " others were still being started";

@@ -27,6 +27,9 @@ constexpr std::string_view kProxied = "UNKNOWN port 65535";
 // if there is one.
 constexpr std::string_view kNotForwarded = "stdio forwarding failed";
 constexpr std::string_view kClosedEarly = "kex_exchange_identification";
+constexpr std::string_view kProxyEnded =
+    "what leads to it (ProxyCommand or ProxyJump in ~/.ssh/config, or --ssh-arg) ended before the "
+    "login: correct it";
 
 // The first that is found counts: what is nearer to the cause comes first. A refusal stays one.
 constexpr Known kKnown[] = {
@@ -186,6 +189,17 @@ std::string telling(const Known& one, std::string_view words) {
   return line + (proxied ? ", of the host or of what leads to it (its jump host, a proxy)" : "");
 }
 
+// Whether a proxy ended before the login. But one that is ssh itself may have been dropped by a
+// busy jump host, and then has said so before; a host that drops what came through says nothing.
+bool proxy_ended(std::string_view words) {
+  const size_t at = std::min(words.rfind(kClosedEarly), words.size());
+  const std::string_view before = words.substr(0, at);
+  return words.find(kProxied, at) != words.npos &&
+         std::ranges::none_of(kKnown, [&](const Known& one) {
+           return one.retry == Retry::kSoon && place_of(one, before) != before.npos;
+         });
+}
+
 }  // namespace
 
 SshFailure explain_ssh(std::string_view words, std::string_view printed, int wait_status,
@@ -200,9 +214,10 @@ SshFailure explain_ssh(std::string_view words, std::string_view printed, int wai
     const bool is_printed = one.of_host && place_of(one, printed) != printed.npos;
     if (!is_printed && ((ended_there && !one.of_host) || place_of(one, words) == words.npos))
       continue;
-    return {
-        std::string(one.reason) + "; the words were " + telling(one, is_printed ? printed : words),
-        one.retry, !one.of_host};
+    const std::string said = "; the words were " + telling(one, is_printed ? printed : words);
+    if (one.words == kClosedEarly && proxy_ended(words))
+      return {std::string(kProxyEnded) + said, Retry::kSometimes, true};
+    return {std::string(one.reason) + said, one.retry, !one.of_host};
   }
   std::string last = last_words(words);
   if (last.empty()) last = last_words(printed);

@@ -15,6 +15,7 @@ inline constexpr int kSshFailed = 255;  // its exit code when it is not that of 
 enum class Retry {
   kNever,
   kWhenThere,  // the host may be up later, for those who wait for it
+  kSometimes,  // may be a busy host, but more likely never works: for a moment, and as above
   kSoon,       // a busy host: the same may well work in a moment
 };
 

@@ -222,6 +222,24 @@ TEST_CASE("ssh_carrier: what a busy host drops is tried again, a refusal is not"
                Catch::Matchers::Contains("times in 1.2 s: the connection was reset"));
 }
 
+TEST_CASE(
+    "ssh_carrier: a proxy that ends is tried for a moment, and longer where that is asked for") {
+  Hosts hosts;
+  const std::string closed =
+      "echo 'kex_exchange_identification: Connection closed by remote host' >&2\n"
+      "echo 'Connection closed by UNKNOWN port 65535' >&2\nexit 255; }\n";
+  hosts.set("never", "echo x >>never_tries; { " + closed);
+  hosts.set("late",
+            "echo x >>tries; [ $(wc -l <tries) -gt 4 ] || { " + closed + std::string(kAgent));
+  Run run(hosts);
+  run.start(0, "never");
+  run.start(1, "late", 20s, 15s);
+  run.until(2);
+  CHECK(run.started.contains(1));
+  CHECK(std::filesystem::file_size(hosts / "never_tries") == 2 * 3);
+  CHECK_THAT(run.failed.at(0), Catch::Matchers::Contains(" s, tried 3 times: what leads to it"));
+}
+
 TEST_CASE("ssh_carrier: a copy that ends before it speaks is replaced, once") {
   Hosts hosts;
   const std::string found = "echo x >>tries.$1; echo '" + std::string(kRemoteMark) + "found'\n";

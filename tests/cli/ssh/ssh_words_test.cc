@@ -90,8 +90,41 @@ constexpr Row kRows[] = {
     {"Warning: Permanently added 'h1' (ED25519) to the list of known hosts.\nno ticket, no tunnel\n"
      "kex_exchange_identification: Connection closed by remote host\n"
      "Connection closed by UNKNOWN port 65535\n",
-     "", 255, "its sshd closed the connection before the login",
+     "", 255, "what leads to it (ProxyCommand or ProxyJump",
      "\"no ticket, no tunnel\", of the host or of what leads to it (its jump host, a proxy)",
+     Retry::kSometimes},
+    {"/bin/sh: 1: exec: nosuchproxy: not found\n"
+     "kex_exchange_identification: Connection closed by remote host\n"
+     "Connection closed by UNKNOWN port 65535\n",
+     "", 255, "what leads to it (ProxyCommand or ProxyJump",
+     "\"/bin/sh: 1: exec: nosuchproxy: not found\", of the host or of what leads to it (its jump "
+     "host, a proxy)",
+     Retry::kSometimes},
+    {"jumphost loop via h3\r\nkex_exchange_identification: Connection closed by remote host\r\n"
+     "Connection closed by UNKNOWN port 65535\r\n",
+     "", 255, "what leads to it (ProxyCommand or ProxyJump",
+     "\"jumphost loop via h3\", of the host or of what leads to it (its jump host, a proxy)",
+     Retry::kSometimes},
+    {"kex_exchange_identification: Connection closed by remote host\r\n"
+     "Connection closed by UNKNOWN port 65535\r\n",
+     "", 255, "what leads to it (ProxyCommand or ProxyJump",
+     "\"kex_exchange_identification: Connection closed by remote host\", of the host or of what "
+     "leads to it (its jump host, a proxy)",
+     Retry::kSometimes},
+    // A jump host drops us: its ssh's words come first.
+    {"kex_exchange_identification: Connection closed by remote host\r\n"
+     "Connection closed by 10.77.0.2 port 22\r\n"
+     "kex_exchange_identification: Connection closed by remote host\r\n"
+     "Connection closed by UNKNOWN port 65535\r\n",
+     "", 255, "its sshd closed the connection before the login",
+     ", of the host or of what leads to it (its jump host, a proxy)", Retry::kSoon},
+    {"Connection reset by 10.77.0.2 port 22\r\n"
+     "kex_exchange_identification: Connection closed by remote host\r\n"
+     "Connection closed by UNKNOWN port 65535\r\n",
+     "", 255, "its sshd closed the connection before the login",
+     "\"Connection reset by 10.77.0.2 port 22\", of the host or of what leads to it (its jump "
+     "host, "
+     "a proxy)",
      Retry::kSoon},
     {"channel 0: open failed: connect failed: Name or service not known\nstdio forwarding failed\n"
      "kex_exchange_identification: Connection closed by remote host\n",
