@@ -110,19 +110,22 @@ std::vector<std::string> candidates(const SpawnOptions& options) {
   return all;
 }
 
-struct Stack {
-  void* base = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
-  char* top() { return static_cast<char*>(base) + kStackBytes; }
-};
+// The top of a stack for one child at a time; null: there is no memory for it now.
+char* child_stack() {
+  static thread_local void* base = MAP_FAILED;  // kept: one mapping for all children of this thread
+  if (base == MAP_FAILED)
+    base = mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+  return base == MAP_FAILED ? nullptr : static_cast<char*>(base) + kStackBytes;
+}
 
 }  // namespace
 
 SpawnResult spawn(const SpawnOptions& options) {
   HVD_CHECK(options.stdin_fd >= 0 && options.stdout_fd >= 0 && options.stderr_fd >= 0,
             "a child is given a descriptor that is not open");
-  static thread_local Stack stack;  // kept: one mapping for all children of this thread
-  if (stack.base == MAP_FAILED) {
+  char* const stack = child_stack();
+  if (stack == nullptr) {
     SpawnResult result;
     result.error = ENOMEM;
     result.step = "mmap";
@@ -147,8 +150,8 @@ SpawnResult spawn(const SpawnOptions& options) {
   // glibc's clone() takes CLONE_PIDFD like clone3 does (the descriptor comes back through
   // parent_tid) and needs no assembly of ours; seccomp filters that refuse clone3 with ENOSYS let
   // it pass.
-  pid_t pid = clone(child_main, stack.top(), CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, &child,
-                    &pidfd);
+  pid_t pid =
+      clone(child_main, stack, CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, &child, &pidfd);
   int clone_error = errno;
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   SpawnResult result;

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <csignal>
 #include <set>
+#include <thread>
 
 #include "cli/agent/descendants.h"
 #include "cli/pipe.h"
@@ -79,6 +80,28 @@ TEST_CASE("subprocess: what cannot be started says which step failed and why") {
   CHECK(result.error == ENOENT);
   CHECK(std::string(result.step) == "chdir");
   CHECK(waitpid(-1, nullptr, WNOHANG) == -1);  // no child is left of it
+}
+
+TEST_CASE("subprocess: who had no memory for a child's stack starts the next one") {
+  SpawnOptions options;
+  options.environment = environ;
+  options.argv = {"/bin/true"};
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_AS, &before) == 0);
+  SpawnResult without, with;
+  std::thread([&] {  // a thread's first child needs a stack
+    rlimit none = before;
+    none.rlim_cur = 1;
+    setrlimit(RLIMIT_AS, &none);
+    without = spawn(options);
+    setrlimit(RLIMIT_AS, &before);
+    with = spawn(options);
+  })
+      .join();
+  CHECK(without.error == ENOMEM);
+  CHECK(std::string(without.step) == "mmap");
+  REQUIRE(with.pid > 0);
+  CHECK(wait_status(with.pid) == 0);
 }
 
 TEST_CASE("subprocess: signals, mask, limits, umask and session are as asked for") {
