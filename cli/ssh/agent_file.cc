@@ -3,6 +3,7 @@
 #include <elf.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
 
@@ -41,6 +42,17 @@ std::string build_id_in(std::span<const std::byte> notes) {
   return "";
 }
 
+// A file is no memory of its own, so that it is a limit that has no room for it.
+std::string trouble(int error) {
+  rlimit limit{};
+  const bool limited =
+      error == ENOMEM && getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  return error_text(error) +
+         (limited ? "; the limit on address space is " + std::to_string(limit.rlim_cur >> 10) +
+                        " KiB: raise it (ulimit -v)"
+                  : "");
+}
+
 // A file's bytes in memory, for as long as this lives.
 class Mapping {
  public:
@@ -48,7 +60,7 @@ class Mapping {
       : bytes_(bytes), start_(mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd, 0)) {
     if (start_ == MAP_FAILED)
       throw Error(ErrorCode::kUnavailable,
-                  "cannot read the program that is to be the agent: " + error_text(errno));
+                  "cannot read the program that is to be the agent: " + trouble(errno));
   }
   ~Mapping() { munmap(start_, bytes_); }
   Mapping(const Mapping&) = delete;

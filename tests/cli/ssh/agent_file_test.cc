@@ -2,12 +2,16 @@
 #include "cli/ssh/agent_file.h"
 
 #include <elf.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <random>
 #include <vector>
 
+#include "runtime/base/error.h"
 #include "tests/support/catch.h"
 #include "tests/support/seed.h"
 #include "tests/support/temporary_directory.h"
@@ -89,6 +93,31 @@ TEST_CASE("agent_file: two builds have two names; a file without a build id is n
   REQUIRE(self.sha256().size() == 64);
   REQUIRE_THROWS_WITH(AgentFile("/nowhere/agent"),
                       Catch::Matchers::Contains("cannot open /nowhere/agent"));
+}
+
+TEST_CASE("agent_file: one that a limit leaves no address space for names the limit") {
+  const TemporaryDirectory folder;
+  const std::string path = folder.path() / "agent";
+  std::ofstream(path) << "abc";
+  std::filesystem::resize_file(path, 1u << 30);  // of holes
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_AS, &before) == 0);
+  std::ifstream statm("/proc/self/statm");
+  rlim_t pages = 0;
+  statm >> pages;
+  rlimit low = before;
+  low.rlim_cur = pages * rlim_t(sysconf(_SC_PAGESIZE)) + (64u << 20);
+  REQUIRE(setrlimit(RLIMIT_AS, &low) == 0);
+  std::string why;
+  try {
+    AgentFile{path};
+  } catch (const Error& error) {
+    why = error.what();
+  }
+  setrlimit(RLIMIT_AS, &before);
+  REQUIRE_THAT(
+      why, Catch::Contains("the limit on address space is " + std::to_string(low.rlim_cur >> 10) +
+                           " KiB: raise it (ulimit -v)"));
 }
 
 }  // namespace hvd
