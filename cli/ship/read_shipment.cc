@@ -70,6 +70,14 @@ std::string location(const std::string& path) {
   return failed ? "" : (folder / fs::path(path).filename()).string();
 }
 
+// The last name in the path that is a link.
+std::string link_in(const std::string& path) {
+  std::error_code failed;
+  for (fs::path at = path; at != at.parent_path(); at = at.parent_path())
+    if (fs::is_symlink(at, failed)) return at.string();
+  return path;
+}
+
 // The words behind the "#!" of a script; none: it is none.
 std::vector<std::string> interpreter_of(int fd) {
   char bytes[kScriptLineMax];
@@ -155,7 +163,7 @@ class Reader {
       return;
     }
     if (std::ranges::find(above_, identity(facts)) != above_.end())
-      throw refusal(path, "is a link to a folder that it is in; leave it out");
+      throw refusal(link_in(path), "is a link to a folder that it is in; leave it out");
     above_.push_back(identity(facts));
     try {
       const fs::path real = fs::canonical(path);

@@ -104,8 +104,8 @@ TEST_CASE("read_shipment: links are followed, but not in a ring") {
   CHECK(paths.size() == 4);
   CHECK(paths.at(folder.at("in/folder/file")) == 0);
   fs::create_directory_symlink("..", "in/up");
-  CHECK(refusal({"in"}) == "--ship: \"" + folder.at("in/up/in") +
-                               "\" is a link to a folder that it is in; leave it out");
+  CHECK(refusal({"in"}) ==
+        "--ship: \"" + folder.at("in/up") + "\" is a link to a folder that it is in; leave it out");
 }
 
 TEST_CASE("read_shipment: what is no file is named") {
