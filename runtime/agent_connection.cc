@@ -19,6 +19,9 @@ namespace hvd {
 namespace {
 
 constexpr const char* kAgentEnded = "the agent of this host has ended; the job is over";
+constexpr const char* kClosedHere =
+    "the program has closed descriptors of libhvd's, its connection to the agent among them; let "
+    "it close only those that it opened itself";
 
 std::string no_room() {
   return std::string("no room for the descriptors that the agent passes; ") + kRaiseOpenFiles;
@@ -212,7 +215,9 @@ std::string AgentConnection::lost() {
 void AgentConnection::close_in_child() noexcept { ::close(fd_); }
 
 std::string AgentConnection::why_lost() const {
-  return failure_.empty() && socket_.ended() ? kAgentEnded : failure_;
+  if (!failure_.empty() || !socket_.ended()) return failure_;
+  struct stat socket{};
+  return fstat(fd_, &socket) == 0 && S_ISSOCK(socket.st_mode) ? kAgentEnded : kClosedHere;
 }
 
 void AgentConnection::check_alive() {

@@ -6,6 +6,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
@@ -38,7 +39,7 @@ class ScriptedAgent {
   using Script = std::function<void(ScriptedAgent&)>;
   explicit ScriptedAgent(Script script)
       : listener_(listen_at(address_.name)), thread_([this, script = std::move(script)] {
-          if (!wait_readable(listener_.get())) return;
+          wait_readable(listener_.get());
           socket_ = AgentSocket(
               UniqueFd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)));
           script(*this);
@@ -47,12 +48,11 @@ class ScriptedAgent {
 
   const AgentAddress& address() const { return address_; }
 
-  // The next message of that kind; nothing when the worker is gone, or has said nothing for a
-  // minute: then the script goes on, and its end ends whatever the worker waits for.
+  // The next message of that kind; nothing when the worker is gone.
   std::optional<AgentMessage> expect(AgentMessage::Kind kind) {
     while (!socket_.ended()) {
       if (auto message = socket_.receive(); message && message->kind == kind) return message;
-      if (!wait_readable(socket_.fd())) break;
+      wait_readable(socket_.fd());
     }
     return std::nullopt;
   }
@@ -89,9 +89,9 @@ class ScriptedAgent {
   }
 
  private:
-  static bool wait_readable(int fd) {
+  static void wait_readable(int fd) {
     pollfd polled{fd, POLLIN, 0};
-    return poll(&polled, 1, 60'000) == 1;
+    poll(&polled, 1, 30'000);
   }
 
   const AgentAddress address_{make_agent_name(), 1};
@@ -180,6 +180,23 @@ TEST_CASE("agent connection: an agent that ends ends every wait") {
     CHECK_THROWS_WITH(connection.ask(std::move(question)), Catch::Contains("has ended"));
     CHECK_THAT(connection.lost(), Catch::Contains("has ended"));
   }
+}
+
+TEST_CASE("agent connection: a program that closes libhvd's socket is told so, not of the agent") {
+  ScriptedAgent agent([](ScriptedAgent& self) {
+    self.welcome();
+    self.expect(AgentMessage::kWantEpoch);  // until the worker is gone
+  });
+  AgentConnection connection(agent.address());
+  CHECK(connection.lost().empty());
+  const UniqueFd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const UniqueFd kept(fcntl(connection.fd(), F_DUPFD_CLOEXEC, 0));
+  const int fd = connection.fd();
+  SECTION("and it is open no more") { close(fd); }
+  SECTION("and it is another's by now") { REQUIRE(dup2(null.get(), fd) == fd); }
+  CHECK_THAT(connection.lost(), Catch::Contains("the program has closed descriptors of libhvd's"));
+  CHECK_THROWS_WITH(connection.join(), Catch::Contains("the program has closed"));
+  REQUIRE(dup2(null.get(), fd) == fd);  // for the connection to close
 }
 
 TEST_CASE("agent connection: init() is refused, and may be tried again") {
