@@ -50,6 +50,18 @@ void add_remote(HostChoice& choice, const GivenHost& host) {
                          std::to_string(same->slots) + " together");
 }
 
+// "ann@gpu7": of one that is given with its user, who tells it from the same name without.
+std::string shown(const Host& host) {
+  return quoted((host.user.empty() ? "" : host.user + "@") + host.name);
+}
+
+// And by nothing else.
+bool differ_by_user(const HostIdentity& one, const HostIdentity& other) {
+  HostIdentity same = one;
+  same.user = other.user;
+  return one.user != other.user && is_one_host(same, other);
+}
+
 HostChoice merge(std::span<const GivenHost> given, const ThisMachine& machine) {
   HostChoice choice;
   int64_t slots = 0;
@@ -131,13 +143,20 @@ SettledHosts settle_hosts(std::span<const Host> hosts,
       return is_one_host(*identities[one.carrier], *identities[number]);
     });
     if (same == groups.end()) {
+      const auto others = std::find_if(groups.begin(), groups.end(), [&](const Group& one) {
+        return differ_by_user(*identities[one.carrier], *identities[number]);
+      });
+      if (others != groups.end())
+        settled.notes.push_back("hosts " + shown(hosts[others->carrier]) + " and " +
+                                shown(hosts[number]) +
+                                " are two users of one machine: each counts its LOCAL_RANK from 0");
       groups.push_back({number, hosts[number]});
       continue;
     }
     const int sum = same->sum.slots + hosts[number].slots;
-    settled.notes.push_back(
-        "hosts " + quoted(hosts[same->carrier].name) + " and " + quoted(hosts[number].name) +
-        " are one machine: their slots are added, " + std::to_string(sum) + " together");
+    settled.notes.push_back("hosts " + shown(hosts[same->carrier]) + " and " +
+                            shown(hosts[number]) + " are one machine: their slots are added, " +
+                            std::to_string(sum) + " together");
     if (!hosts[number].remote) *same = {number, hosts[number]};
     same->sum.slots = sum;
   }

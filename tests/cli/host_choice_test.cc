@@ -157,6 +157,25 @@ TEST_CASE("host choice: this machine is the one that several names of it come to
         "0 0 0 0 1 1 | hosts \"a\" and \"c\" are one machine: their slots are added, 4 together");
 }
 
+TEST_CASE("host choice: users of one machine are told apart, and that each counts for itself") {
+  const auto notes = [](const HostIdentity& one, const HostIdentity& other) {
+    const std::vector<Host> hosts = {{"h1", "root", 1, true}, {"h1", "", 1, true}};
+    return settle_hosts(hosts, std::vector<std::optional<HostIdentity>>{one, other}, 2).notes;
+  };
+  const HostIdentity root{.boot = "x", .network = 1, .mounts = 2, .processes = 3, .user = 0};
+  HostIdentity ann = root, container = root;
+  CHECK(notes(root, root) ==
+        std::vector<std::string>{
+            "hosts \"root@h1\" and \"h1\" are one machine: their slots are added, 2 together"});
+  ann.user = 4;
+  CHECK(notes(root, ann) ==
+        std::vector<std::string>{"hosts \"root@h1\" and \"h1\" are two users of one machine: each "
+                                 "counts its LOCAL_RANK from 0"});
+  container.user = 4;
+  container.processes = 9;
+  CHECK(notes(root, container).empty());
+}
+
 TEST_CASE("host choice: a host that was not needed stays out, and one that is unknown is its own") {
   CHECK(settle("xy-", 3) == "0 1 1");
   CHECK_THROWS(settle("xy-", 4));
