@@ -152,7 +152,8 @@ std::string no_such_network(std::span<const InterfaceAddress> all,
                             std::span<const std::string> networks) {
   std::string text = "--network-interface ";
   for (size_t i = 0; i < networks.size(); ++i) text += (i > 0 ? "," : "") + networks[i];
-  text += ": no such network here";
+  text += find_network(all, networks).empty() ? ": no such network here"
+                                              : ": no other host is reached by it from here";
   for (size_t i = 0; i < all.size() && i < kShownMax; ++i)
     text += (i == 0                ? ", which has "
              : i + 1 == all.size() ? " and "

@@ -28,8 +28,8 @@ std::vector<InterfaceAddress> find_network(std::span<const InterfaceAddress> all
                                            std::span<const std::string> networks);
 // From another host, unlike loopback and link-local ones of IPv6. Pure.
 bool may_lead_here(std::string_view address);
-// "--network-interface eth7: no such network here, which has eth0 10.77.0.1 and lo 127.0.0.1".
-// Pure.
+// "--network-interface eth7: no such network here, which has eth0 10.77.0.1 and lo 127.0.0.1"; or,
+// where there is one, that it leads to no other host. Pure.
 std::string no_such_network(std::span<const InterfaceAddress> all,
                             std::span<const std::string> networks);
 

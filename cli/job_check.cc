@@ -14,6 +14,7 @@
 #include <map>
 #include <optional>
 #include <ranges>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +27,7 @@
 #include "cli/quoted.h"
 #include "cli/rank_folder.h"
 #include "cli/result_place.h"
+#include "runtime/base/env.h"
 #include "runtime/base/open_files.h"
 #include "runtime/base/unique_fd.h"
 
@@ -34,6 +36,7 @@ namespace {
 
 constexpr size_t kExampleBytesMax = 200;  // of a command in a message
 constexpr int kOwnDescriptors = 18;       // what hvdrun opens beside those of ranks, at least
+constexpr int kHostDescriptors = 4;       // of another host: ssh's pipes, and what its agent opens
 // In what a host's ranks are started from, at most: around a word, of a rank's place without its
 // host's name, and of all that has no word here.
 constexpr size_t kFieldBytes = 16, kWorldBytes = 64, kStartBytesOfRest = 64u << 10;
@@ -345,17 +348,33 @@ std::optional<Refusal> check_result_file(const JobSpec& spec) {
                                  "; name another file"};
 }
 
-// Whether each rank can have its files: found out before any is made.
-std::optional<Refusal> check_descriptors(const JobSpec& spec) {
-  const int files = spec.size * int(std::size(kRankFiles));
-  std::vector<UniqueFd> held(size_t(files + kOwnDescriptors));
+// Whether there is what reaches other hosts, where it will be looked for.
+std::optional<Refusal> check_ssh(const std::string& program) {
+  const auto entries = path_entries({}, env::get("PATH").value_or(std::string(kDefaultPath)));
+  const bool has_path = program.find('/') != program.npos;
+  if (has_path ? look_at(program).is_program() : is_found(entries, program)) return std::nullopt;
+  return Refusal{kExitOwnFailure, "cannot run " + quoted(program) +
+                                      ", which is to reach other hosts; install it, or name "
+                                      "another by --ssh-command"};
+}
+
+// Whether each rank can have its files and each other host its connections: found out before any
+// is made, and before gRPC, which aborts where it finds no room.
+std::optional<Refusal> check_descriptors(const JobSpec& spec, int other_hosts) {
+  const int files = spec.output_directory.empty() ? 0 : spec.size * int(std::size(kRankFiles));
+  if (files + other_hosts == 0) return std::nullopt;
+  std::vector<UniqueFd> held(size_t(files + other_hosts * kHostDescriptors + kOwnDescriptors));
   for (UniqueFd& one : held) {
     one.reset(open("/dev/null", O_RDONLY | O_CLOEXEC));
     if (one) continue;
     const std::string reason = std::strerror(errno);
-    return Refusal{kExitOwnFailure, "the " + std::to_string(files) +
-                                        " files of --output-filename cannot all be open: " +
-                                        reason + "; " + kRaiseOpenFiles};
+    std::string what;
+    if (files > 0) what = "the " + std::to_string(files) + " files of --output-filename";
+    if (other_hosts > 0)
+      what += (what.empty() ? "" : " and ") + std::string("the connections to ") +
+              std::to_string(other_hosts) + (other_hosts == 1 ? " host" : " hosts");
+    return Refusal{kExitOwnFailure,
+                   what + " cannot all be open: " + reason + "; " + kRaiseOpenFiles};
   }
   return std::nullopt;
 }
@@ -415,12 +434,15 @@ std::optional<Refusal> check_length(const JobSpec& spec, std::span<const Slot> s
                      std::to_string(kFrameBytesMax) + ": put what is long into a file"};
 }
 
-// Whether this machine has a network of --network-interface: ranks of other hosts are to reach its
-// own.
-std::optional<Refusal> check_networks(const JobSpec& spec) {
+// Whether other hosts could reach this machine on a network of --network-interface, which it need
+// not have where it has no ranks.
+std::optional<Refusal> check_networks(const JobSpec& spec, bool has_ranks) {
   if (spec.networks.empty()) return std::nullopt;
   const std::vector<InterfaceAddress> all = look_at_interfaces();
-  if (!find_network(all, spec.networks).empty()) return std::nullopt;
+  const std::vector<InterfaceAddress> found = find_network(all, spec.networks);
+  const bool leads_here = std::ranges::any_of(
+      found, [](const InterfaceAddress& one) { return may_lead_here(one.address); });
+  if (leads_here || (found.empty() && !has_ranks)) return std::nullopt;
   return Refusal{kExitUsage, no_such_network(all, spec.networks)};
 }
 
@@ -445,15 +467,18 @@ std::optional<Refusal> check_container() {
 
 std::optional<Refusal> check_job(const JobSpec& spec, std::span<const Slot> slots,
                                  std::span<const std::string> environment) {
-  const auto has_ranks = [&](bool remote) {
-    return std::ranges::any_of(
-        slots, [&](const Slot& slot) { return spec.hosts.at(size_t(slot.host)).remote == remote; });
-  };
-  const bool here = has_ranks(false);  // what another host has, its agent finds out
+  bool here = false;  // what another host has, its agent finds out
+  std::set<int> others;
+  for (const Slot& slot : slots) {
+    if (spec.hosts.at(size_t(slot.host)).remote)
+      others.insert(slot.host);
+    else
+      here = true;
+  }
   auto refusal = check_output_ranks(spec);
   if (!refusal) refusal = check_variables(spec);
   if (!refusal) refusal = check_length(spec, slots, environment);
-  if (!refusal && here && has_ranks(true)) refusal = check_networks(spec);
+  if (!refusal && !others.empty()) refusal = check_networks(spec, here);
   if (!refusal && !spec.directory.starts_with('/')) refusal = check_working_directory();
   if (!refusal && here && !spec.directory.empty()) refusal = check_directory(spec.directory);
   const bool has_files = !spec.output_directory.empty();
@@ -462,7 +487,8 @@ std::optional<Refusal> check_job(const JobSpec& spec, std::span<const Slot> slot
   // What is no mistake of the command line; the result file, which may be written, says so too.
   if (!refusal) refusal = check_container();
   if (!refusal && here) refusal = check_command(spec, value_in(environment, "PATH", kDefaultPath));
-  if (!refusal && has_files) refusal = check_descriptors(spec);
+  if (!refusal && !others.empty()) refusal = check_ssh(spec.ssh.program);
+  if (!refusal) refusal = check_descriptors(spec, int(others.size()));
   return refusal;
 }
 

@@ -122,7 +122,10 @@ constexpr Option kOptions[] = {
      "versions of hvdrun and of what is linked into it", ""},
     {"--check-build", "-cb", "", kInformation, kWorks, "what this build can do", ""},
     {"--dry-run", "", "", kInformation, kWorks,
-     "check everything and print which rank would start where, but start nothing", ""},
+     "check what can be checked from here and print which rank would start where, but start "
+     "nothing "
+     "and reach no other host, so that its name, its networks and the command there go unchecked",
+     ""},
 
     {"--all", "", "", kClean, kWorks,
      "end jobs that live, too; without it hvdrun clean ends what jobs of yours left on the hosts "

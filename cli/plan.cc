@@ -1,6 +1,7 @@
 #include "cli/plan.h"
 
 #include <algorithm>
+#include <set>
 #include <string_view>
 #include <unordered_set>
 
@@ -55,6 +56,13 @@ std::string plan_text(const JobSpec& spec, std::span<const Slot> slots,
   }
   out += "command: " + shell_words(spec.command, kCommandBytesMax) + "\n";
   if (!spec.directory.empty()) out += "directory: " + shell_word(spec.directory) + "\n";
+  std::set<int> others;
+  for (const Slot& slot : slots)
+    if (spec.hosts.at(size_t(slot.host)).remote) others.insert(slot.host);
+  if (!others.empty())
+    out += "not checked: " + std::to_string(others.size()) +
+           (others.size() == 1 ? " other host" : " other hosts") +
+           ", which a dry run does not reach, and the command there\n";
   out += "variables:";
   for (const std::string& name : variables) out += " " + name;
   out += "\n";

@@ -133,10 +133,12 @@ void SshCarrier::begin(Start& start, TimePoint now) {
   for (const int one : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2})
     spawned.ignored_signals |= 1ull << (one - 1);
   const SpawnResult result = spawn(spawned);
-  if (result.pid == 0)
-    throw Error(ErrorCode::kUnavailable, "cannot run " + options_.ssh.program + ": " +
-                                             error_text(result.error) +
-                                             "; install it, or name one by --ssh-command");
+  if (result.pid == 0) {
+    const bool missing = result.error == ENOENT || result.error == EACCES;
+    throw Error(ErrorCode::kUnavailable,
+                "cannot run " + options_.ssh.program + ": " + error_text(result.error) +
+                    (missing ? "; install it, or name one by --ssh-command" : ""));
+  }
   kept_.insert(result.pid);
   for (const int fd : {in.write.get(), out.read.get(), words.read.get()}) set_nonblocking(fd);
   start.ssh.reset(new Ssh{result.pid, std::move(in.write), std::move(out.read),

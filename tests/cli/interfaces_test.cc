@@ -70,6 +70,12 @@ TEST_CASE("interfaces: what a host has instead") {
         "--network-interface ib0: no such network here");
 }
 
+TEST_CASE("interfaces: a network that is there and leads to no other host") {
+  CHECK(no_such_network(std::span(kHost).subspan(0, 2), std::vector<std::string>{"lo"}) ==
+        "--network-interface lo: no other host is reached by it from here, which has lo 127.0.0.1 "
+        "and docker0 172.17.0.1");
+}
+
 TEST_CASE("interfaces: this host has loopback") {
   const auto all = look_at_interfaces();
   CHECK(std::find(all.begin(), all.end(), InterfaceAddress{"lo", "127.0.0.1"}) != all.end());

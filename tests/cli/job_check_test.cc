@@ -12,7 +12,6 @@
 
 #include "cli/agent/worker_environment.h"
 #include "cli/frame.h"
-#include "cli/interfaces.h"
 #include "runtime/base/unique_fd.h"
 #include "tests/support/catch.h"
 #include "tests/support/few_descriptors.h"
@@ -268,26 +267,6 @@ TEST_CASE("job check: a limit that the files of --output-filename exceed is 125"
   CHECK(check(spec) ==
         "125 the 22 files of --output-filename cannot all be open: Too many open files; raise the "
         "limit on open files (ulimit -n)");
-}
-
-TEST_CASE("job check: this machine is looked at where it has ranks, not where it has slots") {
-  JobSpec spec = job({"./only-there"}, "/only/there");
-  spec.networks = {"no-such0"};
-  const Host elsewhere{.name = "gpu1", .user = "", .slots = 2, .remote = true};
-  spec.hosts = {elsewhere, {"localhost", "", 2}};
-  CHECK(check(spec) == "ok");
-  spec.size = 3;
-  CHECK_THAT(check(spec), Catch::StartsWith("2 ") && Catch::Contains("no-such0"));
-  spec.networks.clear();
-  CHECK_THAT(check(spec), Catch::StartsWith("2 --wdir"));
-  spec.directory = "/";
-  CHECK_THAT(check(spec), Catch::StartsWith("127 "));
-  spec = job({"true"});
-  spec.networks = {"no-such0"};
-  spec.hosts = {{"localhost", "", 2}, elsewhere};
-  CHECK(check(spec) == "ok");  // whatever its networks: nobody is to be reached
-  spec.size = 3;
-  CHECK_THAT(check(spec), Catch::StartsWith("2 ") && Catch::Contains("no-such0"));
 }
 
 TEST_CASE("job check: what no message to a host would take is 2") {

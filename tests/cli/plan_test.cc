@@ -9,15 +9,16 @@ TEST_CASE("plan: a line a rank, the command as it would be typed, and names with
   JobSpec spec;
   spec.command = {"./train", "--name", "a b"};
   spec.directory = "/data/run 1";
-  const std::vector<Host> hosts = {{"localhost", "", 1}, {"gpu-12", "", 2}};
+  spec.hosts = {{"localhost", "", 1}, {"gpu-12", "", 2, true}};
   const std::vector<std::string> variables = {"HVD_RANK", "TOKEN"};
-  CHECK(plan_text(spec, assign_slots(hosts, 3), variables) ==
+  CHECK(plan_text(spec, assign_slots(spec.hosts, 3), variables) ==
         "rank    host       local rank\n"
         "0       localhost  0 of 1\n"
         "1       gpu-12     0 of 2\n"
         "2       gpu-12     1 of 2\n"
         "command: ./train --name 'a b'\n"
         "directory: '/data/run 1'\n"
+        "not checked: 1 other host, which a dry run does not reach, and the command there\n"
         "variables: HVD_RANK TOKEN\n");
 }
 
@@ -25,8 +26,10 @@ TEST_CASE("plan: what some ranks alone find has a line of its own") {
   JobSpec spec;
   spec.command = {"true"};
   spec.environment = {{"A", "1", {}}, {"B", "secret", {0, 2, 3, 4, 7}}, {"C", "", {1}}};
-  const std::string text = plan_text(spec, assign_slots(std::vector<Host>{{"h", "", 8}}, 8),
-                                     std::vector<std::string>{"A"});
+  spec.hosts = {{"h", "", 8}, {"gpu-12", "", 1, true}};
+  const std::string text =
+      plan_text(spec, assign_slots(spec.hosts, 8), std::vector<std::string>{"A"});
+  CHECK(text.find("not checked") == text.npos);  // no rank is there
   CHECK(text.ends_with("variables: A\nvariable of ranks 0,2-4,7: B\nvariable of rank 1: C\n"));
 }
 

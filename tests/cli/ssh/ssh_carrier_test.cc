@@ -15,6 +15,7 @@
 #include "cli/signals.h"
 #include "cli/ssh/remote_script.h"
 #include "tests/support/catch.h"
+#include "tests/support/few_descriptors.h"
 #include "tests/support/temporary_directory.h"
 
 namespace hvd {
@@ -437,11 +438,19 @@ TEST_CASE("ssh_carrier: whatever a host sends, it starts or fails with a reason"
   REQUIRE((run.started.contains(host) || run.failed.at(host).starts_with("the agent ended right")));
 }
 
-TEST_CASE("ssh_carrier: a program that is not there is named, with what to do") {
+TEST_CASE(
+    "ssh_carrier: a program that is not there, or has no descriptor, is told with what to do") {
   Hosts hosts;
-  Run run(hosts, 64, "no-ssh");
+  Run run(hosts, 64, "no-ssh"), there(hosts);
   run.start(0, "a");
+  there.start(0, "a");
   run.until(1);
+  {
+    const FewDescriptors few(6);  // its pipes
+    there.carrier().turn(Clock::now());
+  }
+  REQUIRE_THAT(there.failed.at(0), Catch::Matchers::Contains("cannot run ") &&
+                                       Catch::Matchers::EndsWith("(ulimit -n)"));
   REQUIRE_THAT(run.failed.at(0), Catch::Matchers::Contains("no-ssh: No such file or directory; "
                                                            "install it, or name one"));
 }
