@@ -20,8 +20,10 @@ SLEEP = ["--", "sleep", "300"]
 
 
 def ranks_in_order(job, count):
-    environment = lambda pid: read(pid, "environ").split()
-    return sorted(wait_for_ranks(job, count), key=lambda pid: [word for word in environment(pid) if word.startswith("HVD_RANK=")])
+    name = lambda pid: [word for word in read(pid, "environ").split() if word.startswith("HVD_RANK=")]
+    ranks = wait_for_ranks(job, count)
+    wait_for(lambda: all(name(pid) for pid in ranks))  # before its exec a child has the agent's environment
+    return sorted(ranks, key=name)
 
 
 class Stuck:

@@ -224,6 +224,7 @@ TEST_CASE("hosts: who keeps a log full is named to who waits for what comes behi
           said[static_cast<size_t>(rank)] = error_of([&] { work.back()->wait(); });
         held.until_broken(rank);
         error_of([&] { first->wait(); });
+        for (const auto& one : work) error_of([&] { one->wait(); });  // `data` is theirs till then
       },
       {.collective_timeout = limit}, false);
   CHECK_THAT(said[static_cast<size_t>(scene.waits)],
