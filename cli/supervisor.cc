@@ -20,7 +20,6 @@
 namespace hvd {
 namespace {
 
-constexpr std::chrono::milliseconds kReportSoon{500};  // is why it ends said now, or by the report?
 // An agent speaks once a second: one that was silent for so long when the user lost patience is not
 // waited for.
 constexpr std::chrono::milliseconds kImpatientSilence{2000};
@@ -124,16 +123,18 @@ void Supervisor::limit_end(const action::EndJob& end) {
   }
 }
 
-// Ends that somebody or a limit has asked for wait for readers only so long. An interrupt does not,
-// since a second one cuts it short.
+// Ends that somebody or a limit has asked for wait for readers only so long; whoever reads on after
+// an interrupt, as in a pager, is left the time.
 void Supervisor::limit_readers(const action::EndJob& end) {
   std::optional<std::chrono::milliseconds> patience;
   if (end.cause == EndCause::kTimeLimit || end.cause == EndCause::kTerminated ||
       end.cause == EndCause::kHangup || end.cause == EndCause::kQuit ||
       end.cause == EndCause::kReaderGone)
     patience = kind_patience();
-  if (end.cause == EndCause::kInterrupted && end.first_signal == SIGKILL) patience = kImpatience;
-  if (patience) output_.limit_readers(*patience, true, Clock::now());
+  const bool interrupted = end.cause == EndCause::kInterrupted;
+  if (interrupted) patience = end.first_signal == SIGKILL ? kImpatience : kind_patience();
+  const bool slow_too = !interrupted || end.first_signal == SIGKILL;
+  if (patience) output_.limit_readers(*patience, slow_too, Clock::now());
 }
 
 void Supervisor::order_all(const proto::ToAgent& order) {
@@ -238,9 +239,15 @@ void Supervisor::on_control() {
       if (!news.why.empty())
         lose_contact(*agent, agent->name() + " was given up: " + news.why);
       else if (!agent->ended())
-        relay_.lose(agent->number(), agent->name() + " was lost");
+        on_stream_lost(*agent);
     }
   }
+}
+
+// An agent here has died; its keeper, which may be stopped, has as long as after a last word.
+void Supervisor::on_stream_lost(HostAgent& agent) {
+  relay_.lose(agent.number(), agent.name() + " was lost");
+  if (!agent.remote()) agent.watch().expect_end(Clock::now());
 }
 
 void Supervisor::on_attached(HostAgent& agent, int session, const proto::Attached& attached) {

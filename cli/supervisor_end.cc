@@ -178,8 +178,9 @@ void Supervisor::on_watch(HostAgent& agent, AgentWatch::Due due) {
       agent.close_lease();
       break;
     case AgentWatch::Due::kKillKeeper:
-      say(agent.ended() ? "the keeper does not end; killing it"
-                        : "the agent and its keeper do not answer; killing them");
+      say(agent.ended()          ? "the keeper does not end; killing it"
+          : agent.control_open() ? "the agent and its keeper do not answer; killing them"
+                                 : "the agent is lost and its keeper does not end; killing it");
       agent.keeper_killed = true;
       // Not reaped yet, so the pid is its own; what it leaves comes to us. An ssh leads a group of
       // its own, in which what it started is.
@@ -256,10 +257,7 @@ void Supervisor::on_deadlines(TimePoint now) {
   if (due(suspend_deadline_)) suspend();
   if (due(answer_by_)) time_out(now);
   if (!answer_by_ && due(job_deadline())) begin_time_out(now);
-  if (due(say_why_at_)) {
-    say_why_at_.reset();
-    if (record_.anyone_runs()) say(record_.first_failure() + "; ending the others");
-  }
+  if (due(say_why_at_)) say_why(now);
   if (due(network_.next_deadline())) prove_network(now);
   if (due(say_progress_at_)) say_progress(now);
   if (due(are_you_there_at_)) say_are_you_there(now);
@@ -271,6 +269,19 @@ void Supervisor::on_deadlines(TimePoint now) {
     on_watch(*agent, agent->watch().tick(now));
   }
   note_lost(now);
+}
+
+// Of a rank's failure, if the report is not there yet. Who reads the ranks' output may stand still,
+// for ever: neither the user nor who looks for the result has to wait for that.
+void Supervisor::say_why(TimePoint now) {
+  const bool runs = record_.anyone_runs(), waits = !runs && (any_paused() || !output_.idle());
+  if (runs && !std::exchange(end_said_, true)) say(record_.first_failure() + "; ending the others");
+  if (waits)
+    say(record_.first_failure() +
+        "; all ranks have ended, and who reads their output is waited for (INT: drop it)");
+  if (waits && !spec_.result_file.empty())
+    write_result_file(spec_.result_file, result_json(result()));
+  say_why_at_ = waits ? std::nullopt : std::optional(now + kReportSoon);
 }
 
 // What a user who waits wants to know, from the second second on.

@@ -55,6 +55,7 @@ class Supervisor {
   [[noreturn]] void leave();
   void on_control();
   void on_message(HostAgent& agent, const proto::FromAgent& message);
+  void on_stream_lost(HostAgent& agent);
   void on_attached(HostAgent& agent, int session, const proto::Attached& attached);
   void on_ended(HostAgent& agent, const proto::Ended& ended);
   void say_threads(int threads_each);
@@ -105,6 +106,7 @@ class Supervisor {
   void begin_time_out(TimePoint now);
   void time_out(TimePoint now);
   void reach_time_limit();
+  void say_why(TimePoint now);
 
   // the end
   bool over() const;
@@ -149,6 +151,8 @@ class Supervisor {
   static constexpr std::chrono::milliseconds kImpatience{200};  // with a reader, at least
   // To a question that holds something up.
   static constexpr std::chrono::milliseconds kAnswerLimit{1000};
+  // Is why the job ends said now, or by the report?
+  static constexpr std::chrono::milliseconds kReportSoon{500};
 
   const JobSpec& spec_;
   std::vector<Slot> slots_;          // settled when all hosts are there
@@ -180,7 +184,7 @@ class Supervisor {
   size_t stdin_credited_ = 0;  // bytes that all who read have taken
   int interrupts_ = 0;
   size_t unsaid_ = 0;  // lines that try_say() dropped
-  bool output_lost_said_ = false, threads_said_ = false;
+  bool output_lost_said_ = false, threads_said_ = false, end_said_ = false;
   std::set<int> held_said_;                    // ranks
   std::set<int> limits_said_;                  // RLIMIT_…
   std::optional<TimePoint> time_limit_;        // by the job's clock

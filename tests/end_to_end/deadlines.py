@@ -1,12 +1,15 @@
 """What bounds a job's start and end: an agent that does not answer, time limits, and the clocks they are counted by."""
+import fcntl
 import json
 import os
 import re
 import shlex
 import signal
 import socket
+import struct
 import subprocess
 import tempfile
+import termios
 import time
 
 import support
@@ -316,6 +319,41 @@ def a_standing_reader_that_leaves_is_no_failing_disk():
         assert b"cannot write" not in err, err
 
 
+def start_whose_reader_stands_still(command, **options):
+    """Its ranks have written all that the pipe from hvdrun holds."""
+    job = start("--stop-grace", "1", *options.pop("flags", ()), "--", "bash", "-c", command, **options)
+    room = fcntl.fcntl(job.stdout, fcntl.F_GETPIPE_SZ)
+    wait_for(lambda: struct.unpack("i", fcntl.ioctl(job.stdout, termios.FIONREAD, bytes(4)))[0] > room - 4096)
+    return job
+
+
+def a_reader_that_stands_still_hides_no_failure():
+    with tempfile.TemporaryDirectory() as folder:
+        result = f"{folder}/result.json"
+        job = start_whose_reader_stands_still("[ $HVD_RANK = 1 ] && exec sleep 300; exec yes", flags=["--result-file", result])
+        os.kill(next(pid for pid in ranks_of(job.pid) if support.read(pid, "comm") == "sleep"), signal.SIGUSR1)
+        line = wait_for_words(job, b"; all ranks have ended, and who reads their output is waited for (INT: drop it)")
+        assert re.search(rb"^hvdrun: rank 1 .* was killed by SIGUSR1 ", line), line
+        wait_for(lambda: os.path.exists(result))
+        with open(result) as file:
+            expect(json.load(file)["first_failure"]["rank"], 1)
+        expect(job.poll(), None, line)
+        out, err = job.communicate(timeout=LIMIT_S)
+        expect(job.returncode, 128 + signal.SIGUSR1, err)
+        assert b"nobody read" not in err and out.endswith(b":y\n"), err
+        with open(result) as file:
+            expect(json.load(file)["output"]["lost_bytes"], 0)
+
+
+def one_interrupt_ends_a_job_whose_reader_stands_still():
+    job = start_whose_reader_stands_still("exec yes", np=1)
+    job.send_signal(signal.SIGINT)
+    job.wait(timeout=LIMIT_S)
+    err = end_of(job)
+    expect(job.returncode, -signal.SIGINT, err)
+    assert b"bytes of output that nobody read in time" in err, err
+
+
 def a_reader_that_comes_late_gets_all():
     reader, writer = os.pipe()
     job = start("--stop-grace", "1", "--timeout", "30", "--", "bash", "-c", "seq 100000 200000", stdout=writer)
@@ -344,4 +382,5 @@ support.main(the_start_timeout_bounds_an_agent_that_never_comes,
              a_reader_that_stands_still_does_not_hold_up_an_impatient_user, a_standing_reader_that_leaves_is_no_failing_disk,
              an_interrupt_drops_what_nobody_reads_once_all_ranks_have_ended,
              a_reader_that_leaves_after_an_interrupt_is_no_cause_once_all_ranks_have_ended,
-             a_second_interrupt_kills_what_ranks_left_running_and_the_status_stays_theirs, a_reader_that_comes_late_gets_all)
+             a_second_interrupt_kills_what_ranks_left_running_and_the_status_stays_theirs, a_reader_that_comes_late_gets_all,
+             a_reader_that_stands_still_hides_no_failure, one_interrupt_ends_a_job_whose_reader_stands_still)

@@ -43,6 +43,18 @@ def a_stopped_agent_and_keeper_are_ended_by_hvdrun():
     return f"all gone after {time.monotonic() - begin:.1f} s"
 
 
+def a_stopped_keeper_of_a_killed_agent_is_killed():
+    job = start(*LONG_LIVED)
+    wait_for_ranks(job, 2)
+    keeper, agent = keeper_of(job.pid), agent_of(job.pid)
+    os.kill(keeper, signal.SIGSTOP)
+    wait_for(lambda: state(keeper) == "T")
+    os.kill(agent, signal.SIGKILL)
+    _, err = job.communicate(timeout=40)
+    expect(job.returncode, 125, err)
+    assert b"hvdrun: the agent is lost and its keeper does not end; killing it" in err and b"answer" not in err, err
+
+
 def an_agent_that_a_debugger_holds_is_waited_for():
     job = start("--agent-timeout", "2", "--", "sh", "-c", "sleep 7; exit 3", np=1)
     wait_for_ranks(job, 1)
@@ -147,7 +159,8 @@ def a_freeze_of_all_is_no_failure():
 
 
 support.main(a_stopped_agent_is_said_and_then_ended, a_stopped_agent_that_goes_on_costs_nothing,
-             a_stopped_agent_and_keeper_are_ended_by_hvdrun, an_agent_that_a_debugger_holds_is_waited_for,
+             a_stopped_agent_and_keeper_are_ended_by_hvdrun, a_stopped_keeper_of_a_killed_agent_is_killed,
+             an_agent_that_a_debugger_holds_is_waited_for,
              a_start_that_gets_stuck_ends_at_its_time_limit, a_stopped_keeper_does_not_hold_the_end,
              a_keeper_whose_words_nobody_reads_ends_all_the_same,
              a_stopped_agent_when_hvdrun_dies_is_ended_by_its_keeper, a_stopped_keeper_goes_on_when_hvdrun_dies, a_stopped_agent_goes_on_when_hvdrun_and_keeper_die,
