@@ -86,9 +86,9 @@ void apply_options(const Arguments& arguments, Draft& draft) {
       app.add_flag_callback(name, [&draft, &setting, shown] { setting.apply(draft, shown, ""); });
       continue;
     }
-    // Of the others the last one counts.
-    const bool all_count = name.starts_with("--env") || name == "--ssh-arg" ||
-                           name == "--network-interface" || name == "--ship";
+    // Of the others the last one counts, as the help says.
+    const bool all_count = name.starts_with("--env") || name.starts_with("--host") ||
+                           name == "--ssh-arg" || name == "--network-interface" || name == "--ship";
     app.add_option_function<std::vector<std::string>>(
            name,
            [&draft, &setting, shown, all_count](const std::vector<std::string>& values) {

@@ -171,6 +171,9 @@ std::string man_term(std::string_view term, std::string_view text) {
   return ".TP\n\\fB" + roff(term) + "\\fR\n" + roff(text) + "\n";
 }
 
+constexpr std::string_view kTwice =
+    "Of an option that is given twice the last one counts, unless it says that it may be given "
+    "again: then all count.";
 constexpr std::string_view kManHosts =
     "A list of hosts has commas between them, a file has one host on each line. A host is NAME, "
     "NAME:SLOTS or USER@NAME:SLOTS, where NAME may be an address (one with colons in brackets, "
@@ -291,7 +294,7 @@ std::string full_help() {
       out += entry(signature(option), explained(option));
     }
   }
-  out += "\nOptions of Horovod that have no effect here:\n" +
+  out += "\n" + wrapped(kTwice, 0) + "\nOptions of Horovod that have no effect here:\n" +
          wrapped(horovod_names(OptionFate::kIgnored) + ", " + horovod_names(OptionFate::kSatisfied),
                  2);
   out += "\nOptions of Horovod that are not supported yet:\n" +
@@ -315,7 +318,7 @@ std::string man_page() {
   out +=
       ".SH SYNOPSIS\n\\fBhvdrun\\fR [options] [\\-\\-] command [argument ...]\n.br\n"
       "\\fBhvdrun clean\\fR [options]\n";
-  out += ".SH DESCRIPTION\n" + roff(kPurpose) + "\n.SH OPTIONS\n";
+  out += ".SH DESCRIPTION\n" + roff(kPurpose) + "\n.SH OPTIONS\n" + roff(kTwice) + "\n";
   for (const Group& group : kGroups) {
     out += ".SS " + std::string(group.title) + "\n";
     for (const Option& option : all_options()) {

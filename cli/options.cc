@@ -18,7 +18,7 @@ constexpr Option kOptions[] = {
     {"--hosts", "-H", "LIST", kHosts, kWorks,
      "hosts and their slots: localhost:2,node[1-4]:8,[::1]:2,user@host:4; a host without a count "
      "has one slot for each of its GPUs, or one, another machine always one; other machines are "
-     "reached by ssh and need nothing installed but what the command needs",
+     "reached by ssh and need nothing installed but what the command needs; may be given again",
      ""},
     {"--hostfile", "-hostfile", "FILE", kHosts, kWorks,
      "hosts from a file, one a line: NAME, NAME:N or NAME slots=N; # begins a comment", ""},
@@ -34,7 +34,7 @@ constexpr Option kOptions[] = {
     {"--network-interface", "--network-interfaces", "NAME|CIDR", kHosts, kWorks,
      "on which network the hosts of a job reach each other: an interface's name or a network such "
      "as 10.0.0.0/8, the first of a list that a host has; by default the fastest on which all have "
-     "reached it",
+     "reached it; may be given again",
      ""},
     {"--port-range", "", "LOW-HIGH", kHosts, kWorks,
      "the ports that a job with other hosts listens on, at least 3 of them, for firewalls; "

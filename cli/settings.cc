@@ -171,8 +171,15 @@ using Value = const std::string&;
 constexpr Setting kSettings[] = {
     {"--num-proc",
      [](Draft& d, Source s, Value v) { d.line.spec.size = read_integer(s, v, 1, kRanksMax); }},
-    {"--hosts", [](Draft& d, Source, Value v) { d.line.host_list = v; }},
-    {"--hostfile", [](Draft& d, Source, Value v) { d.line.host_file = v; }},
+    {"--hosts",
+     [](Draft& d, Source, Value v) {
+       d.line.host_list = d.line.host_list ? *d.line.host_list + "," + v : v;
+     }},
+    {"--hostfile",
+     [](Draft& d, Source s, Value v) {
+       if (d.line.host_file) refuse(s, "one file with all hosts", *d.line.host_file + " " + v);
+       d.line.host_file = v;
+     }},
     {"--ssh-port",
      [](Draft& d, Source s, Value v) { d.line.spec.ssh.port = read_integer(s, v, 1, 65'535); }},
     {"--ssh-identity-file", [](Draft& d, Source, Value v) { d.line.spec.ssh.identity_file = v; }},

@@ -246,10 +246,13 @@ TEST_CASE("command line: values reach their fields unchanged, whatever they hold
   }
 }
 
-TEST_CASE("command line: of an option given twice the last one counts, but -x adds up") {
+TEST_CASE("command line: of an option given twice the last one counts, but -x and -H add up") {
   CHECK(parse("-np 2 --num-proc 5 ls").spec.size == 5);
   CHECK(parse("--timeout 2 --timeout 3 --verbose --verbose ls").spec.timeout == 3s);
   CHECK(parse("-x A=1 -x A=2 ls").spec.environment.size() == 2);
+  CHECK(parse("-H h1:1 -H h2:1,h3 ls").host_list == "h1:1,h2:1,h3");
+  CHECK(error_of("--hostfile a --hostfile b ls") ==
+        "--hostfile takes one file with all hosts, not \"a b\"");
 }
 
 TEST_CASE("command line: it beats the environment, which beats the defaults") {
