@@ -301,10 +301,11 @@ def a_proxy_of_the_users_reads_his_variables():
 def what_is_wrong_with_a_jump_host_is_told_in_its_words():
     config = world.path("h0", hosts.home("root", ".ssh/config"))
     try:
-        for jump, reason, words in (("nosuchjump", "its name is not known here", "ssh: Could not resolve hostname nosuchjump: "),
-                                    ("h2:2222", "nothing listens on its ssh port", "ssh: connect to host h2 port 2222: Connection refused"),
-                                    ("stranger@h2", "it accepts none of your keys", "stranger@h2: Permission denied (publickey).")):
-            config.write_text(f"Host h1\n  ProxyJump {jump}\nHost h2\n  StrictHostKeyChecking accept-new\n")
+        for way, reason, words in (("ProxyJump nosuchjump", "its name is not known here", "ssh: Could not resolve hostname nosuchjump: "),
+                                   ("ProxyJump h2:2222", "nothing listens on its ssh port", "ssh: connect to host h2 port 2222: Connection refused"),
+                                   ("ProxyJump stranger@h2", "it accepts none of your keys", "stranger@h2: Permission denied (publickey)."),
+                                   ("ProxyCommand echo no way >&2;", ".* tried 3 times: what leads to it", "no way")):
+            config.write_text(f"Host h1\n  {way}\nHost h2\n  StrictHostKeyChecking accept-new\n")
             seen = run("-H", "h1", "--", "true")
             told = rf'no agent on h1: {reason}.*; the words were "{re.escape(words)}.*", of the host or of what leads to it'
             assert seen.returncode == 125 and re.search(told, seen.stderr.decode()), seen.stderr
@@ -491,8 +492,7 @@ cases = [every_rank_knows_its_place, a_relative_directory_is_the_same_on_all_hos
          a_host_that_cannot_be_reached_ends_the_job_at_once, signals_end_all, ports_and_networks_may_be_chosen,
          an_agent_that_cannot_come_back_is_named_with_where_it_tried, a_range_without_a_free_port_names_who_has_them,
          a_proxy_of_the_users_reads_his_variables, what_is_wrong_with_a_jump_host_is_told_in_its_words,
-         nobody_is_asked_in_a_window_for_a_jump_host,
-         a_wrapper_that_hides_sshs_words_will_do, what_ssh_started_goes_with_it_and_the_late_host_is_explained,
+         nobody_is_asked_in_a_window_for_a_jump_host, a_wrapper_that_hides_sshs_words_will_do, what_ssh_started_goes_with_it_and_the_late_host_is_explained,
          what_ssh_leaves_of_a_proxy_goes, hosts_that_come_up_late_are_waited_for,
          an_sshd_that_starts_late_is_waited_for_and_none_not_for_ever, a_new_host_key_is_taken_unless_that_is_forbidden,
          an_agent_does_not_take_the_port_that_is_kept_for_rank_0, a_port_is_kept_where_rank_0_runs_alone_and_not_beside_the_users,
