@@ -37,6 +37,9 @@ def check(torch):
 
 
 def main():
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(__doc__.strip())
+        return
     try:
         torch = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else own_torch()
         print(torch, check(torch), sep="\n")

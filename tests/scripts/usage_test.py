@@ -11,7 +11,8 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SCRIPTS = ("benchmark", "build", "cache_home", "check_format", "check_tidy.py", "check_tree.py", "demo", "fuzz", "setup", "test")
+SCRIPTS = ("benchmark", "build", "cache_home", "check_format", "check_tidy.py", "check_tree.py", "demo", "find_torch.py", "fuzz", "setup", "test")
+PARTS = ("limits", "cxx_text.py", "cmake")  # of other scripts
 
 
 def run(name, *arguments, root=ROOT, **variables):
@@ -29,6 +30,12 @@ class Usage(unittest.TestCase):
                 self.assertEqual((status, error), (0, ""), name)
                 self.assertIn(f"scripts/{name}", said)
                 self.assertGreater(len(said.splitlines()), 2, said)
+
+    def test_the_table_names_them_all(self):
+        rows = re.findall(r"^\| `([\w.]+)", (ROOT / "scripts/README.md").read_text().partition("\n## ")[0], re.MULTILINE)
+        there = [path.name for path in (ROOT / "scripts").iterdir() if path.name not in ("README.md", "__pycache__")]
+        self.assertEqual(sorted(rows), sorted(there))
+        self.assertEqual(sorted(there), sorted(SCRIPTS + PARTS))
 
     def test_every_preset_is_named(self):
         presets = json.loads((ROOT / "CMakePresets.json").read_text())["buildPresets"]
