@@ -233,8 +233,11 @@ void Membership::decide_epoch() {
   if (ending()) {
     refuse_epoch(ended, "the job is ending: " + end_reason_);
   } else if (!ended.empty()) {
-    refuse_epoch(ended, names(ended) + (ended.size() == 1 ? " has" : " have") +
-                            " ended and cannot take part in the next epoch");
+    const bool none_called =
+        std::ranges::none_of(ended, [&](int rank) { return ranks_[size_t(rank)].claimed; });
+    refuse_epoch(ended, names(ended) + (ended.size() == 1 ? " has" : " have") + " ended " +
+                            (none_called ? "without a call of hvd::init()"
+                                         : "and cannot take part in the next epoch"));
   } else if (waiting.size() == living.size()) {
     start_epoch();
   }

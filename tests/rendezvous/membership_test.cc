@@ -137,9 +137,19 @@ TEST_CASE("membership: waiting in init() for a rank that has ended ends at once"
   const auto refusals = all_of<action::RefuseEpoch>(
       membership.apply(event::RankEnded{2, false, "rank 2 exited"}, kStart));
   REQUIRE(refusals.size() == 1);
-  CHECK(refusals[0].reason == "rank 2 has ended and cannot take part in the next epoch");
+  CHECK(refusals[0].reason == "rank 2 has ended without a call of hvd::init()");
   const auto later = all_of<action::RefuseEpoch>(membership.apply(event::EpochWanted{{0}}, kStart));
   CHECK(later.size() == 1);
+}
+
+TEST_CASE("membership: who was in an epoch and has ended is missing in the next one") {
+  Membership membership = running(3);
+  membership.apply(event::EpochWanted{{0, 1, 2}}, kStart);
+  membership.apply(event::RankEnded{2, false, "rank 2 exited"}, kStart);
+  const auto refusals =
+      all_of<action::RefuseEpoch>(membership.apply(event::EpochWanted{{0, 1}}, kStart));
+  REQUIRE(refusals.size() == 1);
+  CHECK(refusals[0].reason == "rank 2 has ended and cannot take part in the next epoch");
 }
 
 TEST_CASE("membership: a failed rank ends a static job, at once if no rank uses libhvd") {
