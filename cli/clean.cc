@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <functional>
 #include <string_view>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "cli/help.h"
 #include "cli/host_choice.h"
 #include "cli/loop.h"
+#include "cli/print.h"
 #include "cli/quoted.h"
 #include "cli/remote_cleaning.h"
 #include "cli/signals.h"
@@ -27,13 +29,11 @@ constexpr std::string_view kTaken[] = {"--hosts",       "--hostfile", "--ssh-por
                                        "--ssh-command", "--ssh-arg",  "--ssh-identity-file",
                                        "--wait-hosts",  "--dry-run",  "--start-timeout"};
 
-void tell(const std::string& host, const std::vector<std::string>& lines) {
-  for (const std::string& line : lines) std::printf("%s: %s\n", host.c_str(), line.c_str());
-  std::fflush(stdout);
-}
+using Tell = std::function<void(const std::string& host, const proto::CleanReport& report)>;
 
 // Those hosts of the list that are reached by ssh. False when one could not be looked at.
-bool clean_remote_hosts(const JobSpec& spec, const StartState& start, const CleanOrder& order) {
+bool clean_remote_hosts(const JobSpec& spec, const StartState& start, const CleanOrder& order,
+                        const Tell& tell) {
   const auto name = [&](int host) { return spec.hosts[size_t(host)].name; };
   bool done = true;
   Loop loop;
@@ -41,8 +41,7 @@ bool clean_remote_hosts(const JobSpec& spec, const StartState& start, const Clea
   SignalReader interrupts({SIGINT, SIGTERM, SIGHUP, SIGQUIT}, start.ignored_signals);
   RemoteCleaning cleaning(
       loop, spec, start, order,
-      {.told = [&](int host,
-                   const proto::CleanReport& report) { tell(name(host), describe(report, order)); },
+      {.told = [&](int host, const proto::CleanReport& report) { tell(name(host), report); },
        .failed =
            [&](int host, const std::string& reason) {
              done = false;
@@ -86,7 +85,7 @@ int run_clean(std::span<const std::string> words, const ReadEnvironment& read_en
                     " was given; a program called clean is started by hvdrun -np 2 ./clean");
   for (const GivenOption& given : arguments.options) {
     if (given.option->name == "-h" || given.option->name == "--help") {
-      std::fputs(full_help().c_str(), stdout);
+      print(full_help());
       return 0;
     }
     if (given.option->name == "--all") {
@@ -106,12 +105,18 @@ int run_clean(std::span<const std::string> words, const ReadEnvironment& read_en
   of_job.insert(of_job.end(), {"-np", "1", "--", "clean"});
   CommandLine line = parse_command_line(of_job, read_environment);
   find_hosts(line);
-  bool done = true;
-  for (const Host& host : line.spec.hosts)
-    if (!host.remote) tell(host.name, describe(clean_host(order, AgentFile(kSelf).name()), order));
   settle_signals();
+  bool done = true;
+  int unwritten = 0;  // an error, said at the end: hosts are cleaned all the same
+  const Tell tell = [&](const std::string& host, const proto::CleanReport& report) {
+    for (const std::string& text : describe(report, order))
+      if (const int error = try_print(host + ": " + text + "\n"); error != 0) unwritten = error;
+  };
+  for (const Host& host : line.spec.hosts)
+    if (!host.remote) tell(host.name, clean_host(order, AgentFile(kSelf).name()));
   if (std::ranges::any_of(line.spec.hosts, [](const Host& host) { return host.remote; }))
-    done = clean_remote_hosts(line.spec, start, order);
+    done = clean_remote_hosts(line.spec, start, order, tell);
+  check_printed(unwritten);
   return done ? 0 : kExitOwnFailure;
 }
 

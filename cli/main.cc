@@ -3,9 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <exception>
 #include <new>
 #include <optional>
@@ -24,6 +22,7 @@
 #include "cli/local_carrier.h"
 #include "cli/messages.h"
 #include "cli/plan.h"
+#include "cli/print.h"
 #include "cli/result_file.h"
 #include "cli/result_place.h"
 #include "cli/ship/read_shipment.h"
@@ -38,13 +37,6 @@ namespace hvd {
 namespace {
 
 void say(const std::string& words) { std::fprintf(stderr, "hvdrun: %s\n", words.c_str()); }
-
-void print(const std::string& text) {
-  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) {
-    throw Error(ErrorCode::kUnavailable, std::string("cannot write to standard output: ") +
-                                             std::strerror(errno) + "; send it somewhere else");
-  }
-}
 
 // Whether a network has to be chosen that connects hosts.
 bool reaches_others(const JobSpec& spec, const std::vector<Slot>& slots) {

@@ -14,12 +14,13 @@ namespace hvd {
 namespace {
 
 // So that no socket of ours lands on 0, 1 or 2. What is to be closed by exec came with none: a
-// library took the free place for itself before main().
+// library took the free place for itself before main(). What is written to a standard output that
+// was closed is lost, and has to fail; it is not the file that standard error may go to.
 void fill_standard_fds() {
   for (int fd = 0; fd < 3; ++fd) {
     const int flags = fcntl(fd, F_GETFD);
     if (flags >= 0 && (flags & FD_CLOEXEC) == 0) continue;
-    const int null = open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY);
+    const int null = fd == STDOUT_FILENO ? open("/dev/zero", O_RDONLY) : open("/dev/null", O_RDWR);
     if (null < 0 || null == fd) continue;
     dup2(null, fd);
     close(null);

@@ -15,9 +15,9 @@ struct StartState {
   std::vector<RlimitValue> limits;
 };
 
-// Looks, then makes the process hvdrun's own: closed standard descriptors become /dev/null, core
-// dumps are off, as many descriptors as allowed, and nothing in the environment that gRPC would
-// follow. Call before anything else.
+// Looks, then makes the process hvdrun's own: closed standard descriptors are taken (what goes to
+// standard output fails), core dumps are off, as many descriptors as allowed, and nothing in the
+// environment that gRPC would follow. Call before anything else.
 StartState take_start_state();
 
 }  // namespace hvd

@@ -274,6 +274,27 @@ def who_is_interrupted_leaves_nothing_of_sshs():
         wait_for(lambda: not pids("h0", "tail"))
 
 
+def who_cannot_be_told_is_no_success_and_hosts_are_cleaned():
+    def told_to(place, *words):
+        command = world.command("h0", "sh", "-c", f'exec "$@" {place}', "sh", support.options.hvdrun, "clean", *words)
+        reader, writer = os.pipe()
+        os.close(reader)
+        try:
+            return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=writer, stderr=subprocess.PIPE, timeout=60)
+        finally:
+            os.close(writer)
+
+    for place, why in ((">/dev/full", b"No space left on device"), (">&-", b"Bad file descriptor")):
+        for words in ([], ["-H", "h1,h2"], ["--help"]):
+            seen = told_to(place, *words)
+            expect((seen.returncode, seen.stderr), (125, b"hvdrun: cannot write to standard output: " + why + b"; send it somewhere else\n"))
+    for words in ([], ["-H", "h1"], ["--help"]):
+        expect(told_to("", *words).returncode, -signal.SIGPIPE)
+    leave_behind("h1", "-H", "h1")
+    expect(told_to("", "-H", "localhost,h1").returncode, -signal.SIGPIPE)
+    expect(pids("h1", "sleep"), [])
+
+
 def hosts_that_cannot_be_reached_and_wrong_words_are_named():
     seen = clean("-H", "h1,nowhere", code=125)
     expect(seen.stdout, "h1: nothing was left\n")
@@ -290,5 +311,5 @@ cases = [what_a_job_left_is_ended_and_a_living_one_is_not, this_machine_is_clean
          what_ranks_started_goes_though_agent_and_keeper_were_killed_together, orphans_of_lost_agents_are_found_and_others_left_alone,
          who_runs_on_without_his_first_thread_is_found, old_copies_go_that_nobody_uses, old_copies_stay_where_other_hosts_may_run_them, a_store_in_use_is_said_and_no_folder_counts_twice,
          a_store_that_cannot_be_locked_is_said, who_is_interrupted_leaves_nothing_of_sshs,
-         hosts_that_cannot_be_reached_and_wrong_words_are_named]
+         who_cannot_be_told_is_no_success_and_hosts_are_cleaned, hosts_that_cannot_be_reached_and_wrong_words_are_named]
 support.main(*map(hosts.on_hosts, cases), why_not=hosts.why_not())

@@ -186,6 +186,12 @@ def closed_descriptors_are_no_trap():
         seen = subprocess.run(["bash", "-c", line], stdout=subprocess.PIPE, timeout=20)
         expect(seen.returncode, 0)
         expect(seen.stdout.count(b"read\n"), 2)
+    line = f"'{support.options.hvdrun}' -np 2 -- sh -c 'echo words >&2' >&- 2>/dev/null"
+    expect(subprocess.run(["bash", "-c", line], timeout=20).returncode, 0)
+    for words in ("-np 2 -- echo lost", "--version"):
+        seen = subprocess.run(["bash", "-c", f"'{support.options.hvdrun}' {words} >&-"], stderr=subprocess.PIPE, timeout=20)
+        expect(seen.returncode, 125)
+        assert re.search(rb"(?m)^hvdrun: cannot write (to )?standard output: Bad file descriptor;", seen.stderr), seen.stderr
 
 
 def a_grandchild_that_holds_the_pipe_does_not_hold_hvdrun():
