@@ -27,6 +27,7 @@
 #include "cli/result_place.h"
 #include "cli/ship/read_shipment.h"
 #include "cli/signals.h"
+#include "cli/stack_room.h"
 #include "cli/supervisor.h"
 #include "rendezvous/slots.h"
 #include "runtime/base/env.h"
@@ -131,6 +132,7 @@ int run(int argc, char** argv, const StartState& start) {
     if (wants_warnings(line.spec)) say(warning);
   const std::vector<Slot> slots = assign_slots(line.spec.hosts, line.spec.size);
   try {
+    check_stack();
     return run_job(line, slots, start);
   } catch (const std::exception& error) {
     return give_up(line, slots, EndCause::kOwnFailure, refusal_of(error));

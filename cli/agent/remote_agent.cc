@@ -27,6 +27,7 @@
 #include "cli/signals.h"
 #include "cli/ssh/agent_file.h"
 #include "cli/ssh/remote_script.h"
+#include "cli/stack_room.h"
 #include "rendezvous/credentials.h"
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
@@ -131,6 +132,7 @@ bool is_remote_agent(int argc, char** argv) {
 
 void run_remote_agent(int argc, char** argv) {
   try {
+    check_stack();
     settle_signals();
     if (std::string_view(argv[2]) == "--install") {
       install(argv[3], argv[4]);

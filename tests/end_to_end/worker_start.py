@@ -179,6 +179,18 @@ def no_descriptor_is_left_for_it():
     assert b"ulimit -n" in seen.stderr, seen.stderr
 
 
+def too_small_a_stack_is_named():
+    def under(kilobytes, **environment):
+        limit = kilobytes << 10
+        return run("--", "true", env={**os.environ, **environment}, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, (limit, limit)))
+
+    for kilobytes in (64, 255):
+        seen = under(kilobytes)
+        words = b"hvdrun: ulimit -s %d leaves hvdrun too small a stack; raise it to 256 or more\n" % kilobytes
+        expect((seen.returncode, seen.stderr), (125, words))
+    expect(under(256, LONG="x" * 100_000).returncode, 0)  # where the stack begins
+
+
 def is_a_user(uid):
     with open("/proc/self/uid_map") as known:
         ranges = [[int(word) for word in line.split()] for line in known]
@@ -261,7 +273,7 @@ def one_static_file_runs_in_an_empty_root():
 
 support.parse_options()
 # The sanitizers' run time is a library, needs descriptors and memory of its own, and forbids core dumps itself.
-of_the_product = [] if support.options.sanitizers else [it_needs_no_library_and_no_loader, no_descriptor_is_left_for_it,
+of_the_product = [] if support.options.sanitizers else [it_needs_no_library_and_no_loader, no_descriptor_is_left_for_it, too_small_a_stack_is_named,
                                                         a_limit_that_stops_threads_is_named_with_its_value,
                                                         one_static_file_runs_in_an_empty_root,
                                                         core_dumps_are_off_above_the_workers]
