@@ -281,7 +281,7 @@ std::shared_ptr<Segment> Engine::Parts::add_segment(uint64_t bytes, uint64_t pop
   Operation add;
   add.kind = OperationKind::kSegment;
   add.segment = segments_made++;
-  add.segment_bytes = rounded(bytes);
+  add.segment_bytes = bytes;
   add.populate_bytes = populate_bytes;
   run_or_throw(add);
   progress.hold();
