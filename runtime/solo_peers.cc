@@ -41,11 +41,16 @@ SoloPeers::SoloPeers(uint32_t epoch) : memory_(std::make_unique<BlockMemory>()) 
 void SoloPeers::request_segment(uint32_t id, uint64_t bytes) {
   MutexLock lock(mutex_);
   Request& request = requests_[id];
+  const std::string what =
+      "segment " + std::to_string(id) + " of " + std::to_string(bytes) + " bytes";
+  if (bytes > segment_bytes_most()) {
+    request.refusal = outside_limit(what, segment_bytes_most());
+    return;
+  }
   try {
     request.memory = make_sealed_memory("hvd-segment", bytes);
   } catch (const std::system_error& error) {
-    request.refusal = "segment " + std::to_string(id) + " of " + std::to_string(bytes) +
-                      " bytes cannot be made: " + error.what();
+    request.refusal = what + " cannot be made: " + error.what();
   }
 }
 

@@ -2,7 +2,6 @@
 
 #include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -16,11 +15,6 @@
 
 namespace hvd {
 namespace {
-
-uint64_t machine_bytes() {
-  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
-         static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-}
 
 void make_life(pthread_mutex_t* life) {
   pthread_mutexattr_t attributes;
@@ -48,7 +42,7 @@ SharedMemory make_mapped_memory(const char* name, uint64_t bytes) {
 }
 
 EpochMemory::EpochMemory(uint32_t epoch, int local_size, int world_size, uint64_t segment_bytes_max)
-    : segment_bytes_max_(segment_bytes_max != 0 ? segment_bytes_max : 2 * machine_bytes()),
+    : segment_bytes_max_(segment_bytes_max != 0 ? segment_bytes_max : segment_bytes_most()),
       block_(make_mapped_memory("hvd-block", ControlBlock::bytes(local_size, world_size))) {
   ControlBlock& words = *new (block_.mapping.get()) ControlBlock{};
   words.magic = ControlBlock::kMagic;
@@ -89,8 +83,7 @@ Descriptors EpochMemory::segment(uint32_t id, uint64_t bytes) {
 EpochMemory::Segment EpochMemory::make_segment(uint64_t bytes, const std::string& what) const {
   Segment made{bytes, nullptr, std::vector<bool>(static_cast<size_t>(local_size())), ""};
   if (bytes == 0 || bytes > segment_bytes_max_) {
-    made.refusal = what + " is outside the limit of " + std::to_string(segment_bytes_max_) +
-                   " (twice this machine's memory)";
+    made.refusal = outside_limit(what, segment_bytes_max_);
     return made;
   }
   made.pieces = std::make_shared<std::vector<UniqueFd>>();

@@ -37,4 +37,14 @@ UniqueFd make_sealed_memory(const char* name, uint64_t bytes) {
   return fd;
 }
 
+uint64_t segment_bytes_most() {
+  return 2 * static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+         static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+std::string outside_limit(const std::string& what, uint64_t bytes_most) {
+  return what + " is outside the limit of " + std::to_string(bytes_most) +
+         " (twice this machine's memory)";
+}
+
 }  // namespace hvd

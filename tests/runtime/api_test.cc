@@ -138,6 +138,9 @@ TEST_CASE("api: what makes no sense is named") {
   CHECK_THROWS_WITH(hvd::arena_buffer<float>(size_t{1} << 62),
                     Catch::Contains("4611686018427387904 elements of 4 bytes"));
   CHECK_THROWS_WITH(hvd::arena_buffer<double>(~size_t{0}), Catch::Contains("more than any memory"));
+  CHECK_THROWS_WITH(hvd::arena_buffer<float>(size_t{1} << 46),
+                    Catch::Contains("bytes is outside the limit of ") &&
+                        Catch::Contains("(twice this machine's memory)"));
   CHECK_THROWS_WITH(hvd::broadcast_(x, -1), Catch::Contains("root -1"));
   CHECK_THROWS_WITH(hvd::allreduce_(x, {.op = hvd::ReduceOp::kAdasum}), Catch::Contains("Adasum"));
   std::array<bool, 1> flag{};
