@@ -304,7 +304,7 @@ def what_is_wrong_with_a_jump_host_is_told_in_its_words():
         for way, reason, words in (("ProxyJump nosuchjump", "its name is not known here", "ssh: Could not resolve hostname nosuchjump: "),
                                    ("ProxyJump h2:2222", "nothing listens on its ssh port", "ssh: connect to host h2 port 2222: Connection refused"),
                                    ("ProxyJump stranger@h2", "it accepts none of your keys", "stranger@h2: Permission denied (publickey)."),
-                                   ("ProxyCommand echo no way >&2;", ".* tried 3 times: what leads to it", "no way")):
+                                   ("ProxyCommand sh -c 'echo no way >&2'", ".* tried 3 times: what leads to it", "no way")):
             config.write_text(f"Host h1\n  {way}\nHost h2\n  StrictHostKeyChecking accept-new\n")
             seen = run("-H", "h1", "--", "true")
             told = rf'no agent on h1: {reason}.*; the words were "{re.escape(words)}.*", of the host or of what leads to it'
