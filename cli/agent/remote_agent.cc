@@ -51,7 +51,8 @@ bool is_good_copy(const std::string& path, uint64_t bytes, const std::string& su
 
 // On disk before it has its name: what is found there later is whole, whatever happens to the host.
 // A good copy that is there stays: it may run, on another host that shares this folder, and who
-// replaced it there would take the pages of a running program away. Only a file that is wrong is.
+// replaced it there would take the pages of a running program away. Only a file that is wrong is,
+// and a folder that lies there is kept beside it.
 void install(const std::string& sum, const std::string& path) {
   const UniqueFd self(open(kSelf, O_RDONLY | O_CLOEXEC));
   if (!self) throw cannot("open " + std::string(kSelf));
@@ -60,6 +61,9 @@ void install(const std::string& sum, const std::string& path) {
                 "the copy of hvdrun that came here has the SHA-256 sum " + seen + ", not " + sum);
   if (fsync(self.get()) != 0) throw cannot("write the copy of hvdrun to disk");
   const std::filesystem::path here = std::filesystem::read_symlink(kSelf);
+  std::error_code failed;
+  if (std::filesystem::is_directory(path, failed))  // no file of ours can have made it
+    std::filesystem::rename(path, path + ".aside", failed);
   const bool has_name = link(here.c_str(), path.c_str()) == 0 ||
                         is_good_copy(path, std::filesystem::file_size(here), sum);
   if (has_name ? unlink(here.c_str()) != 0 : rename(here.c_str(), path.c_str()) != 0)

@@ -126,6 +126,12 @@ def a_copy_that_is_damaged_is_replaced():
         seen = start(world, *names)
         expect_started(seen, *names)
         support.expect(seen.went_through("copying"), set())
+        # What somebody has put there that no file can replace is kept beside it.
+        support.wait_for(lambda: agents(world, "h1") == 0)
+        kept[0][1].unlink()
+        (kept[0][1] / "theirs").mkdir(parents=True)
+        expect_started(start(world, names[0]), names[0])
+        support.expect((kept[0][1].read_bytes() == whole, kept[0][1].with_name("hvdrun.aside").joinpath("theirs").is_dir()), (True, True))
 
 
 def start_files_may_print_read_wait_and_change_the_path():
