@@ -173,6 +173,7 @@ std::string describe(const RankEnd& end) {
                      ? "was ended by hvdrun with " + signal_name(end.status)
                      : how_it_ended(end));
   if (end.spawn_error == 0) text += " after " + seconds(end.run_ns);
+  if (!end.spawn_advice.empty()) text += ": " + end.spawn_advice;
   return text;
 }
 

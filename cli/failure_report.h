@@ -27,6 +27,7 @@ struct RankEnd {
   int sent_signal = 0;           // the last one we had sent, 0: none
   int spawn_error = 0;           // errno: it never ran
   std::string spawn_step;        // "exec of ./train"
+  std::string spawn_advice;      // what is wrong with it, and what to do; empty: nothing is known
   bool told = false;             // by libhvd: its program knows that other ranks are gone
   bool stranded_others = false;  // it ended without shutdown() while others were in its epoch
   std::string given_up;  // it did not answer in a broken epoch, and its agent killed it: why

@@ -4,7 +4,6 @@
 #include <limits.h>
 #include <linux/magic.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -17,13 +16,14 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cli/agent/worker_environment.h"
 #include "cli/exit_code.h"
 #include "cli/frame.h"
 #include "cli/interfaces.h"
-#include "cli/meant_command.h"
+#include "cli/look.h"
 #include "cli/quoted.h"
 #include "cli/rank_folder.h"
 #include "cli/result_place.h"
@@ -34,198 +34,23 @@
 namespace hvd {
 namespace {
 
-constexpr size_t kExampleBytesMax = 200;  // of a command in a message
-constexpr int kOwnDescriptors = 18;       // what hvdrun opens beside those of ranks, at least
-constexpr int kHostDescriptors = 4;       // of another host: ssh's pipes, and what its agent opens
+constexpr int kOwnDescriptors = 18;  // what hvdrun opens beside those of ranks, at least
+constexpr int kHostDescriptors = 4;  // of another host: ssh's pipes, and what its agent opens
 // In what a host's ranks are started from, at most: around a word, of a rank's place without its
 // host's name, and of all that has no word here.
 constexpr size_t kFieldBytes = 16, kWorldBytes = 64, kStartBytesOfRest = 64u << 10;
 
-// What stat() and access() say of a path, as exec would see it.
-struct Look {
-  int error = 0;  // errno; 0: it is there
-  bool is_directory = false;
-  bool is_socket = false;
-  bool may_execute = false;  // of a directory: may be entered
-
-  bool is_program() const { return error == 0 && !is_directory && may_execute; }
-};
-
-bool may(const std::string& path, int mode) {
-  return faccessat(AT_FDCWD, path.c_str(), mode, AT_EACCESS) == 0;
-}
-
-Look look_at(const std::string& path) {
-  struct stat facts;
-  if (stat(path.c_str(), &facts) != 0) return {.error = errno};
-  return {.is_directory = S_ISDIR(facts.st_mode),
-          .is_socket = S_ISSOCK(facts.st_mode),
-          .may_execute = may(path, X_OK)};
-}
-
-// `path` as seen from `directory`.
-std::string seen_from(const std::string& directory, const std::string& path) {
-  if (directory.empty() || path.starts_with('/')) return path;
-  return directory + "/" + path;
-}
-
-std::vector<std::string> path_entries(const JobSpec& spec, const std::string& path) {
-  std::string_view rest = path;
-  std::vector<std::string> entries;
-  for (;;) {
-    const size_t colon = std::min(rest.find(':'), rest.size());
-    const std::string entry(rest.substr(0, colon));
-    entries.push_back(seen_from(spec.directory, entry.empty() ? "." : entry));
-    if (colon == rest.size()) return entries;
-    rest.remove_prefix(colon + 1);
-  }
-}
-
-// Where a command without a slash is found; empty when nowhere.
-std::string find_program(const std::vector<std::string>& entries, const std::string& name,
-                         std::string& found_but_not_executable) {
-  for (const std::string& entry : entries) {
-    const std::string candidate = entry + "/" + name;
-    const Look look = look_at(candidate);
-    if (look.is_program()) return candidate;
-    if (look.error == 0 && !look.is_directory && found_but_not_executable.empty()) {
-      found_but_not_executable = candidate;
-    }
-  }
-  return "";
-}
-
-bool is_found(const std::vector<std::string>& entries, const std::string& name) {
-  std::string unused;
-  return !find_program(entries, name, unused).empty();
-}
-
-// As on Debian.
-bool only_python3(const std::vector<std::string>& entries) {
-  return is_found(entries, "python3") && !is_found(entries, "python");
-}
-
-std::string example_of(const JobSpec& spec, std::span<const std::string> words) {
-  return "hvdrun -np " + std::to_string(spec.size) + " " + shell_words(words, kExampleBytesMax);
-}
-
-// "hvdrun -np 2 python train.py --epochs 3": `start` instead of the command's first word.
-std::string example(const JobSpec& spec, std::vector<std::string> start) {
-  start.insert(start.end(), spec.command.begin() + 1, spec.command.end());
-  return example_of(spec, start);
-}
-
-// The advice for a file that is there, as the command `name`, but that the kernel cannot run.
-std::string how_to_run(const JobSpec& spec, const std::vector<std::string>& entries,
-                       const std::string& name) {
-  if (name.ends_with(".py"))
-    return "try: " + example(spec, {only_python3(entries) ? "python3" : "python", name});
-  if (name.ends_with(".sh")) return "try: " + example(spec, {"sh", name});
-  return "if it is a program, try: chmod +x " + shell_word(name);
-}
-
-// Of a file that may be executed: whether the kernel will know how.
-std::optional<Refusal> check_first_bytes(const JobSpec& spec, const std::string& path,
-                                         const std::vector<std::string>& entries) {
-  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
-  char buffer[256];
-  const ssize_t count = file ? read(file.get(), buffer, sizeof buffer) : -1;
-  if (count < 0) return std::nullopt;  // a program need not be readable
-  const std::string_view start(buffer, static_cast<size_t>(count));
-  const std::string& name = spec.command[0];
-  if (!start.starts_with("#!")) {
-    if (start.find('\0') != start.npos) return std::nullopt;  // some kind of program
-    return Refusal{kExitNotExecutable,
-                   quoted(name) + " is neither a program nor a script with a #! line; " +
-                       (name.ends_with(".py") ? how_to_run(spec, entries, name)
-                                              : "try: " + example(spec, {"sh", name}))};
-  }
-  std::string_view line = start.substr(2, start.find('\n') - 2);
-  line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
-  const std::string interpreter(line.substr(0, line.find_first_of(" \t")));
-  if (!interpreter.starts_with('/') || look_at(interpreter).error != ENOENT) return std::nullopt;
-  return Refusal{kExitNotExecutable,
-                 quoted(name) + " asks to be run by " + quoted(interpreter) +
-                     ", which is not there; correct its first line or put an interpreter before "
-                     "it"};
-}
-
-bool is_on_noexec(const std::string& path) {
-  struct statvfs facts;
-  return statvfs(path.c_str(), &facts) == 0 && (facts.f_flag & ST_NOEXEC) != 0;
-}
-
-// `name` is in the user's words what `path` is seen from here.
-Refusal not_executable(const JobSpec& spec, const std::vector<std::string>& entries,
-                       const std::string& name, const std::string& path) {
-  const bool is_script = name.ends_with(".py") || name.ends_with(".sh");  // may be read there
-  if (!is_script && is_on_noexec(path))
-    return {kExitNotExecutable,
-            quoted(name) + " lies on a file system mounted noexec; copy it to another"};
-  return {kExitNotExecutable,
-          quoted(name) + " has no permission to be executed; " + how_to_run(spec, entries, name)};
-}
-
-std::optional<Refusal> check_path_command(const JobSpec& spec,
-                                          const std::vector<std::string>& entries) {
-  const std::string& name = spec.command[0];
-  const std::string path = seen_from(spec.directory, name);
-  const Look look = look_at(path);
-  if (look.error != 0) {
-    const int code = look.error == EACCES ? kExitNotExecutable : kExitNotFound;
-    return Refusal{code, "command " + quoted(name) +
-                             (spec.directory.empty() ? "" : " in " + quoted(spec.directory)) +
-                             " cannot be started: " + std::strerror(look.error) +
-                             "; check its path" +
-                             (look.error == EACCES ? " and who may enter its folders" : "")};
-  }
-  if (look.is_directory) {
-    return Refusal{kExitNotExecutable,
-                   quoted(name) + " is a directory; name the program in it to run"};
-  }
-  if (!look.may_execute) return not_executable(spec, entries, name, path);
-  return check_first_bytes(spec, path, entries);
-}
-
-std::optional<Refusal> check_command(const JobSpec& spec, const std::string& path) {
-  const std::string& name = spec.command[0];
-  const std::vector<std::string> entries = path_entries(spec, path);
+std::optional<Refusal> check_command_here(const JobSpec& spec, std::string path) {
   const bool own_paths = std::ranges::any_of(spec.environment, [](const EnvironmentSetting& one) {
     return one.name == "PATH" && !one.ranks.empty();
   });
-  if (own_paths && name.find('/') == name.npos) return std::nullopt;  // as each rank finds it
-  const auto is_program = [&](const std::string& word) {
-    return word.find('/') == word.npos ? is_found(entries, word)
-                                       : look_at(seen_from(spec.directory, word)).is_program();
-  };
-  const auto try_meant = [&]() -> std::optional<Refusal> {
-    const std::vector<std::string> meant = meant_command(spec.command, is_program);
-    const int error = look_at(seen_from(spec.directory, name)).error;
-    if (meant.empty() || (error != ENOENT && error != ENAMETOOLONG)) return std::nullopt;
-    return Refusal{kExitNotFound,
-                   "there is no command " + quoted(name) + "; try: " + example_of(spec, meant)};
-  };
-  if (name.find('/') != name.npos) {
-    const auto refusal = try_meant();
-    return refusal ? refusal : check_path_command(spec, entries);
-  }
-  std::string without_permission;
-  const std::string program = find_program(entries, name, without_permission);
-  if (!program.empty()) return check_first_bytes(spec, program, entries);
-  if (!without_permission.empty())
-    return not_executable(spec, entries, without_permission, without_permission);
-  if (const auto refusal = try_meant()) return refusal;
-  const std::string missing = "command " + quoted(name) + " is not found on the PATH; ";
-  const std::string in_directory = seen_from(spec.directory, name);
-  const Look here = look_at(in_directory);
-  if (here.is_program()) {
-    return Refusal{kExitNotFound, missing + "try: " + example(spec, {"./" + name})};
-  }
-  if (here.error == 0 && !here.is_directory)
-    return not_executable(spec, entries, name, in_directory);
-  if (name == "python" && only_python3(entries))
-    return Refusal{kExitNotFound, missing + "try: " + example(spec, {"python3"})};
-  return Refusal{kExitNotFound, missing + "check its spelling or give its path"};
+  if (own_paths && spec.command[0].find('/') == spec.command[0].npos)
+    return std::nullopt;  // as each rank finds it
+  return check_command({.command = spec.command,
+                        .program = "",
+                        .directory = spec.directory,
+                        .path = std::move(path),
+                        .start = "hvdrun -np " + std::to_string(spec.size)});
 }
 
 std::optional<Refusal> check_working_directory() {
@@ -350,9 +175,15 @@ std::optional<Refusal> check_result_file(const JobSpec& spec) {
 
 // Whether there is what reaches other hosts, where it will be looked for.
 std::optional<Refusal> check_ssh(const std::string& program) {
-  const auto entries = path_entries({}, env::get("PATH").value_or(std::string(kDefaultPath)));
   const bool has_path = program.find('/') != program.npos;
-  if (has_path ? look_at(program).is_program() : is_found(entries, program)) return std::nullopt;
+  const bool found = has_path
+                         ? look_at(program).is_program()
+                         : is_on_path({.command = std::span(&program, 1),
+                                       .program = "",
+                                       .directory = "",
+                                       .path = env::get("PATH").value_or(std::string(kDefaultPath)),
+                                       .start = ""});
+  if (found) return std::nullopt;
   return Refusal{kExitOwnFailure, "cannot run " + quoted(program) +
                                       ", which is to reach other hosts; install it, or name "
                                       "another by --ssh-command"};
@@ -486,7 +317,8 @@ std::optional<Refusal> check_job(const JobSpec& spec, std::span<const Slot> slot
   if (!refusal && !spec.result_file.empty()) refusal = check_result_file(spec);
   // What is no mistake of the command line; the result file, which may be written, says so too.
   if (!refusal) refusal = check_container();
-  if (!refusal && here) refusal = check_command(spec, value_in(environment, "PATH", kDefaultPath));
+  if (!refusal && here)
+    refusal = check_command_here(spec, value_in(environment, "PATH", kDefaultPath));
   if (!refusal && !others.empty()) refusal = check_ssh(spec.ssh.program);
   if (!refusal) refusal = check_descriptors(spec, int(others.size()));
   return refusal;

@@ -5,16 +5,11 @@
 #include <span>
 #include <string>
 
+#include "cli/command_check.h"
 #include "cli/job_spec.h"
 #include "rendezvous/slots.h"
 
 namespace hvd {
-
-// Why hvdrun ends without having started anything.
-struct Refusal {
-  int exit_code;        // 2: usage, 125: the machine, 126 and 127: the command
-  std::string message;  // one line
-};
 
 // Looks at which ranks' output is wanted, what a container may lack, the working directory and the
 // command where ranks are to be on this machine, and at where output and result are to be written.

@@ -6,9 +6,12 @@
 
 #include "cli/messages.h"
 #include "cli/quoted.h"
+#include "runtime/base/utf8.h"
 
 namespace hvd {
 namespace {
+
+constexpr size_t kAdviceMax = 600;
 
 std::vector<std::string> host_names(const std::vector<Slot>& slots) {
   std::vector<std::string> names;
@@ -46,6 +49,7 @@ std::vector<Event> JobRecord::note(const proto::SpawnFailed& failure) {
   const bool of_command = !failure.step().starts_with("chdir");
   end.spawn_step =
       printable(failure.step()) + (of_command ? " of " + shell_word(command_.front()) : "");
+  end.spawn_advice = printable(head_of(failure.advice(), kAdviceMax));
   return {event::RankEnded{end.rank, true, describe(end)}};
 }
 

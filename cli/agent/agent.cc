@@ -131,6 +131,7 @@ void Agent::start_workers(proto::StartWorkers start) {
   if (processes_.ending()) return;
   if (workers_ || start.worlds_size() == 0 || start.argv_size() == 0)
     throw Error(ErrorCode::kInternal, "hvdrun's order to start workers makes no sense");
+  command_.assign(start.argv().begin(), start.argv().end());
   if (shipped_) start_from_there(start);
   say_no_master_port(start);
   make_memory(start);
@@ -295,9 +296,8 @@ void Agent::start_some() {
     const SpawnResult result = workers_->start_next();
     if (result.pid == 0) {
       proto::FromAgent failure;
-      failure.mutable_spawn_failed()->set_rank(worker.world.rank);
-      failure.mutable_spawn_failed()->set_error(result.error);
-      failure.mutable_spawn_failed()->set_step(workers_->describe_step(result.step));
+      *failure.mutable_spawn_failed() =
+          workers_->failure_of(worker, result, command_, key_ != nullptr);
       uplink_.send(failure);
       workers_->give_up_starting();  // hvdrun decides what becomes of the others
       break;

@@ -93,6 +93,7 @@ class Agent {
   std::unique_ptr<HostMemory> memory_;       // a worker's slot is its place in workers_->all()
   std::unique_ptr<OtherHosts> other_hosts_;  // of a job that has them
   std::unique_ptr<Workers> workers_;
+  std::vector<std::string> command_;  // theirs, as the user gave it
   std::unique_ptr<OutputForwarder> output_;
   StdinFeeder stdin_;
   proto::RankEnds ends_;   // of this turn

@@ -12,6 +12,8 @@
 #include <utility>
 
 #include "cli/agent/worker_environment.h"
+#include "cli/command_check.h"
+#include "cli/exit_code.h"
 #include "cli/messages.h"
 #include "cli/pipe.h"
 #include "cli/quoted.h"
@@ -111,8 +113,23 @@ std::vector<std::string> Workers::environment_of(int slot) const {
   return worker_environment(with_entries(users_environment_, entries), chosen, place);
 }
 
-std::string Workers::describe_step(std::string step) const {
-  return step == "chdir" ? step + " to " + shell_word(start_.directory()) : step;
+proto::SpawnFailed Workers::failure_of(const Worker& worker, const SpawnResult& result,
+                                       const std::vector<std::string>& command, bool far) const {
+  const std::string step = result.step;
+  proto::SpawnFailed failure;
+  failure.set_rank(worker.world.rank);
+  failure.set_error(result.error);
+  failure.set_step(step == "chdir" ? step + " to " + shell_word(start_.directory()) : step);
+  if (step != "exec" || exit_code_of_spawn(result.error) == kExitOwnFailure) return failure;
+  const auto refusal = check_command(
+      {.command = command,
+       .program = start_.argv(0) == command[0] ? "" : start_.argv(0),
+       .directory = start_.directory(),
+       .path = value_in(environment_of(slot_of(worker)), "PATH", kDefaultPath),
+       .start = "hvdrun ...",  // and the user's options, of which nothing is known here
+       .far = far});
+  if (refusal) failure.set_advice(refusal->message);
+  return failure;
 }
 
 SpawnResult Workers::start_next() {

@@ -40,7 +40,10 @@ class Workers {
   bool all_tried() const { return tried_ == workers_.size(); }
   Worker& next() { return workers_[tried_]; }
   SpawnResult start_next();
-  std::string describe_step(std::string step) const;  // of a start that failed
+  // Why the worker could not be started, by a command that the user called `command`; `far`: on
+  // another host than hvdrun's own.
+  proto::SpawnFailed failure_of(const Worker& worker, const SpawnResult& result,
+                                const std::vector<std::string>& command, bool far) const;
   void give_up_starting() { tried_ = workers_.size(); }
 
   // Both return the end once, when it is known.

@@ -156,6 +156,18 @@ TEST_CASE("failure report: a command that is not there is 127, one that cannot r
   CHECK_THAT(how_it_ended(end), Catch::Contains("raise the limit on open files (ulimit -n)"));
 }
 
+TEST_CASE("failure report: of the first failure it is said what its host sees to be wrong") {
+  RankEnd end = code(0, 0, 0);
+  end.host = "h1";
+  end.spawn_error = ENOENT;
+  end.spawn_step = "exec of a";
+  end.spawn_advice = "try: hvdrun ... ./a";
+  CHECK(describe(end) ==
+        "rank 0 on h1 could not be started (exec of a: No such file or directory): try: hvdrun "
+        "... ./a");
+  CHECK(how_it_ended(end) == "could not be started (exec of a: No such file or directory)");
+}
+
 TEST_CASE("failure report: a rank that left others alone with exit code 0 is the failure") {
   RankEnd deserter = code(1, 0, 2), stranded = code(0, 1, 3);
   deserter.stranded_others = stranded.told = true;

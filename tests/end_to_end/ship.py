@@ -252,6 +252,17 @@ def what_cannot_be_shipped_is_named_before_anything_starts():
     assert "--ship-limit allows" in seen.stderr, seen.stderr
 
 
+def a_command_that_cannot_be_started_there_is_told_with_what_to_do():
+    write("plain.sh", "exit 0\n")
+    for words, code, advice in [
+            ("--wdir /tmp ./plain.sh".split(), 127, "copy it there, or send it with --ship ./plain.sh"),
+            ("--ship plain.sh ./plain.sh".split(), 126, "\"./plain.sh\" has no permission to be executed; try: hvdrun ... sh ./plain.sh"),
+            (["--wdir", "/tmp", "--", "sh -c :"], 127, "try: hvdrun ... sh -c :"),
+            ("--wdir /tmp -- /tmp".split(), 126, "\"/tmp\" is a directory; name the program in it to run")]:
+        last = run("-H", "h1", *words, code=code).stderr.splitlines()[-1]
+        assert re.fullmatch(rf"hvdrun: first failure: rank 0 on h1 could not be started \(exec of .*\): .*{re.escape(advice)}", last), last
+
+
 def what_is_no_file_is_left_out_of_a_folder_and_a_dry_run_says_how_much_would_go():
     write("data/a.txt", "text")
     write("data/b.txt", "text")
@@ -388,6 +399,7 @@ cases = [a_bare_host_gets_a_program_and_the_libraries_it_lacks_once, a_new_progr
          folders_and_words_of_the_command_are_found_there, what_was_changed_there_is_sent_again,
          what_ranks_write_beside_it_stays_whoever_starts_again, jobs_that_race_for_one_folder_all_start,
          places_that_cannot_take_it_are_passed_over, what_others_may_change_from_above_is_no_place_for_it, what_cannot_be_shipped_is_named_before_anything_starts,
+         a_command_that_cannot_be_started_there_is_told_with_what_to_do,
          what_is_no_file_is_left_out_of_a_folder_and_a_dry_run_says_how_much_would_go, a_home_that_is_a_link_and_a_script_of_a_shipped_interpreter,
          a_slow_host_holds_nobody_up_and_a_broken_off_start_leaves_nothing, at_the_start_timeout_it_is_said_how_far_it_had_come,
          who_is_cut_off_while_files_come_ends_after_the_heal, a_file_that_changes_meanwhile_is_named, hvdrun_clean_removes_what_nobody_has_used_for_long, hvdrun_clean_leaves_what_ranks_wrote]

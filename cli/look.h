@@ -1,0 +1,23 @@
+// What lies at a path, as exec and open would see it now.
+#pragma once
+
+#include <string>
+
+namespace hvd {
+
+// By stat() and access().
+struct Look {
+  int error = 0;  // errno; 0: it is there
+  bool is_directory = false;
+  bool is_socket = false;
+  bool may_execute = false;  // of a directory: may be entered
+
+  bool is_program() const { return error == 0 && !is_directory && may_execute; }
+};
+
+// By the rights of the effective user; `mode` as of access().
+bool may(const std::string& path, int mode);
+
+Look look_at(const std::string& path);
+
+}  // namespace hvd

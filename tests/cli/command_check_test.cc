@@ -1,0 +1,78 @@
+// What an agent says of a command that it could not start; job_check_test has what hvdrun says of
+// its own host.
+#include "cli/command_check.h"
+
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include "tests/support/catch.h"
+
+using namespace hvd;
+
+namespace {
+
+class Folder {
+ public:
+  Folder() {
+    char name[] = "/tmp/hvd_command_check_XXXXXX";
+    path_ = mkdtemp(name);
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+
+  const std::string& path() const { return path_; }
+  void write(const std::string& name, const std::string& text, mode_t mode) const {
+    std::ofstream(path_ + "/" + name) << text;
+    chmod((path_ + "/" + name).c_str(), mode);
+  }
+
+ private:
+  std::string path_;
+};
+
+std::string check(const std::vector<std::string>& command, const std::string& directory,
+                  const std::string& program = "") {
+  const auto refusal = check_command({.command = command,
+                                      .program = program,
+                                      .directory = directory,
+                                      .path = "/usr/bin:/bin",
+                                      .start = "hvdrun ...",
+                                      .far = true});
+  return refusal ? refusal->message : "";
+}
+
+}  // namespace
+
+TEST_CASE("command check: on another host what is missing may be shipped") {
+  const Folder folder;
+  CHECK(check({"./train", "1"}, folder.path()) ==
+        "command \"./train\" in \"" + folder.path() +
+            "\" cannot be started: No such file or directory; copy it there, or send it with "
+            "--ship ./train");
+}
+
+TEST_CASE("command check: advice repeats the command, not the options") {
+  const Folder folder;
+  folder.write("a", "#!/bin/sh\n", 0755);
+  folder.write("x.sh", "#!/bin/sh\n", 0644);
+  folder.write("y.py", "#!/not/there\n", 0755);
+  CHECK(check({"a", "gather"}, folder.path()) ==
+        "command \"a\" is not found on the PATH; try: hvdrun ... ./a gather");
+  CHECK(check({"./x.sh"}, folder.path()) ==
+        "\"./x.sh\" has no permission to be executed; try: hvdrun ... sh ./x.sh");
+  CHECK_THAT(check({"./y.py"}, folder.path()),
+             Catch::StartsWith("\"./y.py\" asks to be run by \"/not/there\", which is not there"));
+  CHECK(check({"sh ./x.sh"}, folder.path()) ==
+        "there is no command \"sh ./x.sh\"; try: hvdrun ... sh ./x.sh");
+}
+
+TEST_CASE("command check: of what was shipped the copy is looked at, and the user's word said") {
+  const Folder folder;
+  folder.write("copy.sh", "#!/bin/sh\n", 0644);
+  for (const char* word : {"./x.sh", "x.sh"})
+    CHECK(check({word}, "/", folder.path() + "/copy.sh") ==
+          "\"" + std::string(word) + "\" has no permission to be executed; try: hvdrun ... sh " +
+              word);
+}
