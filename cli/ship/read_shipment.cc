@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "cli/agent/worker_environment.h"
+#include "cli/command_check.h"
 #include "cli/frame.h"
 #include "cli/pipe.h"
 #include "cli/quoted.h"
@@ -96,9 +97,11 @@ Identity identity(const struct stat& facts) { return {facts.st_dev, facts.st_ino
 
 class Reader {
  public:
-  Reader(const JobSpec& spec, std::string libraries, const ReadProgress& progress)
+  Reader(const JobSpec& spec, std::span<const std::string> environment,
+         const ReadProgress& progress)
       : spec_(spec),
-        library_path_(std::move(libraries)),
+        library_path_(value_in(environment, "LD_LIBRARY_PATH", "")),
+        path_(value_in(environment, "PATH", kDefaultPath)),
         here_(fs::current_path().string()),
         progress_(progress),
         say_at_(Deadline::in(progress.first)) {}
@@ -243,9 +246,20 @@ class Reader {
   void find_words() {
     for (size_t i = 0; i < spec_.command.size(); ++i) {
       const std::string& word = spec_.command[i];
-      if (i == 0 && word.find('/') == word.npos) continue;  // is looked for in the PATH
       const std::string path = shipped_as(word);
       if (path.empty()) continue;
+      if (i == 0 && word.find('/') == word.npos) {
+        if (paths_.at(path) || is_on_path({.command = spec_.command,
+                                           .program = "",
+                                           .directory = spec_.directory,
+                                           .path = path_,
+                                           .start = ""}))
+          continue;
+        throw refusal(word,
+                      "is shipped, but as a command it is looked for on the PATH, where none "
+                      "is; write " +
+                          shell_word("./" + word));
+      }
       proto::ShippedWord& one = *list_.add_words();
       one.set_index(int(i));
       one.set_path(path);
@@ -293,7 +307,7 @@ class Reader {
   }
 
   const JobSpec& spec_;
-  const std::string library_path_, here_;
+  const std::string library_path_, path_, here_;
   std::vector<std::string> given_;
   std::map<std::string, bool> paths_;          // and whether it is a folder
   std::map<std::string, std::string> places_;  // where they lie, whatever links led there
@@ -317,7 +331,7 @@ class Reader {
 ShipOffer read_shipment(const JobSpec& spec, std::span<const std::string> environment,
                         const ReadProgress& progress) {
   try {
-    return Reader(spec, value_in(environment, "LD_LIBRARY_PATH", ""), progress).read();
+    return Reader(spec, environment, progress).read();
   } catch (const fs::filesystem_error& error) {  // the working directory is gone
     throw Error(
         ErrorCode::kInvalidArgument,

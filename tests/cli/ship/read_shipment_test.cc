@@ -179,10 +179,15 @@ TEST_CASE("read_shipment: words of the command that name something shipped are f
                                             {3, folder.at("data")},
                                             {5, folder.at("data/a")},
                                             {7, folder.at("data")}});
-  // A first word without a slash is looked for in the PATH.
+  // A first word without a slash is looked for on the PATH.
   folder.write("python3", "text");
   CHECK(read({"python3"}, {"python3"}).list.words_size() == 0);
   CHECK(read({"python3"}, {"./python3"}).list.words_size() == 1);
+  folder.write("a program", "text");
+  CHECK_THROWS_WITH(
+      read({"a program"}, {"a program"}),
+      "--ship: \"a program\" is shipped, but as a command it is looked for on the PATH, where none "
+      "is; write './a program'");
 }
 
 TEST_CASE("read_shipment: a word may lead by other links to what is shipped") {
