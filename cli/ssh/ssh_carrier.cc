@@ -75,6 +75,7 @@ struct SshCarrier::Start {
   TimePoint due, since;  // of the next attempt; the first one's
   int attempts = 0;
   bool accept_new_key = false;
+  bool is_old_ssh = false;
   bool copy_anew = false;   // the copy there did not run
   std::string reason = {};  // why the last attempt failed
   std::unique_ptr<Ssh> ssh = {};
@@ -111,7 +112,7 @@ void SshCarrier::begin(Start& start, TimePoint now) {
       remote_script({file_.name(), file_.bytes(), file_.machine(), options_.role, start.copy_anew},
                     unique_word());
   SpawnOptions spawned;
-  SshAttempt attempt{.accept_new_key = start.accept_new_key};
+  SshAttempt attempt{.accept_new_key = start.accept_new_key, .is_old_ssh = start.is_old_ssh};
   if (!start.there.passed(now) && !start.there.is_never())
     attempt.connect_s =
         int(std::clamp<std::chrono::seconds>(
@@ -337,12 +338,15 @@ void SshCarrier::judge(Start& start, int wait_status, TimePoint now) {
   if (remote.phase() == StartPhase::kReady && options_.ends_after_hello) return hand_over(start);
   if (remote.phase() == StartPhase::kReady)
     return fail(start.host, "the agent ended right after its first words" + remote.last_said());
-  if (!start.accept_new_key && is_new_host_key(remote.words())) {
-    start.accept_new_key = true;
+  const auto differently = [&](bool& way) {
+    way = true;
     --start.attempts;
     start.due = now;
-    return drop(start);
-  }
+    drop(start);
+  };
+  if (!start.is_old_ssh && is_old_ssh(remote.words())) return differently(start.is_old_ssh);
+  if (!start.accept_new_key && is_new_host_key(remote.words()))
+    return differently(start.accept_new_key);
   SshFailure failure = explain_ssh(remote.words(), remote.noise(), wait_status,
                                    options_.ssh.program, remote.heard());
   if (!failure.of_ssh && !start.copy_anew && may_be_damaged(remote, wait_status)) {

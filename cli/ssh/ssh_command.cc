@@ -40,6 +40,10 @@ std::vector<std::string> ssh_command(const SshOptions& options, const Host& host
     words.push_back("-o");
     words.push_back(option);
   }
+  // A configuration made for tunnels may want no input, the background, no session.
+  if (!attempt.is_old_ssh)
+    for (const char* option : {"StdinNull=no", "ForkAfterAuthentication=no", "SessionType=default"})
+      words.insert(words.end(), {"-o", option});
   if (attempt.accept_new_key) words.insert(words.end(), {"-o", "StrictHostKeyChecking=accept-new"});
   if (attempt.connect_s > 0)
     words.insert(words.end(), {"-o", "ConnectTimeout=" + std::to_string(attempt.connect_s)});

@@ -24,6 +24,7 @@ struct SshOptions {
 struct SshAttempt {
   bool accept_new_key = false;  // and keep it
   int connect_s = 0;            // to give up then, until the login; 0: when the system does
+  bool is_old_ssh = false;      // one before 8.7, which knows no option of a session's
 };
 
 // The user's configuration, aliases, agent and jump hosts count; what would ask a question, share a

@@ -170,6 +170,15 @@ bool is_new_host_key(std::string_view words) {
          bad_host_key(words).empty();
 }
 
+// IgnoreUnknown would say it in advance, but take the user's own out of force.
+bool is_old_ssh(std::string_view words) {
+  constexpr std::string_view kUnknown[] = {"Bad configuration option: stdinnull",
+                                           "Bad configuration option: forkafterauthentication",
+                                           "Bad configuration option: sessiontype"};
+  return std::ranges::any_of(kUnknown,
+                             [&](std::string_view one) { return words.find(one) != words.npos; });
+}
+
 std::string_view bad_host_key(std::string_view words) {
   for (const Known& one : kKnown)
     if (one.bad_key && words.find(one.words) != words.npos) return one.reason;

@@ -36,6 +36,8 @@ SshFailure explain_ssh(std::string_view words, std::string_view printed, int wai
 // Whether ssh, which may not ask, ended for a key that it has never seen; not where it is told to
 // take no new one.
 bool is_new_host_key(std::string_view words);
+// Whether ssh ended for an option of ours that it came to know with 8.7: SshAttempt::is_old_ssh.
+bool is_old_ssh(std::string_view words);
 // Why the host's key must not be believed, being another than before or revoked; "" without a word
 // of that, whose longest is shorter than kBadKeyBytesMax. ssh goes on where it is told to check
 // none.

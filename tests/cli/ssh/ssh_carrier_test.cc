@@ -333,6 +333,21 @@ TEST_CASE("ssh_carrier: hosts that are not there keep no place from others") {
   REQUIRE(run.carrier().progress(0)->reason.starts_with("there is no way to it"));
 }
 
+TEST_CASE("ssh_carrier: an ssh before 8.7 is asked without options of 8.7, bad ones stay bad") {
+  Hosts hosts;
+  write_file(hosts / "old_ssh", "#!/bin/sh\ncd " + (hosts / ".").string() +
+                                    "\ncase \"$*\" in *SessionType*) new=yes;; *) new=;; esac\n"
+                                    "while [ $# -gt 2 ]; do shift; done\n. ./$1\n");
+  const std::string bad = "echo 'Bad configuration option: stdinnull' >&2; exit 255";
+  hosts.set("old", "[ $new ] && { " + bad + "; }; " + kAgent);
+  hosts.set("bad", bad);
+  Run run(hosts, 64, "old_ssh");
+  for (int host : {0, 1}) run.start(host, host == 0 ? "old" : "bad");
+  run.until(2);
+  CHECK(run.started.contains(0));
+  CHECK_THAT(run.failed.at(1), Catch::Matchers::StartsWith("ssh does not understand"));
+}
+
 TEST_CASE("ssh_carrier: a new host key is taken by a second attempt, unless that is forbidden") {
   Hosts hosts;
   const std::string failed = "echo 'Host key verification failed.' >&2; exit 255; }\n";

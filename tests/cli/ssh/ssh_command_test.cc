@@ -29,6 +29,13 @@ TEST_CASE("ssh_command: a host's name and the script come last, behind the end o
   REQUIRE_FALSE(has(words, {"-i"}));
 }
 
+TEST_CASE("ssh_command: what the configuration says of sessions is set right, where ssh knows it") {
+  for (const char* option : {"StdinNull=no", "ForkAfterAuthentication=no", "SessionType=default"}) {
+    REQUIRE(has(ssh_command({}, {"gpu7", "", 4}, {}, "x"), {"-o", option}));
+    REQUIRE_FALSE(has(ssh_command({}, {"gpu7", "", 4}, {.is_old_ssh = true}, "x"), {option}));
+  }
+}
+
 TEST_CASE("ssh_command: what the user chose is there, and his own words win over ours") {
   SshOptions options;
   options.program = "/opt/ssh";
