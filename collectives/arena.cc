@@ -35,7 +35,7 @@ class Mapping {
   Mapping(Key key, std::byte* address, size_t bytes)
       : key_(key), address_(address), bytes_(bytes) {}
   ~Mapping() {
-    if (getpid() != process_) return;  // a forked child has other things there, if anything
+    if (process_.in_child()) return;  // a forked child has other things there, if anything
     munmap(address_, bytes_);
     MutexLock lock(registry().mutex);
     if (auto it = registry().mappings.find(key_);
@@ -60,7 +60,7 @@ class Mapping {
   const Key key_;
   std::byte* const address_;
   const size_t bytes_;
-  const pid_t process_ = getpid();
+  const ProcessMark process_;
 };
 
 namespace {
@@ -95,7 +95,7 @@ std::shared_ptr<Mapping> Mapping::of(const UniqueFd& memory, size_t bytes) {
 
 Segment::Segment(uint32_t id, std::vector<UniqueFd> pieces, size_t bytes, int local_rank,
                  size_t populate_bytes)
-    : id_(id), bytes_(bytes), local_rank_(local_rank), process_(getpid()) {
+    : id_(id), bytes_(bytes), local_rank_(local_rank) {
   HVD_CHECK(bytes > 0 && static_cast<size_t>(local_rank) < pieces.size(),
             "a segment has bytes and a piece per local rank");
   for (const UniqueFd& piece : pieces) {
@@ -137,7 +137,7 @@ void Segment::populate(int local_rank, size_t offset, size_t bytes) {
 void Segment::give_back(size_t offset) noexcept {
   static const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   const size_t begin = (offset + page - 1) / page * page;
-  if (begin < bytes_ && getpid() == process_)
+  if (begin < bytes_ && !process_.in_child())
     madvise(own() + begin, bytes_ - begin, MADV_REMOVE);  // refused (locked memory): it stays
 }
 

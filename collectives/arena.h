@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/process_mark.h"
 #include "runtime/base/unique_fd.h"
 
 namespace hvd {
@@ -57,7 +58,7 @@ class Segment {
   const uint32_t id_;
   const size_t bytes_;
   const int local_rank_;
-  const pid_t process_;
+  const ProcessMark process_;
   std::vector<std::shared_ptr<Mapping>> mappings_;
   std::vector<std::byte*> addresses_;
 };

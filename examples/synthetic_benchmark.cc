@@ -37,7 +37,7 @@ Options parse(int argc, char** argv) {
   Options o;
   CLI::App app{"Measures data-parallel training on made-up images", "synthetic_benchmark"};
   app.option_defaults()->always_capture_default();
-  app.add_option("--model", o.model, "resnet18, resnet34 or resnet50");
+  app.add_option("--model", o.model)->check(CLI::IsMember({"resnet18", "resnet34", "resnet50"}));
   app.add_option("--batch-size", o.batch_size, "images per rank and step")
       ->check(CLI::Range(1, INT_MAX));
   app.add_option("--image-size", o.image_size, "pixels a side")->check(CLI::Range(1, INT_MAX));

@@ -35,17 +35,17 @@ at::ScalarType scalar_type_of(DataType type) {
   return at::ScalarType::Undefined;
 }
 
-std::string describe_sizes(at::IntArrayRef sizes) {
-  std::string text = "[";
-  for (const int64_t size : sizes) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
+std::string describe(at::ScalarType type, at::IntArrayRef sizes) {
+  std::string text = c10::toString(type);
+  for (const auto& [theirs, ours] : kTypes)
+    if (theirs == type) text = name_of(ours);
+  text += " [";
+  for (size_t d = 0; d < sizes.size(); ++d) text += (d > 0 ? ", " : "") + std::to_string(sizes[d]);
   return text + "]";
 }
 
 std::string describe(const at::Tensor& tensor) {
-  std::string type = c10::toString(tensor.scalar_type());
-  for (const auto& [theirs, ours] : kTypes)
-    if (theirs == tensor.scalar_type()) type = name_of(ours);
-  return type + " " + describe_sizes(tensor.sizes());
+  return describe(tensor.scalar_type(), tensor.sizes());
 }
 
 }  // namespace hvd

@@ -16,6 +16,6 @@ at::ScalarType scalar_type_of(DataType type);
 
 // "float32 [64, 10]"
 std::string describe(const at::Tensor& tensor);
-std::string describe_sizes(at::IntArrayRef sizes);  // "[64, 10]"
+std::string describe(at::ScalarType type, at::IntArrayRef sizes);
 
 }  // namespace hvd

@@ -57,8 +57,7 @@ void GradientSlot::check_gradient() const {
       parameter_.scalar_type() != registered_type_) {
     throw Error(ErrorCode::kInvalidArgument,
                 "the gradient of \"" + name_ + "\" is " + describe(gradient) +
-                    " but the parameter was registered as " + c10::toString(registered_type_) +
-                    " " + describe_sizes(sizes_) +
+                    " but the parameter was registered as " + describe(registered_type_, sizes_) +
                     "; make a new DistributedOptimizer after changing a parameter's type or shape");
   }
 }

@@ -35,7 +35,7 @@ class SyntheticBenchmark(unittest.TestCase):
 
     def test_bad_input_is_named(self):
         for flags, status, text in ((["--use-adasum"], 2, "--use-adasum is not supported yet"),
-                                    (["--model", "vgg"], 1, "vgg"),
+                                    (["--model", "vgg"], 2, "vgg"),
                                     (["--num-iters", "0"], 2, "synthetic_benchmark: --num-iters")):
             done = self.run_it(*flags)
             self.assertEqual((done.returncode, text in done.stderr), (status, True), done.stderr)
