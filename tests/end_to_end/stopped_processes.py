@@ -44,8 +44,8 @@ def a_stopped_agent_and_keeper_are_ended_by_hvdrun():
 
 
 def a_stopped_keeper_of_a_killed_agent_is_killed():
-    job = start(*LONG_LIVED)
-    wait_for_ranks(job, 2)
+    job = start(*LONG_LIVED, env={name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"})
+    wait_for_words(job, b"OMP_NUM_THREADS")  # the agent has spoken: before, --start-timeout is its time
     keeper, agent = keeper_of(job.pid), agent_of(job.pid)
     os.kill(keeper, signal.SIGSTOP)
     wait_for(lambda: state(keeper) == "T")
