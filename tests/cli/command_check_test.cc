@@ -2,35 +2,15 @@
 // its own host.
 #include "cli/command_check.h"
 
-#include <sys/stat.h>
-
-#include <filesystem>
-#include <fstream>
+#include <string>
 #include <vector>
 
 #include "tests/support/catch.h"
+#include "tests/support/folder.h"
 
 using namespace hvd;
 
 namespace {
-
-class Folder {
- public:
-  Folder() {
-    char name[] = "/tmp/hvd_command_check_XXXXXX";
-    path_ = mkdtemp(name);
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-
-  const std::string& path() const { return path_; }
-  void write(const std::string& name, const std::string& text, mode_t mode) const {
-    std::ofstream(path_ + "/" + name) << text;
-    chmod((path_ + "/" + name).c_str(), mode);
-  }
-
- private:
-  std::string path_;
-};
 
 std::string check(const std::vector<std::string>& command, const std::string& directory,
                   const std::string& program = "") {
@@ -72,7 +52,7 @@ TEST_CASE("command check: of what was shipped the copy is looked at, and the use
   const Folder folder;
   folder.write("copy.sh", "#!/bin/sh\n", 0644);
   for (const char* word : {"./x.sh", "x.sh"})
-    CHECK(check({word}, "/", folder.path() + "/copy.sh") ==
+    CHECK(check({word}, "/", folder.in("copy.sh")) ==
           "\"" + std::string(word) + "\" has no permission to be executed; try: hvdrun ... sh " +
               word);
 }

@@ -8,36 +8,17 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 
 #include "cli/agent/worker_environment.h"
 #include "cli/frame.h"
 #include "runtime/base/unique_fd.h"
 #include "tests/support/catch.h"
 #include "tests/support/few_descriptors.h"
+#include "tests/support/folder.h"
 
 using namespace hvd;
 
 namespace {
-
-class Folder {
- public:
-  Folder() {
-    char name[] = "/tmp/hvd_job_check_XXXXXX";
-    path_ = mkdtemp(name);
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-
-  const std::string& path() const { return path_; }
-  std::string in(const std::string& name) const { return path_ + "/" + name; }
-  void write(const std::string& name, const std::string& text, mode_t mode) const {
-    std::ofstream(in(name)) << text;
-    chmod(in(name).c_str(), mode);
-  }
-
- private:
-  std::string path_;
-};
 
 // Relative paths are seen from this folder while it lives.
 class Inside {
