@@ -280,7 +280,7 @@ void Supervisor::say_why(TimePoint now) {
     say(record_.first_failure() +
         "; all ranks have ended, and who reads their output is waited for (INT: drop it)");
   if (waits && !spec_.result_file.empty())
-    write_result_file(spec_.result_file, result_json(result()));
+    write_result_file(spec_.result_file, result_json(result()), kImpatience);
   say_why_at_ = waits ? std::nullopt : std::optional(now + kReportSoon);
 }
 
