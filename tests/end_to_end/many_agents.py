@@ -128,8 +128,7 @@ def an_agent_that_ends_when_it_is_told_to_start_starts_nobody_in_secret():
             wait_for(lambda: state(other) == "T")
             os.kill(one, signal.SIGCONT)
             wait_for_words(job, f"starting rank {rank} on".encode())
-            os.kill(next(keeper for keeper in keepers(job.pid) if other in children(keeper)), signal.SIGKILL)
-            os.kill(other, signal.SIGCONT)
+            os.kill(next(keeper for keeper in keepers(job.pid) if other in children(keeper)), signal.SIGKILL)  # which continues the agent
             wait_for(lambda: job.poll() is not None, 30)
             said = job.stderr.read()
             expect(job.returncode, 125, said)
