@@ -82,6 +82,17 @@ std::string how_to_run(const CommandPlace& place, const std::vector<std::string>
   return "if it is a program, try: chmod +x " + shell_word(name);
 }
 
+// Of a program that is no script.
+std::optional<Refusal> check_loader(const CommandPlace& place, const std::string& loader) {
+  if (!loader.starts_with('/') || look_at(loader).error != ENOENT) return std::nullopt;
+  const std::string& name = place.command[0];
+  return Refusal{kExitNotExecutable,
+                 quoted(name) + " asks to be loaded by " + quoted(loader) +
+                     ", which is not there: it was built for another system; " +
+                     (place.far ? "send it with --ship " + shell_word(name)
+                                : "build it for this one, or link it statically")};
+}
+
 // Of a file that may be executed: whether the kernel will know how.
 std::optional<Refusal> check_first_bytes(const CommandPlace& place, const std::string& path,
                                          const std::vector<std::string>& entries) {
@@ -92,7 +103,7 @@ std::optional<Refusal> check_first_bytes(const CommandPlace& place, const std::s
   const std::string_view start(buffer, static_cast<size_t>(count));
   const std::string& name = place.command[0];
   if (!start.starts_with("#!")) {
-    if (start.find('\0') != start.npos) return std::nullopt;  // some kind of program
+    if (start.find('\0') != start.npos) return check_loader(place, loader_of(file.get()));
     return Refusal{kExitNotExecutable,
                    quoted(name) + " is neither a program nor a script with a #! line; " +
                        (name.ends_with(".py") ? how_to_run(place, entries, name)

@@ -20,4 +20,8 @@ bool may(const std::string& path, int mode);
 
 Look look_at(const std::string& path);
 
+// The loader that an ELF program asks for; empty for a static program, for a library, and for what
+// is none of these.
+std::string loader_of(int fd);
+
 }  // namespace hvd

@@ -1,13 +1,11 @@
 #include "cli/ship/ask_loader.h"
 
-#include <elf.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <string_view>
 
 #include "cli/pipe.h"
@@ -21,12 +19,6 @@ namespace {
 
 constexpr std::chrono::seconds kAnswerLimit{20};
 constexpr size_t kAnswerBytesMax = 4u << 20;
-constexpr uint64_t kPathBytesMax = 4096;
-
-template <class T>
-bool read_at(int fd, uint64_t at, T& value) {
-  return pread(fd, &value, sizeof value, off_t(at)) == ssize_t(sizeof value);
-}
 
 Error cannot(const LoaderQuestion& question, const std::string& why) {
   return Error(ErrorCode::kUnavailable, "cannot find out which libraries " +
@@ -43,23 +35,6 @@ bool take(int fd, std::string& text) {
 }
 
 }  // namespace
-
-std::string loader_of(int fd) {
-  Elf64_Ehdr header;
-  if (!read_at(fd, 0, header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
-      header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != ELFDATA2LSB)
-    return "";
-  for (uint64_t i = 0; i < header.e_phnum; ++i) {
-    Elf64_Phdr part;
-    if (!read_at(fd, header.e_phoff + i * sizeof part, part)) return "";
-    if (part.p_type != PT_INTERP || part.p_filesz == 0 || part.p_filesz > kPathBytesMax) continue;
-    std::string path(part.p_filesz, '\0');
-    if (pread(fd, path.data(), path.size(), off_t(part.p_offset)) != ssize_t(path.size()))
-      return "";
-    return path.substr(0, path.find('\0'));
-  }
-  return "";
-}
 
 LoaderAnswer ask_loader(const LoaderQuestion& question) {
   // Another library's would take the question for an order to run the program.

@@ -7,10 +7,6 @@
 
 namespace hvd {
 
-// The loader that an ELF program asks for; empty for a static program, for a library, and for what
-// is none of these.
-std::string loader_of(int fd);
-
 struct LoaderQuestion {
   std::string loader, program;  // paths
   std::string libraries;        // folders to look in first, with colons; empty: none

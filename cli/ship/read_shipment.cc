@@ -17,6 +17,7 @@
 #include "cli/agent/worker_environment.h"
 #include "cli/command_check.h"
 #include "cli/frame.h"
+#include "cli/look.h"
 #include "cli/pipe.h"
 #include "cli/quoted.h"
 #include "cli/ship/ask_loader.h"

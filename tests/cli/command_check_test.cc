@@ -2,6 +2,7 @@
 // its own host.
 #include "cli/command_check.h"
 
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -13,13 +14,13 @@ using namespace hvd;
 namespace {
 
 std::string check(const std::vector<std::string>& command, const std::string& directory,
-                  const std::string& program = "") {
+                  const std::string& program = "", bool far = true) {
   const auto refusal = check_command({.command = command,
                                       .program = program,
                                       .directory = directory,
                                       .path = "/usr/bin:/bin",
                                       .start = "hvdrun ...",
-                                      .far = true});
+                                      .far = far});
   return refusal ? refusal->message : "";
 }
 
@@ -46,6 +47,23 @@ TEST_CASE("command check: advice repeats the command, not the options") {
              Catch::StartsWith("\"./y.py\" asks to be run by \"/not/there\", which is not there"));
   CHECK(check({"sh ./x.sh"}, folder.path()) ==
         "there is no command \"sh ./x.sh\"; try: hvdrun ... sh ./x.sh");
+}
+
+TEST_CASE("command check: a program for another system's loader is told as such") {
+  std::ifstream own("/proc/self/exe", std::ios::binary);
+  std::string bytes(4096, '\0');
+  own.read(bytes.data(), std::streamsize(bytes.size()));
+  const size_t loader = bytes.find("/lib");
+  REQUIRE(loader != std::string::npos);
+  bytes[loader + 3] = 'x';
+  const std::string path = bytes.substr(loader, bytes.find('\0', loader) - loader);
+  const Folder folder;
+  folder.write("train", bytes, 0755);
+  const std::string said = "\"./train\" asks to be loaded by \"" + path +
+                           "\", which is not there: it was built for another system; ";
+  CHECK(check({"./train"}, folder.path()) == said + "send it with --ship ./train");
+  CHECK(check({"./train"}, folder.path(), "", false) ==
+        said + "build it for this one, or link it statically");
 }
 
 TEST_CASE("command check: of what was shipped the copy is looked at, and the user's word said") {

@@ -4,8 +4,8 @@
 #include <fcntl.h>
 
 #include <filesystem>
-#include <fstream>
 
+#include "cli/look.h"
 #include "runtime/base/error.h"
 #include "runtime/base/unique_fd.h"
 #include "tests/support/catch.h"
@@ -14,33 +14,16 @@
 namespace hvd {
 namespace {
 
-std::string loader_at(const std::string& path) {
-  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+std::string own_loader() {
+  const UniqueFd fd(open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
   REQUIRE(fd);
   return loader_of(fd.get());
 }
 
 }  // namespace
 
-TEST_CASE("ask_loader: programs name a loader, other files none") {
-  const std::string loader = loader_at("/proc/self/exe");
-  REQUIRE(std::filesystem::exists(loader));
-  CHECK(loader_at(loader).empty());  // a library, and static
-  const TemporaryDirectory folder;
-  std::ifstream whole("/proc/self/exe", std::ios::binary);
-  std::string bytes(4096, '\0');
-  whole.read(bytes.data(), std::streamsize(bytes.size()));
-  for (const size_t length : {0, 3, 63, 64, 100, 500}) {
-    std::ofstream(folder.path() / "cut", std::ios::binary)
-        << std::string_view(bytes).substr(0, length);
-    CHECK(loader_at((folder.path() / "cut").string()).empty());
-  }
-  std::ofstream(folder.path() / "script") << "#!/bin/sh\n";
-  CHECK(loader_at((folder.path() / "script").string()).empty());
-}
-
 TEST_CASE("ask_loader: the loader lists what this very program needs") {
-  const std::string loader = loader_at("/proc/self/exe");
+  const std::string loader = own_loader();
   const LoaderAnswer answer =
       ask_loader({loader, std::filesystem::read_symlink("/proc/self/exe").string(), ""});
   REQUIRE(answer.found.contains("libc.so.6"));
@@ -50,7 +33,7 @@ TEST_CASE("ask_loader: the loader lists what this very program needs") {
 }
 
 TEST_CASE("ask_loader: the libraries of a folder come first") {
-  const std::string loader = loader_at("/proc/self/exe");
+  const std::string loader = own_loader();
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
   const LoaderAnswer before = ask_loader({loader, program, ""});
   const TemporaryDirectory folder;
@@ -63,7 +46,7 @@ TEST_CASE("ask_loader: a loader that is none is an error that names it") {
   CHECK_THROWS_AS(ask_loader({"/nowhere/ld.so.1", "/bin/true", ""}), Error);
   CHECK_THROWS_AS(ask_loader({"/bin/cat", "/proc/self/exe", ""}), Error);  // runs nothing
   try {
-    ask_loader({loader_at("/proc/self/exe"), "/nowhere", ""});
+    ask_loader({own_loader(), "/nowhere", ""});
     FAIL("it listed what is not there");
   } catch (const Error& error) {
     CHECK(std::string(error.what())
