@@ -190,7 +190,10 @@ class Race {
     for (const Candidate& one : candidates_)
       text += "; " + one.address + ": " +
               (one.failed ? last_words(one.channel) : std::string("no answer"));
-    return text + (candidates_.empty() ? "; it gave no address" : "");
+    if (candidates_.empty()) return text + "; it gave no address";
+    return text +
+           "; where a firewall stands between, open it for --port-range, or name another network "
+           "(--network-interface)";
   }
 
   const RendezvousClient::Remote& remote_;

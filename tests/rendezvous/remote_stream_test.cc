@@ -143,7 +143,9 @@ TEST_CASE("remote stream: when none answers, each address is named with what it 
   agent.send(attached(0));
   CHECK(at_client(agent, [](auto& all) { return all.closed; }).why ==
         "cannot reach hvdrun within 1 s; " + deaf.address.text() + ": connection refused; " +
-            silent[0].address.text() + ": no answer");
+            silent[0].address.text() +
+            ": no answer; where a firewall stands between, open it for --port-range, or name "
+            "another network (--network-interface)");
   RendezvousClient nowhere({{"nowhere"}, credentials_of(authority, {kJob, 0}), {}});
   CHECK(at_client(nowhere, [](auto& all) { return all.closed; }).why ==
         "\"nowhere\" is no address; write 10.0.0.1:4000 or [fd00::1]:4000");
