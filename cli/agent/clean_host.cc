@@ -137,10 +137,11 @@ std::vector<Left> find_left() {
     const auto state = read_process_state(pid);
     if (!state) continue;
     if (role == kAgent) {
-      const auto parent = roles.find(state->parent);
-      if (parent == roles.end() || parent->second != kKeeper) all.push_back({know(pid), pid});
+      // Below an agent it is a rank that has not come to its exec.
+      if (!roles.contains(state->parent)) all.push_back({know(pid), pid});
       continue;
     }
+    if (roles.contains(state->parent)) continue;  // an agent that has not its own name yet
     Left left{know(pid), 0, state->parent > 0 && !ends_orphans(state->parent)};
     for (const Descendant& one : descendants(pid))
       if (one.parent == pid && role_of(one.pid) == kAgent) left.agent = one.pid;

@@ -97,6 +97,15 @@ def this_machine_is_cleaned_without_ssh():
     expect(pids("h0", "sleep") + pids("h0", "hvd-keeper"), [])
 
 
+def ranks_that_have_not_come_to_their_exec_are_left_alone():
+    for _ in range(4):
+        job = start("-np", "40", "-x", "OMP_NUM_THREADS=1", "--wdir", "/", "--", "sleep", "0.5")
+        while job.poll() is None:
+            said = clean().stdout
+            assert "ended" not in said, said
+        expect((job.returncode, job.stderr.read()), (0, b""))
+
+
 def impostors_and_other_users_are_left_alone():
     shutil.copy("/bin/sleep", world.path("h1", "/tmp/hvd-agent"))
     shutil.copy("/bin/sleep", world.path("h1", "/tmp/hvdrun"))
@@ -307,7 +316,8 @@ def hosts_that_cannot_be_reached_and_wrong_words_are_named():
 
 
 support.parse_options()
-cases = [what_a_job_left_is_ended_and_a_living_one_is_not, this_machine_is_cleaned_without_ssh, impostors_and_other_users_are_left_alone,
+cases = [what_a_job_left_is_ended_and_a_living_one_is_not, this_machine_is_cleaned_without_ssh,
+         ranks_that_have_not_come_to_their_exec_are_left_alone, impostors_and_other_users_are_left_alone,
          what_ranks_started_goes_though_agent_and_keeper_were_killed_together, orphans_of_lost_agents_are_found_and_others_left_alone,
          who_runs_on_without_his_first_thread_is_found, old_copies_go_that_nobody_uses, old_copies_stay_where_other_hosts_may_run_them, a_store_in_use_is_said_and_no_folder_counts_twice,
          a_store_that_cannot_be_locked_is_said, who_is_interrupted_leaves_nothing_of_sshs,
