@@ -210,6 +210,13 @@ ResultPlace find_result_place(const std::string& path, const LinkRule& rule) {
   return {path};
 }
 
+bool is_result_file(const std::string& path, const LinkRule& rule) {
+  const ResultPlace place = find_result_place(path, rule);
+  if (place.descriptor >= 0 || !place.refusal.empty()) return false;
+  struct stat facts;
+  return lstat(place.path.c_str(), &facts) == 0 ? S_ISREG(facts.st_mode) : errno == ENOENT;
+}
+
 std::string write_result_file(const std::string& path, const std::string& text,
                               std::chrono::milliseconds patience, const LinkRule& rule) {
   const auto said = [&](const Failure& failure) {

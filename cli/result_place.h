@@ -39,6 +39,10 @@ bool is_file_of_output(const std::string& file, const std::string& output, int r
 // ends before the directory is made. Who then writes the file finds out whether it could be.
 void make_folder_of_result(const std::string& file, const std::string& output, int ranks);
 
+// Whether that is a file, or will be one: what is written there twice leaves the later text alone,
+// which a pipe's reader or a descriptor's next user would get behind the first.
+bool is_result_file(const std::string& path, const LinkRule& rule = our_link_rule());
+
 // A reader of a file sees the whole of it or what was there before, unless only the file itself may
 // be written. A reader of a pipe that takes nothing for so long is not waited for. Returns what
 // went wrong, "" if nothing did.

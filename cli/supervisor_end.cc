@@ -272,14 +272,15 @@ void Supervisor::on_deadlines(TimePoint now) {
 }
 
 // Of a rank's failure, if the report is not there yet. Who reads the ranks' output may stand still,
-// for ever: neither the user nor who looks for the result has to wait for that.
+// for ever: neither the user nor who looks for the result in a file has to wait for that.
 void Supervisor::say_why(TimePoint now) {
+  if (interrupts_ > 0) return say_why_at_.reset();  // who sent them knows, and waits no longer
   const bool runs = record_.anyone_runs(), waits = !runs && (any_paused() || !output_.idle());
   if (runs && !std::exchange(end_said_, true)) say(record_.first_failure() + "; ending the others");
   if (waits)
     say(record_.first_failure() +
         "; all ranks have ended, and who reads their output is waited for (INT: drop it)");
-  if (waits && !spec_.result_file.empty())
+  if (waits && !spec_.result_file.empty() && is_result_file(spec_.result_file))
     write_result_file(spec_.result_file, result_json(result()), kImpatience);
   say_why_at_ = waits ? std::nullopt : std::optional(now + kReportSoon);
 }
@@ -466,6 +467,7 @@ ExitStatus Supervisor::finish() {
   if (output_.unread_bytes() > 0)
     say("lost " + std::to_string(output_.unread_bytes()) +
         " bytes of output that nobody read in time");
+  say_why_at_.reset();  // the report does
   const JobResult result = this->result();
   ExitStatus status = result.verdict.status;
   std::string trouble;

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 
 import support
-from support import expect, run, sh, start, wait_for, wait_for_ranks
+from support import expect, run, sh, start, wait_for, wait_for_ranks, wait_for_words
 
 
 def result_of(script, *flags, np=2):
@@ -133,6 +133,17 @@ def the_result_file_may_be_a_pipe():
         wait_for(lambda: os.path.exists(path))
         with open(path) as file:
             expect(json.load(file)["exit_code"], 0)
+        # One text also where it could have been written early: the ranks' output is not read at first.
+        job = subprocess.Popen(["bash", "-c", f"'{support.options.hvdrun}' -np 1 --result-file >(cat >'{path}.new' && mv '{path}.new' '{path}')"
+                                " -- bash -c 'yes | head -c 1000000; exit 3'; exit $?"],
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        os.unlink(path)
+        said = wait_for_words(job, b"who reads their output is waited for")
+        job.communicate(timeout=30)
+        expect(job.returncode, 3, said)
+        wait_for(lambda: os.path.exists(path))
+        with open(path) as file:
+            expect(json.load(file)["exit_code"], 3)
         pipe = os.path.join(folder, "pipe")
         os.mkfifo(pipe)
         seen = sh("true", "--result-file", pipe, np=1)
