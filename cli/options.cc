@@ -21,7 +21,9 @@ constexpr Option kOptions[] = {
      "reached by ssh and need nothing installed but what the command needs; may be given again",
      ""},
     {"--hostfile", "-hostfile", "FILE", kHosts, kWorks,
-     "hosts from a file, one a line: NAME, NAME:N or NAME slots=N; # begins a comment", ""},
+     "hosts from a file, one a line: NAME, NAME:N or NAME slots=N; # begins a comment; one "
+     "only",
+     ""},
 
     {"--ssh-port", "-p", "PORT", kHosts, kWorks,
      "the port of sshd on the other hosts; by default what ssh's configuration says", ""},
@@ -49,7 +51,9 @@ constexpr Option kOptions[] = {
      "WORLD_SIZE and the like are each rank's own and cannot be set",
      ""},
     {"--env@", "-x@", "RANKS NAME=VALUE", kCommand, kWorks,
-     "set a variable for these ranks only, as in -x@0,2-5 NAME=VALUE; wins over -x", ""},
+     "set a variable for these ranks only, as in -x@0,2-5 NAME=VALUE; wins over -x; may be "
+     "given again",
+     ""},
     {"--env-file", "", "FILE", kCommand, kWorks,
      "set the variables of a file of NAME=VALUE lines; -x wins; quotes around a value are taken "
      "off, # begins a comment, nothing is expanded; may be given again",
