@@ -39,7 +39,7 @@ class ScriptedAgent {
   using Script = std::function<void(ScriptedAgent&)>;
   explicit ScriptedAgent(Script script)
       : listener_(listen_at(address_.name)), thread_([this, script = std::move(script)] {
-          wait_readable(listener_.get());
+          if (!wait_readable(listener_.get())) return;
           socket_ = AgentSocket(
               UniqueFd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)));
           script(*this);
@@ -48,11 +48,12 @@ class ScriptedAgent {
 
   const AgentAddress& address() const { return address_; }
 
-  // The next message of that kind; nothing when the worker is gone.
+  // The next message of that kind; nothing when the worker is gone, or has said nothing for a
+  // minute: then the script goes on, and its end ends whatever the worker waits for.
   std::optional<AgentMessage> expect(AgentMessage::Kind kind) {
     while (!socket_.ended()) {
       if (auto message = socket_.receive(); message && message->kind == kind) return message;
-      wait_readable(socket_.fd());
+      if (!wait_readable(socket_.fd())) break;
     }
     return std::nullopt;
   }
@@ -89,9 +90,9 @@ class ScriptedAgent {
   }
 
  private:
-  static void wait_readable(int fd) {
+  static bool wait_readable(int fd) {
     pollfd polled{fd, POLLIN, 0};
-    poll(&polled, 1, 30'000);
+    return poll(&polled, 1, 60'000) == 1;
   }
 
   const AgentAddress address_{make_agent_name(), 1};
