@@ -123,9 +123,10 @@ struct Left {
   bool lives = false;
 };
 
+// In a container hvdrun may be process 1, above its own keepers.
 bool ends_orphans(pid_t pid) {
   const std::string name = read_file(proc(pid, "comm"), kSmallBytes).bytes;
-  return pid == 1 || name == "systemd\n" || name == "init\n";
+  return (pid == 1 && name != "hvdrun\n") || name == "systemd\n" || name == "init\n";
 }
 
 std::vector<Left> find_left() {
@@ -142,7 +143,8 @@ std::vector<Left> find_left() {
       continue;
     }
     if (roles.contains(state->parent)) continue;  // an agent that has not its own name yet
-    Left left{know(pid), 0, state->parent > 0 && !ends_orphans(state->parent)};
+    // Of parent 0 is who was brought into a container from outside, as by docker exec.
+    Left left{know(pid), 0, !ends_orphans(state->parent)};
     for (const Descendant& one : descendants(pid))
       if (one.parent == pid && role_of(one.pid) == kAgent) left.agent = one.pid;
     all.push_back(left);

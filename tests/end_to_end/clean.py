@@ -106,6 +106,12 @@ def ranks_that_have_not_come_to_their_exec_are_left_alone():
         expect((job.returncode, job.stderr.read()), (0, b""))
 
 
+def a_job_of_process_1_is_left_alone():
+    hvdrun = support.options.hvdrun
+    seen = world.run("h0", "unshare", "--pid", "--fork", "--mount-proc", hvdrun, "-np", "1", "--no-tag-output", "--wdir", "/", "--", hvdrun, "clean", check=False)
+    assert seen.returncode == 0 and "localhost: left alone a job that lives" in seen.stdout and "ended" not in seen.stdout, seen
+
+
 def impostors_and_other_users_are_left_alone():
     shutil.copy("/bin/sleep", world.path("h1", "/tmp/hvd-agent"))
     shutil.copy("/bin/sleep", world.path("h1", "/tmp/hvdrun"))
@@ -317,7 +323,8 @@ def hosts_that_cannot_be_reached_and_wrong_words_are_named():
 
 support.parse_options()
 cases = [what_a_job_left_is_ended_and_a_living_one_is_not, this_machine_is_cleaned_without_ssh,
-         ranks_that_have_not_come_to_their_exec_are_left_alone, impostors_and_other_users_are_left_alone,
+         ranks_that_have_not_come_to_their_exec_are_left_alone, a_job_of_process_1_is_left_alone,
+         impostors_and_other_users_are_left_alone,
          what_ranks_started_goes_though_agent_and_keeper_were_killed_together, orphans_of_lost_agents_are_found_and_others_left_alone,
          who_runs_on_without_his_first_thread_is_found, old_copies_go_that_nobody_uses, old_copies_stay_where_other_hosts_may_run_them, a_store_in_use_is_said_and_no_folder_counts_twice,
          a_store_that_cannot_be_locked_is_said, who_is_interrupted_leaves_nothing_of_sshs,
