@@ -342,7 +342,8 @@ std::string man_page() {
          roff(kHostLimits) + "\n.PP\n" + roff(kEnvironmentFile) + "\n";
   for (const Variable& variable : kVariables) out += man_term(variable.names, variable.meaning);
   out += ".SH RESULT FILE\nThe JSON object that " + roff("--result-file") +
-         " writes has these fields.\n";
+         " writes has these fields. A file may be there early, when all ranks of a failed job have "
+         "ended and who reads their output stands still; the last text takes its place.\n";
   for (const Field& field : kResultFields) out += man_term(field.name, field.meaning);
   out += ".SH SIGNALS\n" + roff(kSignals) + "\n.SH EXIT STATUS\n";
   for (const Status& status : kStatuses) out += man_term(status.number, status.meaning);

@@ -124,7 +124,7 @@ void Supervisor::limit_end(const action::EndJob& end) {
 }
 
 // Ends that somebody or a limit has asked for wait for readers only so long; whoever reads on after
-// an interrupt, as in a pager, is left the time.
+// an interrupt, however slowly, is left the time.
 void Supervisor::limit_readers(const action::EndJob& end) {
   std::optional<std::chrono::milliseconds> patience;
   if (end.cause == EndCause::kTimeLimit || end.cause == EndCause::kTerminated ||
