@@ -274,7 +274,8 @@ void Supervisor::on_deadlines(TimePoint now) {
 // Of a rank's failure, if the report is not there yet. Who reads the ranks' output may stand still,
 // for ever: neither the user nor who looks for the result in a file has to wait for that.
 void Supervisor::say_why(TimePoint now) {
-  if (interrupts_ > 0) return say_why_at_.reset();  // who sent them knows, and waits no longer
+  // An interrupt has its own words, and an end for readers that stand still.
+  if (interrupts_ > 0) return say_why_at_.reset();
   const bool runs = record_.anyone_runs(), waits = !runs && (any_paused() || !output_.idle());
   if (runs && !std::exchange(end_said_, true)) say(record_.first_failure() + "; ending the others");
   if (waits)

@@ -108,7 +108,7 @@ def ranks_that_have_not_come_to_their_exec_are_left_alone():
 
 def a_job_of_process_1_is_left_alone():
     hvdrun = support.options.hvdrun
-    seen = world.run("h0", "unshare", "--pid", "--fork", "--mount-proc", hvdrun, "-np", "1", "--no-tag-output", "--wdir", "/", "--", hvdrun, "clean", check=False)
+    seen = world.run("h0", "timeout", "30", "unshare", "--pid", "--kill-child", "--mount-proc", hvdrun, "-np", "1", "--no-tag-output", "--wdir", "/", "--", hvdrun, "clean", check=False)
     assert seen.returncode == 0 and "localhost: left alone a job that lives" in seen.stdout and "ended" not in seen.stdout, seen
 
 
