@@ -86,11 +86,11 @@ std::string how_to_run(const CommandPlace& place, const std::vector<std::string>
 std::optional<Refusal> check_loader(const CommandPlace& place, const std::string& loader) {
   if (!loader.starts_with('/') || look_at(loader).error != ENOENT) return std::nullopt;
   const std::string& name = place.command[0];
-  return Refusal{kExitNotExecutable,
-                 quoted(name) + " asks to be loaded by " + quoted(loader) +
-                     ", which is not there: it was built for another system; " +
-                     (place.far ? "send it with --ship " + shell_word(name)
-                                : "build it for this one, or link it statically")};
+  return Refusal{kExitNotExecutable, quoted(name) + " asks to be loaded by " + quoted(loader) +
+                                         ", which is not there: it was built for another system; " +
+                                         (place.far && place.program.empty()
+                                              ? "send it with --ship " + shell_word(name)
+                                              : "build it for this one, or link it statically")};
 }
 
 // Of a file that may be executed: whether the kernel will know how.
@@ -135,6 +135,14 @@ Refusal not_executable(const CommandPlace& place, const std::vector<std::string>
           quoted(name) + " has no permission to be executed; " + how_to_run(place, entries, name)};
 }
 
+// About the path of a command that leads to nothing.
+std::string what_to_do(const CommandPlace& place, int error) {
+  if (error == EACCES) return "check its path and who may enter its folders";
+  if (!place.far || error != ENOENT) return "check its path";
+  if (!place.program.empty()) return "it was sent there and is gone since; start the job again";
+  return "copy it there, or send it with --ship " + shell_word(place.command[0]);
+}
+
 std::optional<Refusal> check_path_command(const CommandPlace& place,
                                           const std::vector<std::string>& entries) {
   const std::string& name = place.command[0];
@@ -144,11 +152,8 @@ std::optional<Refusal> check_path_command(const CommandPlace& place,
     const int code = look.error == EACCES ? kExitNotExecutable : kExitNotFound;
     return Refusal{code, "command " + quoted(name) +
                              (place.directory.empty() ? "" : " in " + quoted(place.directory)) +
-                             " cannot be started: " + std::strerror(look.error) +
-                             (place.far && look.error == ENOENT
-                                  ? "; copy it there, or send it with --ship " + shell_word(name)
-                                  : "; check its path") +
-                             (look.error == EACCES ? " and who may enter its folders" : "")};
+                             " cannot be started: " + std::strerror(look.error) + "; " +
+                             what_to_do(place, look.error)};
   }
   if (look.is_directory) {
     return Refusal{kExitNotExecutable,

@@ -80,10 +80,15 @@ void HostAgent::note_keeper_end(int status, TimePoint now) {
   held = asked = false;  // nobody is left whom a debugger could hold, or who could answer
 }
 
-bool HostAgent::over(TimePoint now) const {
+bool HostAgent::silenced(TimePoint now) const {
   if (!keeper_gone_at_) return false;
   if (cut_off_ && !ended_ && attached() && now < heard_ + kSafe) return false;
-  if (pipes_.drained() && !control_open_) return true;
+  return !control_open_ || now >= *keeper_gone_at_ + kLastWords;
+}
+
+bool HostAgent::over(TimePoint now) const {
+  if (!silenced(now)) return false;
+  if (pipes_.drained()) return true;
   // Nobody may hold the channels open for ever; but what is in them comes out first.
   return now >= *keeper_gone_at_ + kLastWords && !pipes_.output_paused() &&
          pipes_.unread_bytes() == 0;

@@ -69,8 +69,10 @@ class HostAgent {
   bool ended() const { return ended_; }
   bool keeper_gone() const { return keeper_gone_at_.has_value(); }
   bool keeper_ended() const { return keeper_ended_; }  // by itself: nobody is left below it
-  // The keeper is gone, and what was in the channels has come out or is given up. Of a host that is
-  // cut off nothing is known: there it is the time when whoever is there has ended itself.
+  // The keeper is gone, and no word of the agent's comes any more. Of a host that is cut off
+  // nothing is known: there it is the time when whoever is there has ended itself.
+  bool silenced(TimePoint now) const;
+  // And what was in the channels has come out or is given up.
   bool over(TimePoint now) const;
   bool cut_off() const { return cut_off_; }
   std::optional<TimePoint> over_at() const;  // at the latest; nothing while readers hold it up

@@ -36,7 +36,6 @@ std::vector<Event> JobRecord::note(const proto::Started& started) {
   event::WorkersStarted event;
   for (int rank : started.ranks())
     if (is_rank(rank)) event.ranks.push_back(rank);
-  running_.insert(event.ranks.begin(), event.ranks.end());
   return {event};
 }
 
@@ -61,7 +60,6 @@ std::vector<Event> JobRecord::note(const proto::RankEnds& ends,
     RankEnd& end = together.ends.emplace_back(from_proto(one));
     end.at_ns = std::chrono::nanoseconds(our_time(one.at_clock_ns()) - began_).count();
     end.host = hosts_[size_t(end.rank)];
-    running_.erase(end.rank);
   }
   facts_.ends.insert(facts_.ends.end(), together.ends.begin(), together.ends.end());
   const Verdict verdict = attribute(together);

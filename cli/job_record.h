@@ -45,7 +45,6 @@ class JobRecord {
   void note_output_lost() { facts_.output_lost = true; }
   void note_input_lost(const std::string& why) { facts_.input_error = why; }
 
-  bool anyone_runs() const { return !running_.empty(); }
   bool all_ended() const { return int(ended_.size()) == facts_.size; }
   const JobFacts& facts() const { return facts_; }
   // As far as it is known now: who was first, and how it ended.
@@ -62,7 +61,7 @@ class JobRecord {
   const TimePoint began_;
   const std::time_t started_at_s_;
   const std::string job_;
-  std::set<int> running_, ended_;
+  std::set<int> ended_;
   JobFacts facts_;
 };
 

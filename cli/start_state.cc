@@ -20,7 +20,8 @@ void fill_standard_fds() {
   for (int fd = 0; fd < 3; ++fd) {
     const int flags = fcntl(fd, F_GETFD);
     if (flags >= 0 && (flags & FD_CLOEXEC) == 0) continue;
-    const int null = fd == STDOUT_FILENO ? open("/dev/zero", O_RDONLY) : open("/dev/null", O_RDWR);
+    int null = fd == STDOUT_FILENO ? open("/dev/zero", O_RDONLY) : open("/dev/null", O_RDWR);
+    if (null < 0) null = open("/", O_PATH);  // without /dev: can be neither read nor written
     if (null < 0 || null == fd) continue;
     dup2(null, fd);
     close(null);

@@ -124,16 +124,20 @@ void Supervisor::end_what_is_left(int first_signal) {
   output_.limit_readers(kImpatience, interrupts_ > 1, Clock::now());
 }
 
-// The agents see the lease close. What is known is written, or an earlier job's would be taken for
-// this one's.
+// The agents see the lease close.
 void Supervisor::leave() {
-  if (!spec_.result_file.empty()) {
-    JobResult known = result();
-    known.verdict.status = {128 + SIGINT, SIGINT};
-    write_result_file(spec_.result_file, result_json(known), kImpatience);
-  }
+  JobResult known = result();
+  known.verdict.status = {128 + SIGINT, SIGINT};
+  write_early(known);
   end_ssh();
   die_by(SIGINT);
+}
+
+// Into a file alone: an earlier job's would be taken for this one's. A reader of anything else gets
+// one text, at the end, and may not read.
+void Supervisor::write_early(const JobResult& known) {
+  if (!spec_.result_file.empty() && is_result_file(spec_.result_file))
+    write_result_file(spec_.result_file, result_json(known), kImpatience);
 }
 
 void Supervisor::on_suspended(HostAgent& agent) {
@@ -236,15 +240,17 @@ void Supervisor::clean_after(const HostAgent& agent) {
   }
 }
 
-// An agent that is over without a last word: its ranks were ended, whatever they had done.
+// An agent without a last word: its ranks were ended, whatever they had done. That is known before
+// their output has come out, which its reader may put off for ever.
 void Supervisor::note_lost(TimePoint now) {
   for (const auto& agent : agents_) {
-    if (agent->lost || agent->ended() || !agent->over(now)) continue;
+    if (agent->lost || agent->ended() || !agent->silenced(now)) continue;
     agent->lost = true;
     const std::string words = lost_words(*agent);
     record_.note_agent_lost(words);
     if (!agent->frames().noise().empty()) say("before the agent spoke: " + agent->frames().noise());
     lose(*agent, words);
+    if (!say_why_at_) say_why_at_ = now + kReportSoon;
   }
 }
 
@@ -271,18 +277,18 @@ void Supervisor::on_deadlines(TimePoint now) {
   note_lost(now);
 }
 
-// Of a rank's failure, if the report is not there yet. Who reads the ranks' output may stand still,
-// for ever: neither the user nor who looks for the result in a file has to wait for that.
+// Of a rank's failure or a lost agent, if the report is not there yet. Who reads the ranks' output
+// may stand still, for ever: neither the user nor who looks for the result in a file has to wait
+// for that.
 void Supervisor::say_why(TimePoint now) {
   // An interrupt has its own words, and an end for readers that stand still.
   if (interrupts_ > 0) return say_why_at_.reset();
-  const bool runs = record_.anyone_runs(), waits = !runs && (any_paused() || !output_.idle());
+  const bool runs = !no_rank_runs(), waits = !runs && (any_paused() || !output_.idle());
   if (runs && !std::exchange(end_said_, true)) say(record_.first_failure() + "; ending the others");
   if (waits)
     say(record_.first_failure() +
         "; all ranks have ended, and who reads their output is waited for (INT: drop it)");
-  if (waits && !spec_.result_file.empty() && is_result_file(spec_.result_file))
-    write_result_file(spec_.result_file, result_json(result()), kImpatience);
+  if (waits) write_early(result());
   say_why_at_ = waits ? std::nullopt : std::optional(now + kReportSoon);
 }
 

@@ -53,6 +53,7 @@ class Supervisor {
   void on_interrupt();
   void end_what_is_left(int first_signal);
   [[noreturn]] void leave();
+  void write_early(const JobResult& known);
   void on_control();
   void on_message(HostAgent& agent, const proto::FromAgent& message);
   void on_stream_lost(HostAgent& agent);

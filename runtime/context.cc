@@ -1,7 +1,5 @@
 #include "runtime/context.h"
 
-#include <pthread.h>
-
 #include "runtime/agent_connection.h"
 #include "runtime/agent_peers.h"
 #include "runtime/base/error.h"
@@ -48,9 +46,7 @@ void forget_rank() {
 }
 
 void handle_forks() {
-  static const int registered = pthread_atfork(nullptr, nullptr, forget_rank);
-  if (registered != 0)
-    throw Error(ErrorCode::kUnavailable, "no memory for the handler of forked children");
+  [[maybe_unused]] static const bool handled = (call_in_forked_children(forget_rank), true);
 }
 
 void note_phase(StatusPage& page, Phase phase) {

@@ -63,7 +63,7 @@ void install(const std::string& sum, const std::string& path) {
   const std::filesystem::path here = std::filesystem::read_symlink(kSelf);
   std::error_code failed;
   if (std::filesystem::is_directory(path, failed))  // no file of ours can have made it
-    std::filesystem::rename(path, path + ".aside", failed);
+    std::filesystem::rename(path, path + ".aside." + std::to_string(getpid()), failed);
   const bool has_name = link(here.c_str(), path.c_str()) == 0 ||
                         is_good_copy(path, std::filesystem::file_size(here), sum);
   if (has_name ? unlink(here.c_str()) != 0 : rename(here.c_str(), path.c_str()) != 0)

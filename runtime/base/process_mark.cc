@@ -11,17 +11,17 @@ namespace {
 
 std::atomic<uint64_t> forks{0};  // between the process that watched first and this one
 
-void watch_forks() {
-  static const int watching =
-      pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
-  if (watching != 0)
+}  // namespace
+
+void call_in_forked_children(void (*handler)()) {
+  if (pthread_atfork(nullptr, nullptr, handler) != 0)
     throw Error(ErrorCode::kUnavailable, "no memory for the handler of forked children");
 }
 
-}  // namespace
-
 ProcessMark::ProcessMark() {
-  watch_forks();
+  // Once it has thrown, the next one tries again.
+  [[maybe_unused]] static const bool counted =
+      (call_in_forked_children([] { forks.fetch_add(1, std::memory_order_relaxed); }), true);
   forks_ = forks.load(std::memory_order_relaxed);
 }
 

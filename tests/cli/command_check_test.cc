@@ -62,8 +62,9 @@ TEST_CASE("command check: a program for another system's loader is told as such"
   const std::string said = "\"./train\" asks to be loaded by \"" + path +
                            "\", which is not there: it was built for another system; ";
   CHECK(check({"./train"}, folder.path()) == said + "send it with --ship ./train");
-  CHECK(check({"./train"}, folder.path(), "", false) ==
-        said + "build it for this one, or link it statically");
+  const std::string built = said + "build it for this one, or link it statically";
+  CHECK(check({"./train"}, folder.path(), "", false) == built);
+  CHECK(check({"./train"}, folder.path(), folder.in("train")) == built);  // it came by --ship
 }
 
 TEST_CASE("command check: of what was shipped the copy is looked at, and the user's word said") {
@@ -73,4 +74,7 @@ TEST_CASE("command check: of what was shipped the copy is looked at, and the use
     CHECK(check({word}, "/", folder.in("copy.sh")) ==
           "\"" + std::string(word) + "\" has no permission to be executed; try: hvdrun ... sh " +
               word);
+  CHECK(check({"./x"}, "/", folder.in("gone")) ==
+        "command \"./x\" in \"/\" cannot be started: No such file or directory; it was sent there "
+        "and is gone since; start the job again");
 }

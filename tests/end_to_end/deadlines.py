@@ -345,6 +345,21 @@ def a_reader_that_stands_still_hides_no_failure():
             expect(json.load(file)["output"]["lost_bytes"], 0)
 
 
+def a_reader_that_stands_still_hides_no_lost_agent():
+    with tempfile.TemporaryDirectory() as folder:
+        result = f"{folder}/result.json"
+        job = start_whose_reader_stands_still("exec yes", flags=["--result-file", result])
+        os.kill(agent_of(job.pid), signal.SIGKILL)
+        line = wait_for_words(job, b"; all ranks have ended, and who reads their output is waited for (INT: drop it)")
+        assert line.startswith(b"hvdrun: the agent on localhost was lost"), line
+        wait_for(lambda: os.path.exists(result))
+        with open(result) as file:
+            expect(json.load(file)["cause"], "agent_lost")
+        out, err = job.communicate(timeout=LIMIT_S)
+        expect(job.returncode, 125, err)
+        assert b"nobody read" not in err and out.endswith(b":y\n"), (out[-20:], err)
+
+
 def one_interrupt_ends_a_job_whose_reader_stands_still():
     job = start_whose_reader_stands_still("exec yes", np=1)
     job.send_signal(signal.SIGINT)
@@ -383,4 +398,5 @@ support.main(the_start_timeout_bounds_an_agent_that_never_comes,
              an_interrupt_drops_what_nobody_reads_once_all_ranks_have_ended,
              a_reader_that_leaves_after_an_interrupt_is_no_cause_once_all_ranks_have_ended,
              a_second_interrupt_kills_what_ranks_left_running_and_the_status_stays_theirs, a_reader_that_comes_late_gets_all,
-             a_reader_that_stands_still_hides_no_failure, one_interrupt_ends_a_job_whose_reader_stands_still)
+             a_reader_that_stands_still_hides_no_failure, a_reader_that_stands_still_hides_no_lost_agent,
+             one_interrupt_ends_a_job_whose_reader_stands_still)
