@@ -89,6 +89,14 @@ pid_t living_thread(pid_t pid) {
   return 0;
 }
 
+// By the file that it runs: who calls it by a link to it does not change that.
+bool is_hvdrun(pid_t thread) {
+  std::string program = target_of(proc(thread, "exe"));
+  constexpr std::string_view kDeleted = " (deleted)";
+  if (program.ends_with(kDeleted)) program.resize(program.size() - kDeleted.size());
+  return fs::path(program).filename() == "hvdrun";
+}
+
 // kKeeper, kAgent, or nothing.
 std::string_view role_of(pid_t pid) {
   const std::string comm = read_file(proc(pid, "comm"), kSmallBytes).bytes;
@@ -101,11 +109,7 @@ std::string_view role_of(pid_t pid) {
   std::string line = read_file(proc(thread, "cmdline"), kSmallBytes).bytes;
   line.erase(std::find_if(line.rbegin(), line.rend(), [](char c) { return c != '\0'; }).base(),
              line.end());
-  std::string program = target_of(proc(thread, "exe"));
-  constexpr std::string_view kDeleted = " (deleted)";
-  if (program.ends_with(kDeleted)) program.resize(program.size() - kDeleted.size());
-  const bool ours = line == role && is_own(thread) && fs::path(program).filename() == "hvdrun";
-  return ours ? role : std::string_view();
+  return line == role && is_own(thread) && is_hvdrun(thread) ? role : std::string_view();
 }
 
 struct Known {
@@ -123,10 +127,15 @@ struct Left {
   bool lives = false;
 };
 
-// In a container hvdrun may be process 1, above its own keepers.
-bool ends_orphans(pid_t pid) {
+// Whose children have lost their parent, or may have.
+bool adopts(pid_t pid) {
   const std::string name = read_file(proc(pid, "comm"), kSmallBytes).bytes;
-  return (pid == 1 && name != "hvdrun\n") || name == "systemd\n" || name == "init\n";
+  return pid == 1 || name == "systemd\n" || name == "init\n";
+}
+
+// In a container hvdrun may be process 1, above its own keepers.
+bool is_lost(pid_t parent_of_keeper) {
+  return adopts(parent_of_keeper) && !(parent_of_keeper == 1 && is_hvdrun(1));
 }
 
 std::vector<Left> find_left() {
@@ -144,7 +153,7 @@ std::vector<Left> find_left() {
     }
     if (roles.contains(state->parent)) continue;  // an agent that has not its own name yet
     // Of parent 0 is who was brought into a container from outside, as by docker exec.
-    Left left{know(pid), 0, !ends_orphans(state->parent)};
+    Left left{know(pid), 0, !is_lost(state->parent)};
     for (const Descendant& one : descendants(pid))
       if (one.parent == pid && role_of(one.pid) == kAgent) left.agent = one.pid;
     all.push_back(left);
@@ -166,7 +175,7 @@ std::string_view value_of(std::string_view environment, std::string_view name) {
 // The agent below which this orphan would be, if that lived; "" for all others. Who asks is none.
 std::string lost_agent_of(pid_t pid, const std::string& job) {
   const auto state = read_process_state(pid);
-  if (!state || state->parent <= 0 || !ends_orphans(state->parent)) return {};
+  if (!state || state->parent <= 0 || !adopts(state->parent)) return {};
   const pid_t thread = living_thread(pid);
   if (thread == 0 || !is_own(thread) || !role_of(pid).empty() || !ancestry(getpid(), pid).empty())
     return {};
@@ -179,8 +188,8 @@ std::string lost_agent_of(pid_t pid, const std::string& job) {
     return {};
   const FileText sockets =
       read_file(proc(thread, "net/unix"), kSocketsBytes);  // where it looked for it
-  const bool is_lost = sockets.error == 0 && sockets.bytes.find(agent) == std::string::npos;
-  return is_lost ? agent : std::string();
+  const bool gone = sockets.error == 0 && sockets.bytes.find(agent) == std::string::npos;
+  return gone ? agent : std::string();
 }
 
 std::map<std::string, std::vector<Known>> find_orphans(const std::string& job) {
@@ -337,11 +346,12 @@ void end_jobs(const CleanOrder& order, proto::CleanReport& report) {
     job.set_root(left.root.pid);
     job.set_agent(left.agent);
     job.set_lives(left.lives);
+    job.set_own(!ancestry(getpid(), left.root.pid).empty());
     const auto below = descendants(left.root.pid);
     job.set_below(int(std::count_if(below.begin(), below.end(), [&](const Descendant& one) {
       return one.alive && one.pid != left.agent;
     })));
-    if (order.dry_run || (left.lives && !order.all)) continue;
+    if (order.dry_run || job.own() || (left.lives && !order.all)) continue;
     job.set_ended(true);
     job.set_stuck(end_below({left.root}).second);
   }
@@ -427,6 +437,8 @@ std::vector<std::string> describe(const proto::CleanReport& report, const CleanO
                       (job.stuck() > 0
                            ? "; " + plural(job.stuck(), "process", "processes") + " cannot be ended"
                            : ""));
+    else if (job.own())
+      lines.push_back("left alone the job that this runs in " + what);
     else if (job.lives() && !order.all)
       lines.push_back("left alone a job that lives " + what + "; --all ends it, too");
     else

@@ -107,9 +107,35 @@ def ranks_that_have_not_come_to_their_exec_are_left_alone():
 
 
 def a_job_of_process_1_is_left_alone():
+    """Whatever its program is called by; and so is one that was brought into its namespace from outside."""
     hvdrun = support.options.hvdrun
-    seen = world.run("h0", "timeout", "30", "unshare", "--pid", "--kill-child", "--mount-proc", hvdrun, "-np", "1", "--no-tag-output", "--wdir", "/", "--", hvdrun, "clean", check=False)
-    assert seen.returncode == 0 and "localhost: left alone a job that lives" in seen.stdout and "ended" not in seen.stdout, seen
+    os.symlink(hvdrun, world.path("h0", "/tmp/horovodrun"))
+    for program in hvdrun, "/tmp/horovodrun":
+        job = subprocess.Popen(world.command("h0", "unshare", "--pid", "--kill-child", "--mount-proc", program, "-np", "1", *SLEEP),
+                               stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_for(lambda: len(pids("h0", "sleep")) == 2)
+        first = world.run("h0", "ps", "-o", "ppid=", "-p", pids("h0", "hvd-keeper")[0]).stdout.strip()
+        within = ["nsenter", "-t", first, "-p", "-m"]
+        brought = subprocess.Popen(world.command("h0", *within, hvdrun, "-np", "1", *SLEEP), stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_for(lambda: len(pids("h0", "sleep")) == 4)
+        seen = world.run("h0", *within, hvdrun, "clean", check=False)
+        expect((seen.returncode, re.sub(r"agent \d+", "agent N", seen.stdout).splitlines()),
+               (0, [f"localhost: left alone a job that lives {LEFT}; --all ends it, too"] * 2), seen)
+        os.kill(next(p for p in support.descendants(job.pid) if support.read(p, "comm") == "unshare"), signal.SIGKILL)
+        for one in job, brought:
+            one.wait(timeout=30)
+        wait_for(lambda: not pids("h0", "sleep"))
+
+
+def who_cleans_inside_a_job_leaves_that_alone():
+    alive = start("-H", "h1", *SLEEP)
+    wait_for(lambda: len(pids("h1", "sleep")) == 2)
+    hvdrun = support.options.hvdrun
+    seen = world.run("h1", hvdrun, "-np", "1", "--no-tag-output", "--wdir", "/", "--", hvdrun, "clean", "--all", check=False)
+    said = [re.sub(r"\d+", "N", line) for line in seen.stdout.splitlines()]
+    expect((seen.returncode, set(said)), (0, {"localhost: left alone the job that this runs in (agent N and N process of its ranks)",
+                                              "localhost: ended a job that lives (agent N and N processes of its ranks)"}), seen)
+    expect((alive.wait(timeout=30), pids("h1", "sleep")), (125, []))
 
 
 def impostors_and_other_users_are_left_alone():
@@ -323,7 +349,7 @@ def hosts_that_cannot_be_reached_and_wrong_words_are_named():
 
 support.parse_options()
 cases = [what_a_job_left_is_ended_and_a_living_one_is_not, this_machine_is_cleaned_without_ssh,
-         ranks_that_have_not_come_to_their_exec_are_left_alone, a_job_of_process_1_is_left_alone,
+         ranks_that_have_not_come_to_their_exec_are_left_alone, a_job_of_process_1_is_left_alone, who_cleans_inside_a_job_leaves_that_alone,
          impostors_and_other_users_are_left_alone,
          what_ranks_started_goes_though_agent_and_keeper_were_killed_together, orphans_of_lost_agents_are_found_and_others_left_alone,
          who_runs_on_without_his_first_thread_is_found, old_copies_go_that_nobody_uses, old_copies_stay_where_other_hosts_may_run_them, a_store_in_use_is_said_and_no_folder_counts_twice,
