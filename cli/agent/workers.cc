@@ -169,9 +169,11 @@ SpawnResult Workers::start_next() {
               [this, rank = worker.world.rank](uint32_t) { ready_(rank); });
   // One that was dead before it was watched would come behind those that died because of it. Who is
   // dead by then, too, but has not been seen to be, may have been first as well: all in one batch.
-  if (has_ended(worker))
+  if (has_ended(worker)) {
+    note_death(worker.world.rank);
     for (const Worker& one : workers_)
       if (one.running && has_ended(one)) note_death(one.world.rank);
+  }
   set_nonblocking(out.read.get());
   set_nonblocking(err.read.get());
   worker.stdout_read = std::move(out.read);

@@ -9,7 +9,7 @@
 namespace hvd {
 
 // Of this process, from now on. Throws kUnavailable when there is no memory for it.
-HVD_API void call_in_forked_children(void (*handler)());
+void call_in_forked_children(void (*handler)());
 
 // Thread-safe. A child of vfork() or clone(), for which no fork handlers run, is not told apart.
 class ProcessMark {

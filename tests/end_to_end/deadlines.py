@@ -331,7 +331,8 @@ def a_reader_that_stands_still_hides_no_failure():
     with tempfile.TemporaryDirectory() as folder:
         result = f"{folder}/result.json"
         job = start_whose_reader_stands_still("[ $HVD_RANK = 1 ] && exec sleep 300; exec yes", flags=["--result-file", result])
-        os.kill(next(pid for pid in ranks_of(job.pid) if support.read(pid, "comm") == "sleep"), signal.SIGUSR1)
+        sleeper = wait_for(lambda: next((pid for pid in ranks_of(job.pid) if support.read(pid, "comm") == "sleep"), None))
+        os.kill(sleeper, signal.SIGUSR1)
         line = wait_for_words(job, b"; all ranks have ended, and who reads their output is waited for (INT: drop it)")
         assert re.search(rb"^hvdrun: rank 1 .* was killed by SIGUSR1 ", line), line
         wait_for(lambda: os.path.exists(result))
