@@ -11,6 +11,7 @@ namespace hvd {
 namespace {
 
 constexpr size_t kReadBytes = 256u << 10;
+constexpr size_t kPipeBytes = 64u << 10;
 constexpr size_t kWordsMax = 4096;  // of a line; a longer one goes out in pieces
 
 }  // namespace
@@ -86,6 +87,14 @@ void AgentPipes::on_words() {
     loop_.unwatch(channels_.words.get());
   } else if (!output_paused_) {
     loop_.rearm(channels_.words.get(), EPOLLIN | EPOLLONESHOT);
+  }
+}
+
+void AgentPipes::read_words_there() {
+  int bytes = 0;
+  for (size_t read = 0; read < kPipeBytes && words_open_; read += kWordsMax) {
+    if (ioctl(channels_.words.get(), FIONREAD, &bytes) != 0 || bytes == 0) return;
+    on_words();
   }
 }
 

@@ -35,6 +35,7 @@ class AgentPipes {
   void resume_output();
   bool output_paused() const { return output_paused_; }
   int unread_bytes() const;
+  void read_words_there();  // so many as a pipe holds, also while output is paused
   bool drained() const { return !output_open_ && !words_open_; }
 
  private:

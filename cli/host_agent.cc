@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cli/agent/keeper.h"
 #include "cli/ssh/ssh_words.h"
 
 namespace hvd {
@@ -72,9 +73,18 @@ void HostAgent::note_end() {
   watch_.expect_end(Clock::now());
 }
 
+void HostAgent::note_words(std::string_view line) {
+  words_ = line;
+  if (attached() && line.starts_with(keepers_word(process_)))
+    keeper_spoke_ = true, cut_off_ = false;
+}
+
+// A program around ssh ends as it likes, so that once ranks may run there its code tells nothing:
+// only words from there do.
 void HostAgent::note_keeper_end(int status, TimePoint now) {
   keeper_gone_at_ = now;
-  cut_off_ = remote() && !ended_ && (!WIFEXITED(status) || WEXITSTATUS(status) == kSshFailed);
+  const bool maybe_cut = attached() || !WIFEXITED(status) || WEXITSTATUS(status) == kSshFailed;
+  cut_off_ = remote() && !ended_ && !keeper_spoke_ && maybe_cut;
   keeper_ended_ = WIFEXITED(status);
   watch_.keeper_gone();
   held = asked = false;  // nobody is left whom a debugger could hold, or who could answer

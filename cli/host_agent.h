@@ -63,7 +63,7 @@ class HostAgent {
 
   void close_lease();  // nothing below it may run any longer
   void note_end();     // its last word was heard
-  void note_words(std::string_view line) { words_ = line; }
+  void note_words(std::string_view line);
   const std::string& last_words() const { return words_; }  // a line of its stderr
   void note_keeper_end(int status, TimePoint now);
   bool ended() const { return ended_; }
@@ -106,6 +106,7 @@ class HostAgent {
   bool control_open_ = true;
   std::optional<Clock::duration> clock_behind_;  // ours minus its
   bool ended_ = false, keeper_ended_ = false, cut_off_ = false;
+  bool keeper_spoke_ = false;  // it has ended what the agent left
   TimePoint heard_{};
   std::optional<TimePoint> keeper_gone_at_;
 };

@@ -194,6 +194,7 @@ void Supervisor::on_watch(HostAgent& agent, AgentWatch::Due due) {
 }
 
 void Supervisor::on_keeper_gone(HostAgent& agent, int status) {
+  agent.pipes().read_words_there();  // what the keeper said of its end, if it came to that
   agent.note_keeper_end(status, Clock::now());
   note_held();
   give_credit();

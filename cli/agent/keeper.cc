@@ -33,7 +33,7 @@ struct Ending {
 void say(const std::string& words) {
   pollfd room{STDERR_FILENO, POLLOUT, 0};
   poll(&room, 1, int(kReaderLimit.count()));
-  write_words("keeper: " + words + "\n");
+  write_words(words + "\n");
 }
 
 // Kills what is left below us, says what was done if it was anything but a plain end, and ends.
@@ -51,7 +51,7 @@ void say(const std::string& words) {
   });
   const bool plain = ending.known && WIFEXITED(ending.status) && !too_late;
   if (plain && (tried || (ended == 0 && left == 0))) _exit(WEXITSTATUS(ending.status));
-  std::string words = "the agent (pid " + std::to_string(agent) + ") ";
+  std::string words = keepers_word(agent);
   if (too_late)
     words += "outlived its lease and was killed";
   else if (WIFSIGNALED(ending.status))
@@ -89,6 +89,10 @@ void say(const std::string& words) {
 
 }  // namespace
 
+std::string keepers_word(pid_t agent) {
+  return "keeper: the agent (pid " + std::to_string(agent) + ") ";
+}
+
 Kept become_kept(int argc, char** argv, int control_fd) {
   setsid();
   prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -105,7 +109,7 @@ Kept become_kept(int argc, char** argv, int control_fd) {
   const pid_t keeper = getpid();
   const pid_t agent = fork();
   if (agent < 0 || child_ends < 0) {
-    say("cannot start the agent: " + error_text(errno));
+    say("keeper: cannot start the agent: " + error_text(errno));
     _exit(125);
   }
   if (agent == 0) {

@@ -74,6 +74,45 @@ def a_host_that_is_cut_off_ends_what_it_runs():
     assert re.search("h2: nothing was left", seen.stdout), seen
 
 
+def write_carrier(folder):
+    """A program around ssh that ends with a code of its own."""
+    carrier = pathlib.Path(folder, "carrier")
+    carrier.write_text('#!/bin/sh\nssh "$@" || exit 1\n')
+    carrier.chmod(0o755)
+    return str(carrier)
+
+
+def a_carrier_that_ends_with_its_own_code_does_not_hide_that_a_host_is_cut_off():
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        job = start(*PAIR, *LONELY, "--ssh-command", write_carrier(folder), *SLEEP)
+        wait_for_sleeps("h1", "h2")
+        world.cut("h2")
+        try:
+            pids = [pid for pid in support.descendants(launcher(job)) if support.read(pid, "comm") == "ssh"]
+            os.kill(next(pid for pid in pids if "h2" in support.read(pid, "cmdline").split()), signal.SIGKILL)
+            _, err = job.communicate(timeout=40)
+            expect(processes("h1") + processes("h2"), [])
+        finally:
+            world.heal("h2")
+    expect(job.returncode, 125, err)
+    assert b"the connection to h2 is lost; waiting until what runs there has ended, up to 11 s" in err, err
+
+
+# Its keeper has ended all that it left, and says so: nobody has to wait until that is sure.
+def a_carrier_that_ends_with_its_own_code_tells_of_a_killed_agent():
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        job = start(*PAIR, *LONELY, "--ssh-command", write_carrier(folder), *SLEEP)
+        wait_for_sleeps("h1", "h2")
+        begin = time.monotonic()
+        world.run("h2", "kill", "-KILL", *world.run("h2", "ps", "-C", "hvd-agent", "-o", "pid=").stdout.split())
+        _, err = job.communicate(timeout=30)
+        took = time.monotonic() - begin
+    expect(job.returncode, 125, err)
+    assert b"is lost; waiting" not in err and took < 6, (took, err)
+    assert b"the agent on h2 was lost; its ranks end with it" in err.splitlines()[-1], err
+    wait_until_empty("h1", "h2")
+
+
 # Healed as soon as it is noticed: the next word is due within two seconds, and has to come within three.
 def a_short_cut_that_heals_costs_nothing():
     job = start(*PAIR, *LONELY, "--", "sh", "-c", "echo going; until [ -e /tmp/go_on ]; do sleep 0.1; done")
@@ -285,7 +324,8 @@ def who_is_cut_off_from_a_suspended_hvdrun_that_has_much_unread_ends_what_it_run
 
 support.parse_options("worker", "bare_worker")
 cases = [nobody_outlives_hvdrun, a_lost_connection_ends_both_sides, who_says_that_all_has_ended_is_not_asked_again,
-         a_host_that_is_cut_off_ends_what_it_runs, a_short_cut_that_heals_costs_nothing, a_host_that_hears_but_is_not_heard_ends_what_it_runs,
+         a_host_that_is_cut_off_ends_what_it_runs, a_carrier_that_ends_with_its_own_code_does_not_hide_that_a_host_is_cut_off,
+         a_carrier_that_ends_with_its_own_code_tells_of_a_killed_agent, a_short_cut_that_heals_costs_nothing, a_host_that_hears_but_is_not_heard_ends_what_it_runs,
          a_host_that_is_heard_but_hears_nothing_ends_what_it_runs, a_host_that_is_cut_off_while_the_job_is_suspended_ends_what_it_runs,
          a_killed_agent_is_a_lost_host, a_lost_ssh_ends_the_job_though_its_agent_still_speaks, a_hvdrun_that_was_stopped_too_long_says_so,
          a_suspended_hvdrun_that_has_much_unread_loses_nobody, who_is_cut_off_from_a_suspended_hvdrun_that_has_much_unread_ends_what_it_runs,
