@@ -270,7 +270,7 @@ void remove_copies(const CleanOrder& order, const std::string& build, proto::Cle
   const bool shared = other_hosts_may_use(copies.string());
   for (const fs::path& folder : entries_of(copies)) {
     const fs::path copy = folder / "hvdrun";
-    const bool is_build = folder.filename().string().find_first_not_of("0123456789abcdef") ==
+    const bool is_build = folder.filename().string().find_first_not_of("0123456789abcdef_") ==
                           std::string::npos;  // what else is in there is not a host's copy
     std::error_code missing;
     const uint64_t bytes = fs::file_size(copy, missing);

@@ -110,7 +110,7 @@ AgentFile::AgentFile(const std::string& path) : fd_(open(path.c_str(), O_RDONLY 
   machine_ = identity.machine;
   utsname here{};
   if (machine_.empty() && uname(&here) == 0) machine_ = here.machine;
-  name_ = identity.build_id.empty() ? sha256() : identity.build_id;
+  name_ = identity.build_id.empty() ? sha256() : identity.build_id + "_" + std::to_string(bytes_);
 }
 
 const std::string& AgentFile::sha256() {

@@ -28,8 +28,9 @@ class AgentFile {
   int fd() const { return fd_.get(); }
   uint64_t bytes() const { return bytes_; }
   const std::string& machine() const { return machine_; }
-  // Equal for equal files alone. The build id, which costs nothing to look up; where a file has
-  // none, its sum.
+  // Hexadecimal digits, and perhaps one '_'. The build id, which costs nothing to look up, and the
+  // length, by which a stripped file differs from the one that it was made of; without a build id
+  // the sum.
   const std::string& name() const { return name_; }
   const std::string& sha256();  // reads the whole file, once
 

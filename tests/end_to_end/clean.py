@@ -234,7 +234,7 @@ def old_copies_go_that_nobody_uses():
     old = time.time() - 31 * DAY_S
     clean("-H", "h1")
     own = next(cache.iterdir())
-    for name, age in (("0123abcd", old), ("4567abcd", time.time() - 29 * DAY_S), ("89ababcd", old), ("torch-2.11.0", old)):
+    for name, age in (("0123abcd_39000000", old), ("4567abcd", time.time() - 29 * DAY_S), ("89ababcd", old), ("torch-2.11.0", old)):
         (cache / name).mkdir()
         shutil.copy(support.options.hvdrun, cache / name / "hvdrun")
         os.utime(cache / name / "hvdrun", (age, age))

@@ -79,14 +79,18 @@ TEST_CASE("agent_file: a file that is cut or scribbled on is read inside its bou
   }
 }
 
-TEST_CASE("agent_file: two builds have two names; a file without a build id is named by its sum") {
+TEST_CASE(
+    "agent_file: two files have two names, also of one build; one without a build id is named by "
+    "its sum") {
   const TemporaryDirectory folder;
   const std::string path = folder.path() / "agent";
   const auto name_of = [&](const std::string& content) {
     std::ofstream(path, std::ios::binary) << content;
     return AgentFile(path).name();
   };
-  REQUIRE(name_of(small_elf(EM_X86_64, "ABCD")) == "41424344");
+  const std::string stripped = small_elf(EM_X86_64, "ABCD");
+  REQUIRE(name_of(stripped) == "41424344_156");
+  REQUIRE(name_of(stripped + "debug information") == "41424344_173");
   REQUIRE(name_of("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   AgentFile self("/proc/self/exe");
   REQUIRE_FALSE(self.machine().empty());
