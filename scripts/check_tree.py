@@ -52,7 +52,7 @@ THIRD_PARTY = (
      "LibTorch is seen by the torch layer and programs only"),
     (r"CLI/.*", r"cli/(command_line|help|man)[a-z_]*\.|examples/|tests/benchmark/", "CLI11 only where argv is parsed"),
     (r"(grpc|grpcpp|google/protobuf)/.*", GRPC_PART + r"|cli/version\.cc|tests/rendezvous/", "gRPC stays in rendezvous/client and server"),
-    (r"(nccl|cuda|cuda_runtime|cuda_runtime_api)\.h", r"collectives/nccl/", "CUDA and NCCL only in collectives/nccl/"),
+    (r"(nccl|cuda|cuda_runtime|cuda_runtime_api)\.h", r"collectives/nccl/|tests/nccl/", "CUDA and NCCL only in collectives/nccl/"),
     (r"openssl/.*", r"rendezvous/[a-z_]+\.cc|tests/rendezvous/", "OpenSSL stays behind rendezvous/credentials.h"),
     (r"hwy/.*", r"collectives/|tests/collectives/", "vector instructions only in collectives/"),
     (r"nlohmann/.*", r"cli/|tests/", "JSON only in cli/"),

@@ -12,7 +12,7 @@ import unittest
 
 CMAKE = sys.argv[1]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-NO_CUDA = ("-DHVD_NVCC=", "-DHVD_NCCL_INCLUDE=")
+NO_CUDA = ("-DHVD_NVCC=", "-DHVD_CUDA_INCLUDE=", "-DHVD_NCCL_INCLUDE=")
 
 
 class Configure(unittest.TestCase):
@@ -69,8 +69,8 @@ class Configure(unittest.TestCase):
 
     def test_cuda(self):
         nvcc, include = self.folder / "bin/nvcc", self.folder / "include"
-        found = (f"-DHVD_NVCC={nvcc}", f"-DHVD_NCCL_INCLUDE={include}")
-        wanted = (("AUTO", found, True, "found, but no part of hvdrun uses them yet"), ("ON", found, True, "found, but no part"),
+        found = (f"-DHVD_NVCC={nvcc}", f"-DHVD_CUDA_INCLUDE={include}", f"-DHVD_NCCL_INCLUDE={include}")
+        wanted = (("AUTO", found, True, f"CUDA: {nvcc}, NCCL: {include}"), ("ON", found, True, f"NCCL: {include}"),
                   ("AUTO", NO_CUDA, True, "CUDA: not found"), ("ON", NO_CUDA, False, "HVD_WITH_CUDA=ON but nvcc"),
                   ("OFF", NO_CUDA, True, None))
         for value, where, well, words in wanted:

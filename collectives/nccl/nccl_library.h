@@ -1,0 +1,53 @@
+// NCCL's calls, found when a device is to be used: libnccl is never linked.
+//
+// Which thread may call what when is the communicator's business; NCCL itself takes one call at a
+// time for each communicator, and none beside ncclCommAbort().
+#pragma once
+
+#include <nccl.h>
+
+#include <string>
+
+#include "hvd/error.h"
+#include "runtime/base/dynamic_library.h"
+
+namespace hvd {
+
+// Since 2.19 or before: registered memory, split, non-blocking communicators.
+// clang-format off
+#define HVD_NCCL_CALLS(X) \
+  X(ncclGetVersion) X(ncclGetErrorString) X(ncclGetLastError) X(ncclGetUniqueId) \
+  X(ncclCommInitRankConfig) X(ncclCommSplit) X(ncclCommFinalize) X(ncclCommDestroy) \
+  X(ncclCommAbort) X(ncclCommGetAsyncError) X(ncclAllReduce) X(ncclBroadcast) X(ncclAllGather) \
+  X(ncclGroupStart) X(ncclGroupEnd) X(ncclMemAlloc) X(ncclMemFree) X(ncclCommRegister) \
+  X(ncclCommDeregister) X(ncclRedOpCreatePreMulSum) X(ncclRedOpDestroy)
+// Newer ones, null where they are missing: 2.23, 2.27.
+#define HVD_NEW_NCCL_CALLS(X) \
+  X(ncclCommInitRankScalable) X(ncclCommWindowRegister) X(ncclCommWindowDeregister)
+// clang-format on
+
+struct NcclLibrary {
+#define HVD_CALL(name) decltype(&::name) name = nullptr;
+  HVD_NCCL_CALLS(HVD_CALL)
+  HVD_NEW_NCCL_CALLS(HVD_CALL)
+#undef HVD_CALL
+  int version = 0;  // 22809 is 2.28.9
+
+  static constexpr int kOldest = 21900;
+
+  // The copy that this process has loaded already (its framework's), else `path`, or libnccl.so.2
+  // where that is empty. Throws kUnavailable: there is none, it is older than kOldest, or the
+  // process has several.
+  static NcclLibrary load(const std::string& path);
+  // "unhandled cuda error (run with NCCL_DEBUG=INFO for details): …": with what NCCL has noted
+  // itself, of this communicator or none.
+  std::string text_of(ncclResult_t result, ncclComm_t communicator) const;
+
+ private:
+  DynamicLibrary library_;
+};
+
+// "2.28.9"
+std::string nccl_version_text(int version);
+
+}  // namespace hvd
