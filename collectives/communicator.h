@@ -63,11 +63,19 @@ struct Operation {
   std::string_view name = {};
   std::string_view shape = {};  // for error texts: "float32 [64, 10]"; empty: type and count
 
+  // Its tensors lie on a device, whose events these are: they are there once `ready` has passed
+  // (null: now), and `done`, recorded behind what is done with them, tells when the result is
+  // (null: nobody asks).
+  bool on_device = false;
+  void* ready = nullptr;
+  void* done = nullptr;
+
   // How it went. `error` is set before an outcome other than kComplete is published.
   std::string error = {};
   ErrorCode code = ErrorCode::kInvalidArgument;  // of a refusal
   bool disagreed = false;  // refused by all ranks, since they called different operations
   std::atomic<Outcome> outcome{Outcome::kPending};
+  std::atomic<bool> launched{false};  // on a device: `done` was recorded
 
   // The communicator's own.
   Operation* next = nullptr;

@@ -48,7 +48,8 @@ uint64_t mix_hash(uint64_t hash, uint64_t value) {
 
 uint64_t hash_of(const Operation& operation, uint64_t seed) {
   uint64_t hash = mix_hash(seed, static_cast<uint64_t>(operation.kind) |
-                                     static_cast<uint64_t>(operation.result.type) << 8);
+                                     static_cast<uint64_t>(operation.result.type) << 8 |
+                                     static_cast<uint64_t>(operation.on_device) << 16);
   switch (operation.kind) {
     case OperationKind::kAllreduce:
       hash = mix_hash(hash, static_cast<uint64_t>(operation.reduction.op));
@@ -86,6 +87,7 @@ std::string describe(const Operation& operation) {
   text += operation.shape.empty() ? std::string(hvd::name_of(operation.result.type)) + " [" +
                                         std::to_string(count) + "]"
                                   : std::string(operation.shape);
+  if (operation.on_device) text += " on a GPU";
   if (operation.kind == OperationKind::kBroadcast)
     text += " from rank " + std::to_string(operation.root);
   if (operation.kind == OperationKind::kAllreduce) {

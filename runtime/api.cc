@@ -5,6 +5,7 @@
 #include "hvd/hvd.h"
 #include "runtime/base/error.h"
 #include "runtime/context.h"
+#include "runtime/devices.h"
 
 namespace hvd {
 namespace {
@@ -93,8 +94,8 @@ bool mpi_enabled() noexcept { return false; }
 bool mpi_threads_supported() noexcept { return false; }
 bool gloo_built() noexcept { return false; }
 bool gloo_enabled() noexcept { return false; }
-int nccl_built() noexcept { return 0; }
-bool cuda_built() noexcept { return false; }
+int nccl_built() noexcept { return device_plug_in_version(); }
+bool cuda_built() noexcept { return device_plug_in_version() != 0; }
 bool rocm_built() noexcept { return false; }
 bool ccl_built() noexcept { return false; }
 bool ddl_built() noexcept { return false; }

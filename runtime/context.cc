@@ -5,6 +5,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/private_fd.h"
+#include "runtime/devices.h"
 #include "runtime/solo_peers.h"
 
 namespace hvd {
@@ -79,7 +80,14 @@ std::shared_ptr<Context> join(Globals& all, const Config& config) REQUIRES(all.s
 }  // namespace
 
 Context::Context(std::unique_ptr<Peers> peers, const Config& config)
-    : engine_(std::move(peers), config.engine) {}
+    : devices_(config.devices), engine_(std::move(peers), config.engine) {}
+
+void Context::use_device(int ordinal) {
+  DeviceOptions options = devices_;
+  options.ordinal = ordinal;
+  DeviceBackend& device = open_device(options);
+  if (engine_.device() == nullptr) engine_.use_device(device);
+}
 
 std::shared_ptr<Work> Context::submit(std::unique_ptr<Submission> submission, const char* kind) {
   if (!submission->name.empty()) return engine_.submit(std::move(submission));

@@ -19,6 +19,9 @@ class HVD_API Context {
 
   Engine& engine() { return engine_; }
   const World& world() const { return engine_.world(); }
+  // Before anything of a tensor on that GPU, numbered among those that this process sees. Any
+  // thread. Throws kUnavailable, saying what is missing.
+  void use_device(int ordinal);
   // Engine::submit(), with a name for what has none: counted once it is submitted, so equal on all
   // ranks that submit in the same order. Where one rank is refused a call that the others made, its
   // next one takes that number, and its place if it is of that kind. Throws kInvalidArgument, too,
@@ -26,6 +29,7 @@ class HVD_API Context {
   std::shared_ptr<Work> submit(std::unique_ptr<Submission> submission, const char* kind);
 
  private:
+  const DeviceOptions devices_;
   Engine engine_;
   uint64_t unnamed_ = 0;
 };

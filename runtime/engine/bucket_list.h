@@ -13,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "collectives/arena.h"
 #include "collectives/types.h"
 
 namespace hvd {
@@ -30,6 +29,7 @@ struct BucketListSpec {
   // What has to agree on all ranks, in words: a line of settings, then one for each parameter.
   std::string layout;
   Reduction reduction;
+  int device = -1;  // the buckets lie there; -1: in memory of the arena
 };
 
 // What this rank says at the end of a step, and what all said together.
@@ -50,9 +50,10 @@ class BucketList {
   enum class Home : uint8_t { kHome, kSpare };
 
   virtual ~BucketList() = default;
+  // A spare's: once it was taken.
   virtual std::byte* memory(int bucket, Home home) const = 0;
-  virtual const std::shared_ptr<Segment>& segment()
-      const = 0;  // keep it while a tensor points into memory()
+  // Of that memory: keep it while a tensor points there.
+  virtual std::shared_ptr<const void> holder(int bucket, Home home) const = 0;
   // No step can be made with it any more: after shutdown(), once a broken epoch is over, and in a
   // forked child, where nothing of it is mapped. Any thread; takes no lock.
   virtual bool ended() const = 0;
@@ -65,10 +66,13 @@ class BucketList {
   // no room, the epoch breaks, and nothing may be written there; the bucket is not ready then, and
   // finish() says why. Any thread, for one bucket one at a time.
   virtual bool take_spare(int bucket) = 0;
-  virtual void ready(int bucket, Home home) = 0;
+  // On a device: once what is in `stream` by now has been done.
+  virtual void ready(int bucket, Home home, void* stream = nullptr) = 0;
   // All buckets are ready, or there was no room. Blocks until all results lie in all buckets and
-  // all words are read. Throws CommFailure.
+  // all words are read. Throws CommFailure. On a device results lie there for who has called
+  // join(): what comes into that stream afterwards.
   virtual StepVerdict finish(const StepWord& word) = 0;
+  virtual void join(void* /*stream*/) {}
 
   virtual uint64_t step() const = 0;         // finish() calls that returned
   virtual int finished_buckets() const = 0;  // of the step under way, complete on all ranks

@@ -49,6 +49,8 @@ std::shared_ptr<Work> Engine::submit(std::unique_ptr<Submission> submission) {
   const Operation& operation = submission->operation;
   if (operation.kind == OperationKind::kAllreduce)
     check_reduction(operation.reduction, operation.result.type);
+  if (operation.on_device && device() == nullptr)
+    throw Error(ErrorCode::kUnavailable, "no GPU is used here, so tensors on one cannot be sent");
   return parts_->negotiation->submit(
       std::move(submission), std::shared_ptr<Negotiation>(parts_, parts_->negotiation.get()));
 }
@@ -62,6 +64,13 @@ std::unique_ptr<BucketList> Engine::make_bucket_list(const BucketListSpec& spec)
   parts_->check_running();
   return EngineBucketList::make(parts_, spec);
 }
+
+void Engine::use_device(DeviceBackend& device) {
+  parts_->check_running();
+  parts_->use_device(device);
+}
+
+DeviceBackend* Engine::device() const { return parts_->device.load(std::memory_order_acquire); }
 
 void Engine::shutdown() {
   Parts& parts = *parts_;

@@ -14,6 +14,7 @@
 
 #include "collectives/arena.h"
 #include "collectives/communicator.h"
+#include "collectives/device_backend.h"
 #include "collectives/peers.h"
 #include "hvd/work.h"
 #include "runtime/engine/bucket_list.h"
@@ -59,6 +60,12 @@ class HVD_API Engine {
   // Collectives of the init thread.
   std::shared_ptr<Segment> add_segment(uint64_t bytes);
   std::unique_ptr<BucketList> make_bucket_list(const BucketListSpec& spec);
+
+  // Any thread, once: what is submitted with Operation::on_device is done there. Such a Work is
+  // waited for until it is launched, and done once it has passed on the device. The device outlives
+  // this.
+  void use_device(DeviceBackend& device);
+  DeviceBackend* device() const;  // null: none is used. Any thread
 
   bool on_init_thread() const;
   // Drains, publishes closed, quiet and left. Local: the others notice at their first operation

@@ -27,7 +27,8 @@ std::string words_of(const BucketListSpec& spec) {
   std::string text = spec.layout + "\n" + std::to_string(spec.parameters) + " parameters, " +
                      name_of(spec.reduction.op) + " with factors " +
                      std::to_string(spec.reduction.prescale) + " and " +
-                     std::to_string(spec.reduction.postscale) + ", in buckets of";
+                     std::to_string(spec.reduction.postscale) +
+                     (spec.device >= 0 ? ", on a GPU" : "") + ", in buckets of";
   for (const BucketShape& bucket : spec.buckets)
     text += " " + std::to_string(bucket.count) + " " + name_of(bucket.type);
   return text;
@@ -72,6 +73,7 @@ std::unique_ptr<BucketList> EngineBucketList::make(const std::shared_ptr<Engine:
   auto segment = parts->add_segment(offsets.end, offsets.spares, offsets.homes);
   std::unique_ptr<EngineBucketList> list(
       new EngineBucketList(parts, spec, layout_hash, std::move(offsets), std::move(segment)));
+  list->take_device_memory();
   // The segment is there on all ranks, so the list is made, also if the epoch has broken since: its
   // first step fails then, like the others'.
   parts->progress.hold();
@@ -119,6 +121,7 @@ EngineBucketList::Offsets EngineBucketList::lay_out(const BucketListSpec& spec,
   uint64_t bytes = 0;
   for (const BucketShape& bucket : spec.buckets) {
     offsets.bucket.push_back(bytes);
+    if (spec.device >= 0) continue;
     bytes += rounded(bucket.count * size_of(bucket.type), 64);
   }
   offsets.spares = rounded(offsets.homes + bytes, 4096);
@@ -155,6 +158,24 @@ EngineBucketList::EngineBucketList(std::shared_ptr<Engine::Parts> parts, const B
   }
 }
 
+// The others have theirs, and would wait for this rank in the first step.
+void EngineBucketList::take_device_memory() {
+  if (spec_.device < 0) return;
+  try {
+    DeviceBackend* device = parts_->device.load(std::memory_order_acquire);
+    if (device == nullptr || device->ordinal() != spec_.device)
+      throw Error(ErrorCode::kUnavailable,
+                  "GPU " + std::to_string(spec_.device) + " is not used by this rank");
+    on_device_ = std::make_unique<DeviceBuckets>(
+        *device, std::shared_ptr<Negotiation>(parts_, parts_->negotiation.get()), spec_);
+  } catch (const Error& error) {
+    raise_trouble(*parts_->peers, TroubleReason::kEngineError,
+                  rank_text(*parts_->peers, rank_) + " cannot make its optimizer: " + error.what(),
+                  std::span(&rank_, 1));
+    throw;
+  }
+}
+
 // In the middle of a step, whose first bucket is ready, the others wait for buckets that will never
 // come: the epoch ends, also where none was issued yet, as with a single one. Between steps it ends
 // only for who needs another one, and learns that from the communicator's words; nothing of this
@@ -184,8 +205,14 @@ EngineBucketList::~EngineBucketList() {
 }
 
 std::byte* EngineBucketList::memory(int bucket, Home home) const {
+  if (on_device_) return on_device_->memory(bucket, home);
   return segment_->own() + (home == Home::kHome ? offsets_.homes : offsets_.spares) +
          offsets_.bucket[static_cast<size_t>(bucket)];
+}
+
+std::shared_ptr<const void> EngineBucketList::holder(int bucket, Home home) const {
+  if (on_device_) return on_device_->holder(bucket, home);
+  return segment_;
 }
 
 bool EngineBucketList::ended() const {
@@ -215,7 +242,8 @@ bool EngineBucketList::take_spare(int bucket) {
   const uint64_t end = begin + one.operation.result.bytes();
   Peers& peers = *parts_->peers;
   try {
-    for (uint64_t at = begin; at < end; at += kLookEvery) {
+    if (on_device_) on_device_->take_spare(bucket);
+    for (uint64_t at = begin; at < end && !on_device_; at += kLookEvery) {
       peers.check_headroom(end - at);
       segment_->populate(peers.world().local_rank, at, std::min(kLookEvery, end - at));
     }
@@ -231,17 +259,19 @@ bool EngineBucketList::take_spare(int bucket) {
   return true;
 }
 
-void EngineBucketList::ready(int bucket, Home home) {
+void EngineBucketList::ready(int bucket, Home home, void* stream) {
   if (parts_->state.load(std::memory_order_relaxed) != Engine::Parts::State::kRunning) return;
   Bucket& one = buckets_[static_cast<size_t>(bucket)];
   one.home.store(home, std::memory_order_relaxed);
   one.ready.store(true, std::memory_order_release);
+  if (on_device_) on_device_->submit(bucket, home, stream);
   parts_->progress.kick_and_work();
 }
 
 // The last bucket of a step waits for finish().
 bool EngineBucketList::feed() {
   bool moved = false;
+  if (on_device_) issued_ = static_cast<int>(spec_.buckets.size());  // by ready()
   const int count = static_cast<int>(spec_.buckets.size()), most = finishing_ ? count : count - 1;
   while (issued_ < most &&
          buckets_[static_cast<size_t>(issued_)].ready.load(std::memory_order_acquire)) {
@@ -302,8 +332,13 @@ StepVerdict EngineBucketList::finish(const StepWord& word) {
   fault_point("bucket_finish");
   run(exchange);
   StepVerdict verdict = read_control(word);
+  if (on_device_) on_device_->wait();
   reset_step();
   return verdict;
+}
+
+void EngineBucketList::join(void* stream) {
+  if (on_device_) on_device_->join(stream);
 }
 
 // Waits for an operation that feed() starts behind the buckets.
@@ -335,7 +370,7 @@ void EngineBucketList::throw_failure(const Operation& last) {
 }
 
 void EngineBucketList::throw_over() const {
-  bool untouched = true;
+  bool untouched = !on_device_;
   for (size_t i = 0; i < spec_.buckets.size(); ++i) {
     const Outcome outcome = buckets_[i].operation.outcome.load(std::memory_order_acquire);
     untouched &= outcome == Outcome::kFailedUntouched || outcome == Outcome::kPending;
@@ -407,11 +442,13 @@ void EngineBucketList::reset_step() {
     buckets_[i].operation.outcome.store(Outcome::kPending, std::memory_order_relaxed);
     buckets_[i].operation.error.clear();
   }
+  if (on_device_) on_device_->reset();
   step_.fetch_add(1, std::memory_order_relaxed);
   parts_->progress.leave();
 }
 
 int EngineBucketList::finished_buckets() const {
+  if (on_device_) return on_device_->done();
   int finished = 0;
   while (finished < static_cast<int>(spec_.buckets.size()) &&
          buckets_[static_cast<size_t>(finished)].operation.outcome.load(

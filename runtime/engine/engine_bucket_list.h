@@ -1,7 +1,8 @@
 // The BucketList of an Engine: its own communicator in its own segment, fed in layout order.
 //
 // The segment holds, per rank: the communicator's words, the control words of all ranks, the homes
-// of all buckets, their spares.
+// of all buckets, their spares. Buckets on a device go through the log instead (device_buckets.h);
+// what is left here is the control words.
 #pragma once
 
 #include <atomic>
@@ -11,6 +12,7 @@
 
 #include "runtime/base/process_mark.h"
 #include "runtime/engine/bucket_list.h"
+#include "runtime/engine/device_buckets.h"
 #include "runtime/engine/engine_parts.h"
 
 namespace hvd {
@@ -24,12 +26,13 @@ class EngineBucketList final : public BucketList, private Feed {
   ~EngineBucketList() override;
 
   std::byte* memory(int bucket, Home home) const override;
-  const std::shared_ptr<Segment>& segment() const override { return segment_; }
+  std::shared_ptr<const void> holder(int bucket, Home home) const override;
   bool ended() const override;
   void check_open() const override;
   bool take_spare(int bucket) override;
-  void ready(int bucket, Home home) override;
+  void ready(int bucket, Home home, void* stream) override;
   StepVerdict finish(const StepWord& word) override;
+  void join(void* stream) override;
   uint64_t step() const override { return step_.load(std::memory_order_relaxed); }
   int finished_buckets() const override;
 
@@ -58,6 +61,7 @@ class EngineBucketList final : public BucketList, private Feed {
   static Offsets lay_out(const BucketListSpec& spec, const WorldShape& shape);
   static uint64_t compare_layouts(Engine::Parts& parts, const BucketListSpec& spec);
 
+  void take_device_memory();
   bool feed() override;
   bool waiting() const override { return false; }  // what was issued is in the communicator
   void epoch_over() override {}
@@ -80,6 +84,7 @@ class EngineBucketList final : public BucketList, private Feed {
   const std::unique_ptr<Communicator> communicator_;
   const int rank_, size_;
   std::unique_ptr<Bucket[]> buckets_;
+  std::unique_ptr<DeviceBuckets> on_device_;  // null: they lie in the segment
   std::atomic<uint64_t> step_{0};
   std::atomic<bool> no_room_{false};  // for a spare: the epoch breaks
   const ProcessMark process_;

@@ -290,13 +290,25 @@ std::shared_ptr<Segment> Engine::Parts::add_segment(uint64_t bytes, uint64_t pop
   return {segment.get(), [segment, kept_bytes](Segment*) { segment->give_back(kept_bytes); }};
 }
 
+void Engine::Parts::use_device(DeviceBackend& its_device) {
+  progress.hold();
+  if (!on_device) {
+    on_device = its_device.make_communicator(*peers, "hvd", *log);
+    negotiation->set_device(*on_device);
+    progress.add(*on_device);
+    device.store(&its_device, std::memory_order_release);
+  }
+  progress.leave();
+}
+
 // While draining: of a step that was begun here others may know nothing, and wait for this rank in
 // something else, which it never calls. What is in the log, however late, they come to by
 // themselves.
 void Engine::Parts::end_unfinished_step() {
   const int me = peers->world().rank;
   for (const Communicator* one : progress.communicators())
-    if (one != log.get() && !one->idle() && !one->missing_ranks().empty()) {
+    if (one != log.get() && one != on_device.get() && !one->idle() &&
+        !one->missing_ranks().empty()) {
       raise_trouble(*peers, TroubleReason::kLeft,
                     rank_text(*peers, me) + " called shutdown() in the middle of a step",
                     std::span(&me, 1));

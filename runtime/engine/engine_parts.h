@@ -46,6 +46,7 @@ struct Engine::Parts {
   // over by then; addresses stay until the epoch's end, since peers may use theirs.
   std::shared_ptr<Segment> add_segment(uint64_t bytes, uint64_t populate_bytes,
                                        uint64_t kept_bytes);
+  void use_device(DeviceBackend& its_device);
   // Numbers for the links of the next communicator of all ranks: the first one.
   uint32_t use_links() {
     return std::exchange(links_made, links_made + world_communicator_links(shape));
@@ -63,6 +64,8 @@ struct Engine::Parts {
   StatusWriter status;  // the init thread's
   WorldShape shape;     // once this rank has met the others
   std::unique_ptr<Communicator> program, log;
+  std::unique_ptr<Communicator> on_device;  // in the log's order, too; after `log`, which it uses
+  std::atomic<DeviceBackend*> device{nullptr};
   std::unique_ptr<Negotiation> negotiation;
   uint64_t calls = 0;                          // of run()
   uint32_t segments_made = 0, links_made = 0;  // numbers used up

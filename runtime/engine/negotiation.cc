@@ -31,9 +31,9 @@ class Negotiation::Pending final : public Work {
   }
 
   void wait() override {
-    if (!done())
+    if (!done() && !may_go_on_.load(std::memory_order_acquire))
       if (const auto owner = owner_.lock()) wait_with(*owner);
-    if (!error_) return;
+    if (!done() || !error_) return;
     const auto owner = owner_.lock();
     if (owner && !owner->forked_.load(std::memory_order_relaxed))
       tell(error_, owner->peers_.status_page());
@@ -45,17 +45,21 @@ class Negotiation::Pending final : public Work {
   uint64_t hash() const { return hash_; }
   uint64_t entry() const { return entry_; }
   void set_entry(uint64_t number) { entry_ = number; }
+  // On a device, where its result will be in order: who waits may go on.
+  bool may_go_on() const { return may_go_on_.load(std::memory_order_relaxed); }
+  void let_go_on() { may_go_on_.store(true, std::memory_order_release); }
 
   void finish(std::exception_ptr error) {
     error_ = std::move(error);
     submission_.reset();  // what was kept alive is let go before anybody hears of the end
     done_.store(true, std::memory_order_release);
+    let_go_on();
   }
 
  private:
   void wait_with(Negotiation& owner) {
     Awaited awaited;
-    awaited.flag = &done_;
+    awaited.flag = &may_go_on_;
     awaited.what = [this] { return "\"" + name_ + "\""; };
     awaited.timeout = owner.collective_timeout_;
     std::optional<uint64_t> asked_at_look;
@@ -74,7 +78,7 @@ class Negotiation::Pending final : public Work {
       return asked_at_look.has_value();
     };
     owner.progress_.hold();
-    if (tells && !done())  // with the token: until it is done the operation is there
+    if (tells && !may_go_on())  // with the token: until it is done the operation is there
       owner.status_.begin(Order::kLog, operation().sequence, operation(), hash_);
     owner.progress_.wait_and_leave(awaited);
     if (tells) owner.status_.end();
@@ -86,7 +90,7 @@ class Negotiation::Pending final : public Work {
   uint64_t hash_ = 0;
   uint64_t entry_ = 0;  // of the log, from 1; 0: not in it yet. With the token until it is done
   std::exception_ptr error_;
-  std::atomic<bool> done_{false};
+  std::atomic<bool> done_{false}, may_go_on_{false};
 };
 
 Negotiation::Negotiation(Progress& progress, Peers& peers, Communicator& communicator,
@@ -234,17 +238,42 @@ void Negotiation::act_on(const LogWords::Entry& entry) {
     name_of_id_[entry.id] = name;
     known_[name] = {entry.id, pending->hash()};
   }
-  started_.push_back(pending);
-  communicator_.start(pending->operation());
+  const bool on_device = pending->operation().on_device;
+  HVD_CHECK(!on_device || device_ != nullptr,
+            "what lies on a device is submitted where there is one");
+  (on_device ? started_on_device_ : started_).push_back(pending);
+  (on_device ? *device_ : communicator_).start(pending->operation());
+}
+
+bool Negotiation::complete_resolved() {
+  bool moved = complete_resolved(started_);
+  if (!started_on_device_.empty()) {
+    moved |= tell_of_launches();
+    moved |= complete_resolved(started_on_device_);
+  }
+  return moved;
+}
+
+// They are launched in order, too.
+bool Negotiation::tell_of_launches() {
+  bool moved = false;
+  for (const auto& pending : started_on_device_) {
+    if (pending->may_go_on()) continue;
+    if (!pending->operation().launched.load(std::memory_order_acquire)) break;
+    let_go(*pending);
+    pending->let_go_on();
+    moved = true;
+  }
+  return moved;
 }
 
 // A communicator resolves in order, so only the oldest has to be looked at.
-bool Negotiation::complete_resolved() {
+bool Negotiation::complete_resolved(std::deque<std::shared_ptr<Pending>>& started) {
   bool moved = false;
-  while (!started_.empty() && started_.front()->operation().outcome.load(
-                                  std::memory_order_acquire) != Outcome::kPending) {
-    const std::shared_ptr<Pending> pending = std::move(started_.front());
-    started_.pop_front();
+  while (!started.empty() && started.front()->operation().outcome.load(std::memory_order_acquire) !=
+                                 Outcome::kPending) {
+    const std::shared_ptr<Pending> pending = std::move(started.front());
+    started.pop_front();
     // Failures are told when nobody touches this rank's memory any more.
     finish(pending, error_of(pending->operation(), progress_.end()));
     moved = true;
@@ -252,9 +281,9 @@ bool Negotiation::complete_resolved() {
   return moved;
 }
 
-void Negotiation::finish(const std::shared_ptr<Pending>& pending, std::exception_ptr error) {
-  --waiting_;
-  if (awaiting_ == pending.get()) {  // before any thread can ask for this name anew
+// Nobody waits for it any more, and its name is free.
+void Negotiation::let_go(const Pending& pending) {
+  if (awaiting_ == &pending) {  // before any thread can ask for this name anew
     awaiting_ = nullptr;
     say_done();
   }
@@ -264,12 +293,15 @@ void Negotiation::finish(const std::shared_ptr<Pending>& pending, std::exception
         overdue != 0 && overdue == what())
       word.store(0, std::memory_order_release);
   };
-  take_back(LogWords::kOverdueEntry, [&] { return pending->entry(); });
-  take_back(LogWords::kOverdueName, [&] { return text_hash(pending->name()); });
-  {
-    MutexLock lock(mutex_);
-    under_way_.erase(pending->name());
-  }
+  take_back(LogWords::kOverdueEntry, [&] { return pending.entry(); });
+  take_back(LogWords::kOverdueName, [&] { return text_hash(pending.name()); });
+  MutexLock lock(mutex_);
+  under_way_.erase(pending.name());
+}
+
+void Negotiation::finish(const std::shared_ptr<Pending>& pending, std::exception_ptr error) {
+  --waiting_;
+  if (!pending->may_go_on()) let_go(*pending);
   pending->finish(std::move(error));
 }
 
@@ -317,7 +349,10 @@ bool Negotiation::ask_who_is_missing_in_call() {
 }
 
 bool Negotiation::ask_who_is_missing_in_log() {
-  return !started_.empty() && ask_who_has_not_acted(started_.back()->entry());
+  uint64_t last = 0;
+  for (const auto* started : {&started_, &started_on_device_})
+    if (!started->empty()) last = std::max(last, started->back()->entry());
+  return last != 0 && ask_who_has_not_acted(last);
 }
 
 bool Negotiation::ask_who_has_not_acted(uint64_t entry) {
@@ -333,10 +368,12 @@ void Negotiation::refuse_waiting(const std::string& why) {
 
 void Negotiation::epoch_over() {
   over_ = true;
-  for (const auto& pending : started_) {  // an error may have come between taking and starting
-    Outcome pending_still = Outcome::kPending;
-    pending->operation().outcome.compare_exchange_strong(pending_still, Outcome::kFailedUntouched);
-  }
+  for (const auto* started : {&started_, &started_on_device_})
+    for (const auto& pending : *started) {  // an error may have come between taking and starting
+      Outcome pending_still = Outcome::kPending;
+      pending->operation().outcome.compare_exchange_strong(pending_still,
+                                                           Outcome::kFailedUntouched);
+    }
   complete_resolved();
   finish_asked();
 }
@@ -391,7 +428,11 @@ void Negotiation::look() {
 }
 
 std::vector<int> Negotiation::missing(const std::string& name, uint64_t asked_at_look) {
-  if (asked_.count(name) == 0) return who_did_not_say(asked_at_look, communicator_.missing_ranks());
+  if (asked_.count(name) == 0) {
+    std::vector<int> seen = communicator_.missing_ranks();
+    if (seen.empty() && device_ != nullptr) seen = device_->missing_ranks();
+    return who_did_not_say(asked_at_look, std::move(seen));
+  }
   return who_did_not_say(asked_at_look, leader_ ? leader_->missing(name) : std::vector<int>{0});
 }
 

@@ -41,6 +41,9 @@ class Negotiation final : public Feed {
               std::chrono::milliseconds collective_timeout);
   ~Negotiation() override;
 
+  // With the token: what lies on a device goes there from now on. It outlives this.
+  void set_device(Communicator& device) { device_ = &device; }
+
   // Any thread. Throws kInvalidArgument without a name, with one that is too long, or when the name
   // is under way here.
   // `self` keeps alive all that a wait needs; the Work holds it weakly.
@@ -96,6 +99,9 @@ class Negotiation final : public Feed {
   bool read_log();
   void act_on(const LogWords::Entry& entry);
   bool complete_resolved();
+  bool complete_resolved(std::deque<std::shared_ptr<Pending>>& started);
+  bool tell_of_launches();
+  void let_go(const Pending& pending);
   void finish(const std::shared_ptr<Pending>& pending, std::exception_ptr error);
   void finish_asked();
   void say_awaiting(const Pending& pending);
@@ -108,6 +114,7 @@ class Negotiation final : public Feed {
   Progress& progress_;
   Peers& peers_;
   Communicator& communicator_;
+  Communicator* device_ = nullptr;
   const HostLogWords words_;
   const int me_;  // local rank
   const bool one_host_;
@@ -126,7 +133,7 @@ class Negotiation final : public Feed {
   size_t waiting_ = 0;                                               // submitted and not finished
   std::unordered_map<std::string, std::shared_ptr<Pending>> asked_;  // not in the log yet
   std::deque<std::shared_ptr<Pending>> to_announce_;
-  std::deque<std::shared_ptr<Pending>> started_;
+  std::deque<std::shared_ptr<Pending>> started_, started_on_device_;
   std::unordered_map<std::string, Known> known_;
   std::vector<std::string> name_of_id_;
   uint64_t changes_ = 0, announced_ = 0, read_ = 0;

@@ -12,7 +12,9 @@
 #include "runtime/context.h"
 #include "runtime/torch/broadcast.h"
 #include "runtime/torch/compression.h"
+#include "runtime/torch/device_stream.h"
 #include "runtime/torch/optimizer.h"
+#include "runtime/torch/own_gpu.h"
 #include "runtime/torch/tensor_collective.h"
 #include "runtime/torch/unused_gpus.h"
 
@@ -33,6 +35,7 @@ std::unique_ptr<BucketList> make_bucket_list(const BucketListSpec& spec) {
                 "a DistributedOptimizer is made, and given further parameters, in the thread that "
                 "called hvd::init()");
   }
+  if (spec.device >= 0) current->use_device(spec.device);
   return current->engine().make_bucket_list(spec);
 }
 
@@ -75,15 +78,33 @@ namespace {
 
 TensorWork submit(const char* kind, const Collective& collective) {
   const auto current = context();
-  auto work = current->submit(TensorCollective::submission(current->world(), collective), kind);
+  if (!collective->device().is_cpu()) current->use_device(collective->device().index());
+  auto work = current->submit(TensorCollective::submission(current->engine(), collective), kind);
   return TensorWork::Impl::make(std::move(work), collective);
+}
+
+void use_device_of(const NamedTensors& tensors) {
+  for (const auto& [name, tensor] : tensors) {
+    if (!tensor.defined() || tensor.device().is_cpu()) continue;
+    check_device(tensor, "\"" + name + "\"");
+    context()->use_device(tensor.device().index());
+  }
+}
+
+void broadcast_all(const NamedTensors& tensors, int root) {
+  use_device_of(tensors);
+  broadcast_tensors(context()->engine(), tensors, root);
+}
+
+torch::Tensor run(const char* kind, const Collective& collective) {
+  if (!collective->device().is_cpu()) return submit(kind, collective).wait();
+  return TensorCollective::run(context()->engine(), collective);
 }
 
 torch::Tensor run_allreduce(const torch::Tensor& tensor, Place place,
                             const AllreduceOptions& options) {
-  const auto collective =
-      TensorCollective::allreduce(tensor, place, reduction_of(options), options.name);
-  return TensorCollective::run(context()->engine(), collective);
+  return run("allreduce",
+             TensorCollective::allreduce(tensor, place, reduction_of(options), options.name));
 }
 
 TensorWork submit_allreduce(const torch::Tensor& tensor, Place place,
@@ -94,8 +115,7 @@ TensorWork submit_allreduce(const torch::Tensor& tensor, Place place,
 
 torch::Tensor run_broadcast(const torch::Tensor& tensor, Place place, int root,
                             const BroadcastOptions& options) {
-  return TensorCollective::run(context()->engine(),
-                               TensorCollective::broadcast(tensor, place, root, options.name));
+  return run("broadcast", TensorCollective::broadcast(tensor, place, root, options.name));
 }
 
 TensorWork submit_broadcast(const torch::Tensor& tensor, Place place, int root,
@@ -143,8 +163,7 @@ TensorWork broadcast_async_(const torch::Tensor& tensor, int root,
 }
 
 torch::Tensor allgather(const torch::Tensor& tensor, const AllgatherOptions& options) {
-  return TensorCollective::run(context()->engine(),
-                               TensorCollective::allgather(tensor, options.name));
+  return run("allgather", TensorCollective::allgather(tensor, options.name));
 }
 
 TensorWork allgather_async(const torch::Tensor& tensor, const AllgatherOptions& options) {
@@ -154,8 +173,11 @@ TensorWork allgather_async(const torch::Tensor& tensor, const AllgatherOptions& 
 torch::Device local_device() {
   static UnusedGpus unused;
   // LibTorch sees GPUs only if the program links its CUDA part, so the driver's files count, too.
-  const int gpus = std::max(static_cast<int>(torch::cuda::device_count()), present_gpus());
-  const std::string words = unused.words(gpus, local_rank());
+  const auto seen = static_cast<int>(torch::cuda::device_count());
+  if (seen > 0 && cuda_built())
+    return {torch::kCUDA, static_cast<c10::DeviceIndex>(own_gpu(seen, local_rank()))};
+  const std::string words =
+      unused.words(std::max(seen, present_gpus()), local_rank(), cuda_built());
   if (!words.empty()) std::fprintf(stderr, "hvd: %s\n", words.c_str());
   return torch::Device(torch::kCPU);
 }
@@ -164,18 +186,18 @@ void broadcast_parameters(const torch::nn::Module& module, int root) {
   NamedTensors tensors;
   append(tensors, module.named_parameters());
   append(tensors, module.named_buffers());
-  broadcast_tensors(context()->engine(), tensors, root);
+  broadcast_all(tensors, root);
 }
 
 void broadcast_parameters(const torch::OrderedDict<std::string, torch::Tensor>& named_tensors,
                           int root) {
   NamedTensors tensors;
   append(tensors, named_tensors);
-  broadcast_tensors(context()->engine(), tensors, root);
+  broadcast_all(tensors, root);
 }
 
 void broadcast_parameters(const std::vector<torch::Tensor>& tensors, int root) {
-  broadcast_tensors(context()->engine(), numbered(tensors), root);
+  broadcast_all(numbered(tensors), root);
 }
 
 void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root) {

@@ -60,9 +60,17 @@ at::Tensor save(const Optimizer& optimizer) {
   return tensor;
 }
 
+// State lies where the parameters do, which may be another device than the root's.
+at::Device device_of(const Optimizer& optimizer) {
+  for (const auto& group : optimizer.param_groups())
+    for (const at::Tensor& parameter : group.params()) return parameter.device();
+  return at::kCPU;
+}
+
 void load(Optimizer& optimizer, const at::Tensor& bytes) {
   torch::serialize::InputArchive archive;
-  archive.load_from(static_cast<const char*>(bytes.data_ptr()), bytes.nbytes());
+  archive.load_from(static_cast<const char*>(bytes.data_ptr()), bytes.nbytes(),
+                    device_of(optimizer));
   optimizer.state().clear();
   optimizer.load(archive);
 }

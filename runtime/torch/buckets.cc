@@ -10,6 +10,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/exact_text.h"
 #include "runtime/torch/compression.h"
+#include "runtime/torch/device_stream.h"
 #include "runtime/torch/element_type.h"
 
 namespace hvd {
@@ -57,11 +58,10 @@ void Buckets::check_parameter(const std::string& name, const at::Tensor& paramet
         ErrorCode::kInvalidArgument,
         "\"" + name + "\" is no leaf that requires a gradient; pass parameters of a module");
   }
-  if (!parameter.device().is_cpu() || parameter.layout() != at::kStrided) {
-    throw Error(ErrorCode::kUnsupported, "parameter \"" + name + "\" is on " +
-                                             parameter.device().str() +
-                                             ", only dense ones on the CPU are supported yet");
-  }
+  if (parameter.layout() != at::kStrided)
+    throw Error(ErrorCode::kUnsupported,
+                "parameter \"" + name + "\" is sparse; only dense ones are supported");
+  check_device(parameter, "parameter \"" + name + "\"");
   if (!at::isFloatingType(parameter.scalar_type())) {
     throw Error(ErrorCode::kUnsupported, "parameter \"" + name + "\" is " + describe(parameter) +
                                              "; gradients are exchanged in floating types only");
@@ -77,18 +77,26 @@ void Buckets::check_parameter(const std::string& name, const at::Tensor& paramet
 
 Buckets::Buckets(const std::string& name, const NamedTensors& parameters,
                  const DistributedOptimizerOptions& options, const MakeBucketList& make)
-    : passes_per_step_(options.backward_passes_per_step) {
+    : device_(parameters.empty() ? c10::Device(c10::kCPU) : parameters[0].second.device()),
+      passes_per_step_(options.backward_passes_per_step) {
   std::vector<GradientShape> shapes;
   // Before anything collective, so that a mistake on every rank hangs none.
   for (const auto& [label, tensor] : parameters) {
     check_parameter(label, tensor);
+    if (tensor.device() != device_)
+      throw Error(ErrorCode::kUnsupported,
+                  "parameter \"" + label + "\" is on " + tensor.device().str() + ", and \"" +
+                      parameters[0].first + "\" on " + device_.str() +
+                      "; all parameters of an optimizer have to be on one device");
     shapes.push_back(
         {label, tensor.sizes().vec(),
          data_type_of(exchanged_type(tensor.scalar_type(), options.compression), label),
          gradient_strides(tensor)});
   }
   const Layout layout = plan_buckets(shapes, options.bucket_bytes);
-  list_ = make(make_spec(name, shapes, layout, options));
+  BucketListSpec spec = make_spec(name, shapes, layout, options);
+  if (!device_.is_cpu()) spec.device = device_.index();
+  list_ = make(spec);
   add_parameters(parameters, options.compression, layout);
 }
 
@@ -103,9 +111,9 @@ void Buckets::add_parameters(const NamedTensors& parameters, Compression compres
     auto slot = std::make_unique<GradientSlot>(
         label, tensor, exchanged_type(tensor.scalar_type(), compression),
         GradientSlot::Memory{list_->memory(bucket, Home::kHome) + bytes,
-                             list_->memory(bucket, Home::kSpare) + bytes, list_->segment(),
-                             bytes_of(layout) >= kStreamedBytes});
-    parameters_.push_back({std::move(slot), bucket, 0});
+                             list_->holder(bucket, Home::kHome)},
+        bytes_of(layout) >= kStreamedBytes);
+    parameters_.push_back({std::move(slot), bucket, bytes, 0});
     buckets_[static_cast<size_t>(bucket)].members.push_back(i);
     accumulators_.push_back(torch::autograd::impl::grad_accumulator(tensor));
     hooks_.push_back(std::make_unique<GradientHook>(
@@ -141,6 +149,7 @@ void Buckets::on_gradient(size_t index) {
 void Buckets::accept_gradient(size_t index) {
   Parameter& p = parameters_[index];
   any_gradient_ = true;
+  follow_stream();
   Bucket& bucket = buckets_[static_cast<size_t>(p.bucket)];
   if (p.passes >= passes_per_step_ || bucket.ready) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -163,14 +172,35 @@ void Buckets::complete(int index) {
   Home home = other(bucket.home);  // a void step overwrites no kept gradients either
   try {
     home = choose_home(bucket);
-    if (home == Home::kSpare && !list_->take_spare(index)) return;  // the epoch ends
+    if (home == Home::kSpare && !take_spare(index)) return;  // the epoch ends
     gather(bucket, home);
   } catch (const std::exception& error) {
     if (word_.poison.empty()) word_.poison = error.what();
   }
-  if (home == Home::kSpare && !list_->take_spare(index)) return;  // whatever chose it
+  if (home == Home::kSpare && !take_spare(index)) return;  // whatever chose it
   bucket.home = home;
-  list_->ready(index, home);
+  list_->ready(index, home, stream_ ? stream_->native_handle() : nullptr);
+}
+
+bool Buckets::take_spare(int index) {
+  Bucket& bucket = buckets_[static_cast<size_t>(index)];
+  if (bucket.has_spare) return true;
+  if (!list_->take_spare(index)) return false;
+  bucket.has_spare = true;
+  for (const size_t i : bucket.members) {
+    Parameter& p = parameters_[i];
+    p.slot->set_spare(
+        {list_->memory(index, Home::kSpare) + p.offset, list_->holder(index, Home::kSpare)});
+  }
+  return true;
+}
+
+// Threads of backward may each queue in a stream of their own.
+void Buckets::follow_stream() {
+  if (device_.is_cpu()) return;
+  const c10::Stream now = current_stream(device_);
+  if (stream_ && *stream_ != now) queue_behind(now, *stream_);
+  stream_ = now;
 }
 
 void Buckets::gather(const Bucket& bucket, Home home) {
@@ -199,6 +229,7 @@ StepVerdict Buckets::finish(const Additions& additions) {
   StepWord word;
   {
     MutexLock lock(mutex_);
+    follow_stream();
     for (size_t bucket = 0; bucket < buckets_.size(); ++bucket)
       if (!buckets_[bucket].ready) complete(static_cast<int>(bucket));
     word = word_;
@@ -213,6 +244,7 @@ StepVerdict Buckets::finish(const Additions& additions) {
 
 void Buckets::take_results(const StepVerdict& verdict) {
   MutexLock lock(mutex_);
+  if (!device_.is_cpu()) list_->join(current_stream(device_).native_handle());
   HVD_CHECK(verdict.used.size() >= word_.used.size(), "a verdict has a bit for every parameter");
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& p = parameters_[i];

@@ -9,9 +9,11 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,7 +42,7 @@ class Buckets {
   // Throws kInvalidArgument or kUnsupported when its gradient cannot be exchanged.
   static void check_parameter(const std::string& name, const at::Tensor& parameter);
 
-  // Collective of all ranks, on the init thread. Parameters: leaves on the CPU. Throws
+  // Collective of all ranks, on the init thread. Parameters: leaves on one device. Throws
   // kInvalidArgument or kUnsupported before anything collective when one cannot be exchanged.
   Buckets(const std::string& name, const NamedTensors& parameters,
           const DistributedOptimizerOptions& options, const MakeBucketList& make);
@@ -65,12 +67,14 @@ class Buckets {
   struct Parameter {
     std::unique_ptr<GradientSlot> slot;
     int bucket = 0;
-    int passes = 0;  // backward passes of this step
+    size_t offset = 0;  // bytes from the bucket's start
+    int passes = 0;     // backward passes of this step
   };
   struct Bucket {
     std::vector<size_t> members;
-    int missing = 0;          // members whose last pass has not come
-    bool ready = false;       // handed to the list
+    int missing = 0;     // members whose last pass has not come
+    bool ready = false;  // handed to the list
+    bool has_spare = false;
     Home home = Home::kHome;  // of this step once it is ready, of the last one before
   };
 
@@ -79,6 +83,8 @@ class Buckets {
   void on_gradient(size_t index) EXCLUDES(mutex_);
   void accept_gradient(size_t index) REQUIRES(mutex_);
   void complete(int bucket) REQUIRES(mutex_);
+  bool take_spare(int bucket) REQUIRES(mutex_);
+  void follow_stream() REQUIRES(mutex_);
   void gather(const Bucket& bucket, Home home) REQUIRES(mutex_);
   Home choose_home(const Bucket& bucket) REQUIRES(mutex_);
   void begin_step() REQUIRES(mutex_);
@@ -86,6 +92,7 @@ class Buckets {
     return (bits[index / 64] >> (index % 64) & 1) != 0;
   }
 
+  const c10::Device device_;
   std::unique_ptr<BucketList> list_;
   std::vector<std::shared_ptr<void>>
       accumulators_;  // held, else autograd makes them anew per graph
@@ -96,6 +103,8 @@ class Buckets {
   StepWord word_ GUARDED_BY(mutex_);
   int passes_per_step_ GUARDED_BY(mutex_);
   bool any_gradient_ GUARDED_BY(mutex_) = false;
+  // On a device: in which the last gradient was copied; what comes next is queued behind it.
+  std::optional<c10::Stream> stream_ GUARDED_BY(mutex_);
 
   std::vector<std::unique_ptr<GradientHook>> hooks_;  // last: gone before what they call
 };

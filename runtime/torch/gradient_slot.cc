@@ -31,15 +31,16 @@ std::vector<int64_t> gradient_strides(const at::Tensor& parameter) {
   return at::empty_like(parameter, at::MemoryFormat::Contiguous).strides().vec();
 }
 
-GradientSlot::GradientSlot(std::string name, at::Tensor parameter, at::ScalarType type,
-                           Memory memory)
+GradientSlot::GradientSlot(std::string name, at::Tensor parameter, at::ScalarType type, Memory home,
+                           bool streamed)
     : name_(std::move(name)),
       parameter_(std::move(parameter)),
       type_(type),
       registered_type_(parameter_.scalar_type()),
       sizes_(parameter_.sizes().vec()),
       strides_(gradient_strides(parameter_)),
-      memory_(std::move(memory)) {}
+      streamed_(streamed),
+      memory_{std::move(home), {}} {}
 
 void GradientSlot::check_gradient() const {
   const at::Tensor& gradient = this->gradient();
@@ -48,10 +49,10 @@ void GradientSlot::check_gradient() const {
                 "the gradient of \"" + name_ +
                     "\" is sparse, which is not supported; make it dense (sparse=false)");
   }
-  if (!gradient.device().is_cpu()) {
-    throw Error(ErrorCode::kUnsupported, "the gradient of \"" + name_ + "\" is on " +
-                                             gradient.device().str() +
-                                             ", only the CPU is supported yet");
+  if (gradient.device() != parameter_.device()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "the gradient of \"" + name_ + "\" is on " + gradient.device().str() +
+                    ", and the parameter on " + parameter_.device().str());
   }
   if (gradient.scalar_type() != registered_type_ || gradient.sizes() != sizes_ ||
       parameter_.scalar_type() != registered_type_) {
@@ -63,9 +64,12 @@ void GradientSlot::check_gradient() const {
 }
 
 at::Tensor GradientSlot::make_view(Home home) const {
-  return at::from_blob(
-      address(home), sizes_, strides_, [keep = memory_.segment](void*) {},
-      parameter_.options().dtype(type_).requires_grad(false));
+  return at::for_blob(address(home), sizes_)
+      .strides(strides_)
+      .deleter([keep = memory_[static_cast<size_t>(home)].holder](void*) {})
+      .options(parameter_.options().dtype(type_).requires_grad(false))
+      .target_device(parameter_.device())
+      .make_tensor();
 }
 
 // A user's set_data() or resize_() may have turned the tensor that we lent to other memory.
@@ -86,7 +90,7 @@ bool GradientSlot::lies_at(Home home) const {
 }
 
 bool GradientSlot::can_use(Home home) {
-  if (is_cast() || lies_at(home)) return true;
+  if (is_cast() || lies_at(home) || address(home) == nullptr) return true;
   const at::Tensor& v = view(home);  // one count is ours
   return v.use_count() == 1 && v.storage().use_count() == 1;
 }
@@ -101,11 +105,11 @@ void GradientSlot::put(Home home) {
   }
   if (lies_at(home) && !is_cast()) return;
   const bool has_address = v.numel() != 0;
-  if (!is_cast() && has_address && !gradient.is_neg() && gradient.is_non_overlapping_and_dense() &&
-      same_strides(gradient, strides_)) {
+  if (!is_cast() && has_address && gradient.is_cpu() && !gradient.is_neg() &&
+      gradient.is_non_overlapping_and_dense() && same_strides(gradient, strides_)) {
     auto* to = static_cast<std::byte*>(v.data_ptr());
     const auto* from = static_cast<const std::byte*>(gradient.data_ptr());
-    if (memory_.streamed)
+    if (streamed_)
       stream_copy(to, from, v.nbytes());
     else
       std::memcpy(to, from, v.nbytes());
@@ -117,9 +121,10 @@ void GradientSlot::put(Home home) {
 
 // For a result that is copied. Users set .grad, also while it is under way.
 bool GradientSlot::has_room(const at::Tensor& gradient) const {
-  return gradient.defined() && gradient.layout() == at::kStrided && gradient.device().is_cpu() &&
-         gradient.scalar_type() == registered_type_ && gradient.sizes() == sizes_ &&
-         !gradient.is_inference() && !may_overlap(gradient.sizes(), gradient.strides());
+  return gradient.defined() && gradient.layout() == at::kStrided &&
+         gradient.device() == parameter_.device() && gradient.scalar_type() == registered_type_ &&
+         gradient.sizes() == sizes_ && !gradient.is_inference() &&
+         !may_overlap(gradient.sizes(), gradient.strides());
 }
 
 void GradientSlot::take_result(Home home, bool used) {

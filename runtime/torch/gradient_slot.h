@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "collectives/arena.h"
 #include "runtime/engine/bucket_list.h"
 
 namespace hvd {
@@ -25,17 +24,18 @@ std::vector<int64_t> gradient_strides(const at::Tensor& parameter);
 
 class GradientSlot {
  public:
-  // Where the gradient is to lie, in both homes; the segment is held by every tensor that points
-  // into it.
+  // Where the gradient is to lie; `holder` is kept by every tensor that points there.
   struct Memory {
-    std::byte* home = nullptr;
-    std::byte* spare = nullptr;
-    std::shared_ptr<Segment> segment;
-    bool streamed = false;  // written past the caches, see stream_copy()
+    std::byte* address = nullptr;
+    std::shared_ptr<const void> holder;
   };
 
   // `type` is the one that is exchanged.
-  GradientSlot(std::string name, at::Tensor parameter, at::ScalarType type, Memory memory);
+  // `streamed`: written past the caches, see stream_copy().
+  GradientSlot(std::string name, at::Tensor parameter, at::ScalarType type, Memory home,
+               bool streamed);
+  // Before it is put there.
+  void set_spare(Memory memory) { memory_[1] = std::move(memory); }
 
   const std::string& name() const { return name_; }
   const at::Tensor& parameter() const { return parameter_; }
@@ -62,15 +62,16 @@ class GradientSlot {
   at::Tensor make_view(Home home) const;
   bool has_room(const at::Tensor& gradient) const;
   bool is_intact(const at::Tensor& view, Home home) const;
-  std::byte* address(Home home) const { return home == Home::kHome ? memory_.home : memory_.spare; }
+  std::byte* address(Home home) const { return memory_[static_cast<size_t>(home)].address; }
 
   const std::string name_;
   const at::Tensor parameter_;
   const at::ScalarType type_;             // as exchanged
   const at::ScalarType registered_type_;  // of the parameter
   const std::vector<int64_t> sizes_, strides_;
-  const Memory memory_;
-  at::Tensor views_[2];  // by Home; made when first needed, kept
+  const bool streamed_;
+  Memory memory_[2];     // by Home
+  at::Tensor views_[2];  // the same; made when first needed, kept
 };
 
 }  // namespace hvd

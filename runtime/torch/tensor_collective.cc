@@ -9,6 +9,7 @@
 
 #include "hvd/error.h"
 #include "runtime/engine/text_hash.h"
+#include "runtime/torch/device_stream.h"
 #include "runtime/torch/element_type.h"
 
 namespace hvd {
@@ -46,9 +47,7 @@ void TensorCollective::check(const at::Tensor& tensor, Place place) const {
   if (!tensor.defined()) refuse(ErrorCode::kInvalidArgument, "the tensor is undefined");
   if (tensor.layout() != at::kStrided)
     refuse(ErrorCode::kUnsupported, "the tensor is sparse; call to_dense() first");
-  if (!tensor.device().is_cpu())
-    refuse(ErrorCode::kUnsupported,
-           "the tensor is on " + tensor.device().str() + "; only the CPU is supported yet");
+  check_device(tensor, title() + ": the tensor");
   if (tensor.requires_grad() && c10::GradMode::is_enabled())
     refuse(ErrorCode::kUnsupported,
            "the tensor requires a gradient, and collectives are not differentiable yet; detach() "
@@ -118,6 +117,8 @@ void* TensorCollective::allocate_parts(std::span<const uint64_t> counts) {
   std::vector<int64_t> sizes = buffer_.sizes().vec();
   sizes[0] = static_cast<int64_t>(elements) / row_elements(buffer_);
   target_ = at::empty(sizes, buffer_.options());
+  // Memory is had in this thread's stream, where others may still be about to use it.
+  if (events_) events_->begin_behind_also(current_stream(device()).native_handle());
   return target_.data_ptr();
 }
 
@@ -149,7 +150,7 @@ void TensorCollective::check_root(const World& world) const {
 at::Tensor TensorCollective::run(Engine& engine,
                                  const std::shared_ptr<TensorCollective>& collective) {
   collective->check_root(engine.world());
-  if (!engine.on_init_thread()) {
+  if (!engine.on_init_thread() || !collective->device().is_cpu()) {
     submit(engine, collective)->wait();
   } else {
     Operation operation;
@@ -160,18 +161,32 @@ at::Tensor TensorCollective::run(Engine& engine,
 }
 
 std::unique_ptr<Submission> TensorCollective::submission(
-    const World& world, const std::shared_ptr<TensorCollective>& collective) {
-  collective->check_root(world);
+    Engine& engine, const std::shared_ptr<TensorCollective>& collective) {
+  collective->check_root(engine.world());
   auto submission = std::make_unique<Submission>();
   submission->name = collective->name_;
   submission->keep_alive = collective;
   collective->describe(submission->operation);
+  if (!collective->device().is_cpu()) collective->begin_on_device(engine, submission->operation);
   return submission;
+}
+
+void TensorCollective::begin_on_device(Engine& engine, Operation& operation) {
+  DeviceBackend* used = engine.device();
+  if (used == nullptr || used->ordinal() != device().index())
+    throw Error(
+        ErrorCode::kUnavailable,
+        title() + ": the tensor is on " + device().str() +
+            (used == nullptr ? ", and this rank uses no GPU"
+                             : ", and this rank uses GPU " + std::to_string(used->ordinal())));
+  events_ = std::make_shared<DeviceEvents>(*used);
+  events_->begin_behind(current_stream(device()).native_handle());
+  events_->give_to(operation);
 }
 
 std::shared_ptr<Work> TensorCollective::submit(
     Engine& engine, const std::shared_ptr<TensorCollective>& collective) {
-  return engine.submit(submission(engine.world(), collective));
+  return engine.submit(submission(engine, collective));
 }
 
 // How many rows without elements there are is not exchanged; that no rank has any elements is known
@@ -183,6 +198,12 @@ at::Tensor TensorCollective::gathered() const {
 }
 
 at::Tensor TensorCollective::take_result() {
+  if (events_) {
+    const c10::Stream stream = current_stream(device());
+    events_->join(stream.native_handle());
+    // It was had in another stream, and may be freed while this one uses it.
+    if (kind_ == OperationKind::kAllgather && target_.defined()) target_.record_stream(stream);
+  }
   if (kind_ == OperationKind::kAllgather) return gathered();
   MutexLock lock(mutex_);
   if (taken_) return target_;

@@ -30,11 +30,16 @@ class TensorCollective {
   // Parts along the first dimension, in rank order; a 0-dimensional tensor counts as one row.
   static std::shared_ptr<TensorCollective> allgather(const at::Tensor& tensor, std::string name);
 
-  // Runs it now: program order on the init thread, elsewhere a named submission and a wait.
+  // Of its tensors. On another than the CPU it needs Engine::use_device(), a name, and works in
+  // the streams that are current in the threads that submit it and take its result.
+  c10::Device device() const { return buffer_.device(); }
+
+  // Runs it now: program order on the init thread, elsewhere, and on a device, a named submission
+  // and a wait.
   static at::Tensor run(Engine& engine, const std::shared_ptr<TensorCollective>& collective);
   // For Engine::submit() or Context::submit(): `collective` lives as long as the Work.
   static std::unique_ptr<Submission> submission(
-      const World& world, const std::shared_ptr<TensorCollective>& collective);
+      Engine& engine, const std::shared_ptr<TensorCollective>& collective);
   // The same, submitted. Throws kInvalidArgument when it has no name.
   static std::shared_ptr<Work> submit(Engine& engine,
                                       const std::shared_ptr<TensorCollective>& collective);
@@ -50,6 +55,7 @@ class TensorCollective {
   void check_root(const World& world) const;
   void set_buffer(const at::Tensor& tensor, Place place);
   void set_shape(std::string dimensions);
+  void begin_on_device(Engine& engine, Operation& operation);
   void* allocate_parts(std::span<const uint64_t> counts);
   at::Tensor gathered() const;
   void describe(Operation& operation);  // which points into this object
@@ -57,9 +63,10 @@ class TensorCollective {
 
   const OperationKind kind_;
   std::string name_;
-  std::string shape_;  // what has to agree, in words; its hash is compared
-  at::Tensor target_;  // the caller's, or the new one
-  at::Tensor buffer_;  // contiguous; `target_` itself where that is possible
+  std::string shape_;                     // what has to agree, in words; its hash is compared
+  at::Tensor target_;                     // the caller's, or the new one
+  at::Tensor buffer_;                     // contiguous; `target_` itself where that is possible
+  std::shared_ptr<DeviceEvents> events_;  // null: on the CPU
   DataType type_ = DataType::kUint8;
   size_t count_ = 0;
   Reduction reduction_;

@@ -7,6 +7,8 @@
 #include <system_error>
 #include <utility>
 
+#include "collectives/arena.h"
+
 namespace hvd {
 namespace {
 
@@ -33,12 +35,12 @@ class NothingBucketList final : public BucketList {
     return segment_->own() + offsets_[static_cast<size_t>(bucket)] +
            (home == Home::kSpare ? home_bytes_ : 0);
   }
-  const std::shared_ptr<Segment>& segment() const override { return segment_; }
+  std::shared_ptr<const void> holder(int, Home) const override { return segment_; }
 
   bool ended() const override { return false; }
   void check_open() const override {}
   bool take_spare(int) override { return true; }
-  void ready(int, Home) override {}
+  void ready(int, Home, void*) override {}
   StepVerdict finish(const StepWord& word) override {
     ++step_;
     return {.poison = word.poison, .additions = {word.additions}, .used = word.used};

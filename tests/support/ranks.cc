@@ -13,14 +13,13 @@ namespace {
 
 constexpr auto kPatience = std::chrono::seconds(60);
 
-// Before there is a communicator.
-void add_words(Rank& rank, uint64_t bytes, uint32_t segment = 0) {
+}  // namespace
+
+void add_words(Rank& rank, uint64_t bytes, uint32_t segment) {
   rank.peers->request_segment(segment, bytes);
   rank.arena.add(std::make_shared<Segment>(segment, *rank.peers->take_segment(segment), bytes,
                                            rank.peers->world().local_rank, 0));
 }
-
-}  // namespace
 
 void Rank::advance_until(const std::function<bool()>& done) {
   const Deadline deadline = Deadline::in(kPatience);

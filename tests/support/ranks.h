@@ -40,6 +40,9 @@ struct Rank {
 // backend.
 using CommunicatorFactory = std::function<std::unique_ptr<Communicator>(Rank&)>;
 
+// A segment for a communicator's words, before there is one.
+void add_words(Rank& rank, uint64_t bytes, uint32_t segment = 0);
+
 // Words and staging in segment 0; `disjoint` as in CommunicatorSpec.
 CommunicatorFactory shared_memory_factory(bool disjoint = false);
 

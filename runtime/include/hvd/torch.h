@@ -75,8 +75,9 @@ HVD_API TensorWork allgather_async(const torch::Tensor& tensor,
 
 // ---- training
 
-// Where this rank computes: the CPU, since collectives do not reach GPUs. Says so once, when there
-// are GPUs.
+// Where this rank computes: its GPU, where LibTorch sees any and hvd was built for them, else the
+// CPU. Of several GPUs that of the local rank, a single one whatever the rank. Says so once, when
+// there are GPUs that are not used. Throws kUnavailable where a host has fewer GPUs than ranks.
 HVD_API torch::Device local_device();
 
 // The root's values to all ranks, in place; of a module its parameters and buffers. Collectives of

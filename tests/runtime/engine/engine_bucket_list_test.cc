@@ -386,7 +386,7 @@ TEST_CASE("bucket list: its memory goes back with its last user, but for what ot
     spec.buckets = shapes;
     auto list = engine.make_bucket_list(spec);
     const std::byte* const home = list->memory(0, Home::kHome);
-    auto gradient = list->segment();
+    auto gradient = list->holder(0, Home::kHome);
     constexpr size_t kBytes = size_t{4} << 20;
     before += resident_pages(home, kBytes);
     list.reset();

@@ -1,0 +1,68 @@
+// The device of a rank: its primary context, which the program's framework shares, one stream for
+// everything that moves between GPUs, and events to order it by.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "collectives/nccl/cuda_driver.h"
+#include "runtime/base/mutex.h"
+
+namespace hvd {
+
+class CudaDevice {
+ public:
+  // Gives back its event.
+  struct GiveBack {
+    CudaDevice* device;
+    void operator()(CUevent_st* event) const { device->give_back(event); }
+  };
+  using Event = std::unique_ptr<CUevent_st, GiveBack>;
+
+  // Of those that are visible. Throws kUnavailable. `driver` outlives it.
+  CudaDevice(const CudaDriver& driver, int ordinal);
+  ~CudaDevice();  // once nothing of it is used any more
+  CudaDevice(const CudaDevice&) = delete;
+  CudaDevice& operator=(const CudaDevice&) = delete;
+
+  const CudaDriver& driver() const { return driver_; }
+  int ordinal() const { return ordinal_; }
+  std::string name() const;  // "NVIDIA H100 80GB HBM3"
+  // Of the highest priority: what other ranks wait for comes first.
+  CUstream stream() const { return stream_; }
+  // While it lives, what the calling thread calls of CUDA is about this device; then about the one
+  // that was current before.
+  class Current {
+   public:
+    explicit Current(const CudaDevice& device);
+    ~Current();
+    Current(const Current&) = delete;
+    Current& operator=(const Current&) = delete;
+
+   private:
+    const CudaDriver& driver_;
+  };
+
+  // Any thread. An event without time stamps; unrecorded, or recorded by an earlier user, for whom
+  // it counted as done.
+  Event take_event();
+  // Any thread: `event` is done when all that is in the stream by now is.
+  void record(CUevent event, CUstream stream) const;
+  // Any thread: what comes into the stream from now on begins after the event.
+  void wait(CUstream stream, CUevent event) const;
+  // Throws kUnavailable when what comes before it has failed.
+  bool is_done(CUevent event) const;
+  // Of take_event(), for who cannot hold an Event.
+  void give_back(CUevent event);
+
+ private:
+  const CudaDriver& driver_;
+  const int ordinal_;
+  CUdevice device_ = 0;
+  CUcontext context_ = nullptr;
+  CUstream stream_ = nullptr;
+  Mutex mutex_;
+  std::vector<CUevent> spare_ GUARDED_BY(mutex_);
+};
+
+}  // namespace hvd

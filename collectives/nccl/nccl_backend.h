@@ -1,0 +1,42 @@
+// The device backend over CUDA and NCCL, and the door by which a process opens it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "collectives/device_backend.h"
+#include "collectives/nccl/cuda_device.h"
+#include "collectives/nccl/cuda_driver.h"
+#include "collectives/nccl/nccl_library.h"
+#include "collectives/nccl/nccl_memory.h"
+
+namespace hvd {
+
+class NcclBackend final : public DeviceBackend {
+ public:
+  // Throws kUnavailable: no driver, no such device, no NCCL, or too old ones.
+  explicit NcclBackend(const DeviceOptions& options);
+
+  int ordinal() const override { return device_.ordinal(); }
+  std::string description() const override { return description_; }
+  std::unique_ptr<Communicator> make_communicator(Peers& peers, const std::string& name,
+                                                  Communicator& control) override;
+  std::shared_ptr<std::byte> allocate(size_t bytes) override { return memory_.allocate(bytes); }
+  void* take_event() override { return device_.take_event().release(); }
+  void give_back(void* event) noexcept override { device_.give_back(static_cast<CUevent>(event)); }
+  void record(void* event, void* stream) override {
+    device_.record(static_cast<CUevent>(event), static_cast<CUstream>(stream));
+  }
+  void wait(void* stream, void* event) override {
+    device_.wait(static_cast<CUstream>(stream), static_cast<CUevent>(event));
+  }
+
+ private:
+  const CudaDriver driver_;
+  const NcclLibrary nccl_;
+  CudaDevice device_;
+  NcclMemory memory_{device_, nccl_};
+  std::string description_;
+};
+
+}  // namespace hvd

@@ -1,0 +1,67 @@
+#include "runtime/devices.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include "runtime/base/dynamic_library.h"
+#include "runtime/base/error.h"
+#include "runtime/base/mutex.h"
+
+namespace hvd {
+namespace {
+
+// By the way of the library, or of the program, that this is in.
+std::string plug_in_path() {
+  Dl_info found{};
+  if (dladdr(reinterpret_cast<const void*>(&open_device), &found) == 0 || !found.dli_fname)
+    return "libhvd_nccl.so";
+  const std::string here = found.dli_fname;
+  return here.substr(0, here.rfind('/') + 1) + "libhvd_nccl.so";
+}
+
+struct Opened {
+  Mutex mutex;
+  DeviceBackend* device GUARDED_BY(mutex) = nullptr;
+  int ordinal GUARDED_BY(mutex) = 0;
+};
+
+Opened& opened() {
+  static Opened* const instance = new Opened;  // threads may outlive every static
+  return *instance;
+}
+
+}  // namespace
+
+// Opening it opens nothing of CUDA or NCCL.
+int device_plug_in_version() noexcept {
+  try {
+    if (access(plug_in_path().c_str(), R_OK) != 0) return 0;
+    int (*version)() = nullptr;
+    DynamicLibrary(plug_in_path(), "hvd's part for GPUs").find("hvd_nccl_version", version);
+    return version();
+  } catch (const std::exception&) {
+    return 0;
+  }
+}
+
+DeviceBackend& open_device(const DeviceOptions& options) {
+  Opened& all = opened();
+  MutexLock lock(all.mutex);
+  if (all.device == nullptr) {
+    if (device_plug_in_version() == 0)
+      throw Error(ErrorCode::kUnsupported,
+                  "this build of hvd has no part for GPUs (HVD_WITH_CUDA was OFF, or no CUDA was "
+                  "found); move the tensor to the CPU, or build with CUDA");
+    DeviceBackend* (*open)(const DeviceOptions*) = nullptr;
+    DynamicLibrary(plug_in_path(), "hvd's part for GPUs").find("hvd_open_nccl", open);
+    all.device = open(&options);
+    all.ordinal = options.ordinal;
+  }
+  if (all.ordinal != options.ordinal)
+    throw Error(ErrorCode::kUnsupported,
+                "this rank uses GPU " + std::to_string(all.ordinal) + ", and cannot use GPU " +
+                    std::to_string(options.ordinal) + " as well; start one rank for each GPU");
+  return *all.device;
+}
+
+}  // namespace hvd

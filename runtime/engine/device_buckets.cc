@@ -1,0 +1,71 @@
+#include "runtime/engine/device_buckets.h"
+
+#include "hvd/error.h"
+#include "runtime/base/error.h"
+
+namespace hvd {
+
+DeviceBuckets::DeviceBuckets(DeviceBackend& device, const std::shared_ptr<Negotiation>& negotiation,
+                             const BucketListSpec& spec)
+    : device_(device), negotiation_(negotiation), spec_(spec), buckets_(spec.buckets.size()) {
+  for (size_t i = 0; i < buckets_.size(); ++i)
+    buckets_[i].memory[0] = allocate(static_cast<int>(i));
+}
+
+std::shared_ptr<std::byte> DeviceBuckets::allocate(int bucket) const {
+  const BucketShape& shape = spec_.buckets[static_cast<size_t>(bucket)];
+  try {
+    return device_.allocate(shape.count * size_of(shape.type));
+  } catch (const Error& error) {
+    throw Error(error.code(),
+                "bucket " + std::to_string(bucket) + " of \"" + spec_.name + "\": " + error.what());
+  }
+}
+
+void DeviceBuckets::take_spare(int bucket) {
+  auto& spare = buckets_[static_cast<size_t>(bucket)].memory[1];
+  if (!spare) spare = allocate(bucket);
+}
+
+void DeviceBuckets::submit(int bucket, Home home, void* stream) {
+  const auto negotiation = negotiation_.lock();
+  if (!negotiation) return;
+  Bucket& one = buckets_[static_cast<size_t>(bucket)];
+  const BucketShape& shape = spec_.buckets[static_cast<size_t>(bucket)];
+  one.events = std::make_shared<DeviceEvents>(device_);
+  one.events->begin_behind(stream);
+  auto submission = std::make_unique<Submission>();
+  submission->name = spec_.name + ".bucket." + std::to_string(bucket);
+  submission->keep_alive = one.events;
+  Operation& operation = submission->operation;
+  operation.kind = OperationKind::kAllreduce;
+  operation.result = {memory(bucket, home), shape.count, shape.type};
+  operation.reduction = spec_.reduction;
+  one.events->give_to(operation);
+  one.work = negotiation->submit(std::move(submission), negotiation);
+}
+
+void DeviceBuckets::wait() const {
+  for (const Bucket& one : buckets_)
+    if (one.work) one.work->wait();
+}
+
+void DeviceBuckets::join(void* stream) const {
+  for (const Bucket& one : buckets_)
+    if (one.events) one.events->join(stream);
+}
+
+int DeviceBuckets::done() const {
+  int count = 0;
+  for (const Bucket& one : buckets_) {
+    if (!one.work || !one.work->done()) break;
+    ++count;
+  }
+  return count;
+}
+
+void DeviceBuckets::reset() {
+  for (Bucket& one : buckets_) one.work.reset();
+}
+
+}  // namespace hvd
