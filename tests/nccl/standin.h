@@ -28,10 +28,16 @@ extern "C" {
 //   driver_version      13000
 //   delay_us            work of a stream begins up to so much later than it could (100)
 //   seed                of what is random here (1)
+//   module_result       what cuModuleLoadData() returns: 209 where the image has no code for the
+//                       device (0)
+//   no_peer_access      cuDeviceCanAccessPeer() says no (0)
+//   folder              where the sockets of unique ids are; they are abstract without
 //   abort_on_violation  (1)
 //
 //   nccl_version        22809
 //   slots               collectives that a device runs at a time (1)
+//   launch_order_implicit  they begin in the order of their launches, as with
+//                       NCCL_LAUNCH_ORDER_IMPLICIT=1, which does the same (0)
 //   in_progress_percent how often a call of a non-blocking communicator that need not wait for
 //                       other ranks ends as ncclInProgress all the same (50)
 //   no_windows          ncclCommWindowRegister() gives none, without an error (0)
@@ -48,8 +54,9 @@ extern "C" {
 void hvd_standin_set(const char* name, const char* value);
 
 // Counted for each device, or -1 for all: collectives, collective_launches (a group is one for each
-// communicator), copies_in, copies_out, copies_within and bytes_in, bytes_out, bytes_within,
-// memsets, kernels, host_waits, communicators. Unknown names count nothing.
+// communicator), symmetric_collectives (all buffers lie in symmetric windows), copies_in,
+// copies_out, copies_within and bytes_in, bytes_out, bytes_within, memsets, kernels, host_waits,
+// communicators. Unknown names count nothing.
 long long hvd_standin_count(const char* name, int device);
 void hvd_standin_reset_counts();
 
@@ -69,4 +76,12 @@ int hvd_standin_waiting(int device);
 void* hvd_standin_memory(const void* device_pointer);
 // Bytes in use of a device by this process.
 size_t hvd_standin_used(int device);
+
+// A kernel by its name, as the CPU does it: cuModuleGetFunction() finds it in every module. It is
+// run once for the whole grid when the stream comes to it, with copies of its arguments, of `sizes`
+// bytes each. Device pointers among them are the device's.
+typedef void (*hvd_standin_kernel_function)(const unsigned grid[3], const unsigned block[3],
+                                            void** arguments);
+void hvd_standin_kernel(const char* name, int arguments, const size_t* sizes,
+                        hvd_standin_kernel_function run);
 }

@@ -7,16 +7,15 @@
 
 namespace hvd {
 
-Settings::Settings(std::vector<std::pair<std::string, std::string>> settings)
-    : settings_(std::move(settings)) {
-  if (hvd_standin_count("communicators", -1) == 0) hvd_standin_set("devices", "8");
-  for (const auto& [name, value] : settings_) hvd_standin_set(name.c_str(), value.c_str());
+Settings::Settings(std::initializer_list<Setting> settings) : settings_(settings) {
+  hvd_standin_set("devices", "8");  // for all cases: it is read once
+  for (const Setting& setting : settings_) hvd_standin_set(setting.name, setting.value);
   hvd_standin_reset_counts();
   hvd_standin_forget_violations();
 }
 
 Settings::~Settings() {
-  for (const auto& [name, value] : settings_) hvd_standin_set(name.c_str(), nullptr);
+  for (const Setting& setting : settings_) hvd_standin_set(setting.name, nullptr);
   hvd_standin_reset_counts();
   hvd_standin_forget_violations();
 }
@@ -32,6 +31,10 @@ void expect(ncclResult_t result, const char* what) {
   if (result != ncclSuccess)
     throw std::runtime_error(std::string(what) + ": " + ncclGetErrorString(result) + ": " +
                              ncclGetLastError(nullptr));
+}
+
+void require(bool is_so, const char* what) {
+  if (!is_so) throw std::runtime_error(std::string("not so: ") + what);
 }
 
 Device::Device(int ordinal) : ordinal_(ordinal) {
@@ -61,6 +64,12 @@ ncclResult_t settle(ncclComm_t comm, ncclResult_t result) {
     return result != ncclInProgress;
   });
   return result;
+}
+
+ncclUniqueId unique_id() {
+  ncclUniqueId id;
+  expect(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  return id;
 }
 
 ncclConfig_t non_blocking() {
@@ -102,8 +111,7 @@ void run_ranks(int ranks, const std::function<void(int rank, Device& device)>& b
 
 void run_communicator(int ranks,
                       const std::function<void(int rank, Device& device, ncclComm_t comm)>& body) {
-  ncclUniqueId id;
-  expect(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  const ncclUniqueId id = unique_id();
   run_ranks(ranks, [&](int rank, Device& device) {
     ncclComm_t comm = make_communicator(id, ranks, rank);
     body(rank, device, comm);

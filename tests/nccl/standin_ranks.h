@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <functional>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -15,22 +16,30 @@
 
 namespace hvd {
 
-// Settings of a case, taken back at its end, when the counts and violations are forgotten too.
+// See standin.h.
+struct Setting {
+  const char *name, *value;
+};
+constexpr Setting kNoted = {"abort_on_violation", "0"};  // violations are counted
+constexpr Setting kAtOnce = {"in_progress_percent", "0"};
+
+// Those of a case, taken back at its end, when the counts and violations are forgotten too.
 class Settings {
  public:
-  Settings() : Settings(std::vector<std::pair<std::string, std::string>>{}) {}
-  explicit Settings(std::vector<std::pair<std::string, std::string>> settings);
+  Settings(std::initializer_list<Setting> settings = {});
   ~Settings();
   Settings(const Settings&) = delete;
   Settings& operator=(const Settings&) = delete;
 
  private:
-  std::vector<std::pair<std::string, std::string>> settings_;
+  std::vector<Setting> settings_;
 };
 
 // Throws unless it succeeded.
 void expect(CUresult result, const char* what);
 void expect(ncclResult_t result, const char* what);
+// Throws unless it is so: Catch's macros are not for threads.
+void require(bool is_so, const char* what);
 
 // A thread's device with a stream of it; made in that thread.
 class Device {
@@ -88,7 +97,7 @@ class DeviceArray {
 
 // Asks until it is settled; the result.
 ncclResult_t settle(ncclComm_t comm, ncclResult_t result);
-// Without waiting for the other ranks: they may have to do something first.
+ncclUniqueId unique_id();
 ncclConfig_t non_blocking();
 ncclComm_t make_communicator(const ncclUniqueId& id, int ranks, int rank);
 void finalize_and_destroy(ncclComm_t comm);

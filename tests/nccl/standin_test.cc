@@ -5,14 +5,6 @@
 #include "tests/support/catch.h"
 
 namespace hvd {
-namespace {
-
-void require(bool is_so, const char* what) {
-  if (!is_so) throw std::runtime_error(std::string("not so: ") + what);
-}
-
-}  // namespace
-
 TEST_CASE("standin: an allreduce of ranks as threads") {
   const Settings settings;
   run_communicator(4, [](int rank, Device& device, ncclComm_t comm) {
@@ -47,8 +39,7 @@ TEST_CASE("standin: a broadcast and an allgather in a group are one launch") {
 
 TEST_CASE("standin: an abort ends a collective that waits for a rank") {
   const Settings settings;
-  ncclUniqueId id;
-  REQUIRE(ncclGetUniqueId(&id) == ncclSuccess);
+  const ncclUniqueId id = unique_id();
   run_ranks(2, [&](int rank, Device& device) {
     ncclComm_t comm = make_communicator(id, 2, rank);
     const DeviceArray<int> values({rank}, device.stream());

@@ -212,6 +212,30 @@ CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice number) {
   return CUDA_SUCCESS;
 }
 
+CUresult cuDeviceCanAccessPeer(int* can, CUdevice number, CUdevice peer) {
+  if (device_of(number) == nullptr || device_of(peer) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  *can = number != peer && setting("no_peer_access", 0) == 0 ? 1 : 0;
+  return CUDA_SUCCESS;
+}
+
+// What a data-centre GPU of the Hopper generation tells.
+CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice number) {
+  if (device_of(number) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+      *value = 9;
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+      *value = 0;
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+      *value = 132;
+      return CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice number) {
   const CUcontext device = device_of(number);
   if (device == nullptr) return CUDA_ERROR_INVALID_DEVICE;

@@ -104,9 +104,9 @@ Visit::Visit(ncclComm* comm, const char* call, bool even_unsettled) {
     result = fail(nullptr, ncclInvalidArgument, broken);
     return;
   }
-  if (even_unsettled) return;
   result = injected(call, comm->rank);
   if (result != ncclSuccess) fail(comm, result, std::string(call) + " fails as it was told to");
+  if (even_unsettled) return;
   const std::lock_guard lock(world().mutex);
   if (result != ncclSuccess && !comm->blocking) comm->state = result;
   if (result == ncclSuccess) result = comm->state;

@@ -8,6 +8,7 @@
 
 #include "tests/nccl/standin/cuda_memory.h"
 #include "tests/nccl/standin/cuda_stream.h"
+#include "tests/nccl/standin/nccl_memory.h"
 #include "tests/nccl/standin/nccl_reduce.h"
 #include "tests/nccl/standin/state.h"
 
@@ -27,6 +28,23 @@ size_t bytes_to(const ncclComm* comm, const Call& call) {
   return call.count * bytes_of(call.type) * parts;
 }
 
+// Where its buffers lie in what the communicator has registered.
+Place place_of(const ncclComm* comm, const void* pointer, size_t bytes) {
+  return bytes == 0 ? Place{} : find_registration(comm, pointer, bytes);
+}
+
+// Of both, told to the other ranks; of what is sent only where all send from the same place. The
+// parts of an allgather in place do not, and a broadcast has but one that is sent.
+uint64_t places_of(const ncclComm* comm, const Call& call) {
+  constexpr uint64_t kMixer = 1000003;
+  const Place from = place_of(comm, call.from, bytes_from(comm, call)),
+              to = place_of(comm, call.to, bytes_to(comm, call));
+  uint64_t mixed = to.number * kMixer + to.offset;
+  if (call.kind != Collective::kBroadcast) mixed = mixed * kMixer + from.number;
+  if (call.kind == Collective::kAllReduce) mixed = mixed * kMixer + from.offset;
+  return mixed;
+}
+
 Frame question_of(const ncclComm* comm, const Call& call) {
   Frame question;
   question.header.kind = Message::kCollective;
@@ -36,6 +54,7 @@ Frame question_of(const ncclComm* comm, const Call& call) {
   question.header.root = call.root;
   question.header.count = call.count;
   question.header.scalar = call.scalar;
+  question.header.place = places_of(comm, call);
   const size_t bytes = bytes_from(comm, call);
   if (bytes == 0) return question;
   const std::byte* values = find_device_bytes(call.from, bytes).host;
@@ -69,16 +88,20 @@ bool exchange(ncclComm* comm, const Call& call, uint64_t number) {
   Frame reply;
   if (data == nullptr || !data->send(question_of(comm, call)) || !data->receive(reply))
     return false;
+  if (reply.header.result != ncclSuccess)
+    violate(std::string(reinterpret_cast<const char*>(reply.body.data()), reply.body.size()));
   const size_t bytes = bytes_to(comm, call);
   std::byte* values = bytes == 0 ? nullptr : find_device_bytes(call.to, bytes).host;
   if (bytes > 0 && values == nullptr)
     violate("a collective writes device memory that was freed meanwhile");
-  if (values != nullptr) std::memcpy(values, reply.body.data(), bytes);
+  if (values != nullptr && reply.body.size() == bytes)
+    std::memcpy(values, reply.body.data(), bytes);
   pass_time(setting("slow_us", 0));
   return true;
 }
 
 bool follows_launch_order() {
+  if (setting("launch_order_implicit", 0) != 0) return true;
   const char* implicit = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
   return implicit != nullptr && std::string(implicit) == "1";
 }
@@ -123,6 +146,9 @@ void launch(ncclComm* comm, const Call& call) {
     slots.tickets.insert(ticket);
   }
   count("collectives", comm->context->ordinal);
+  if (place_of(comm, call.from, bytes_from(comm, call)).symmetric &&
+      place_of(comm, call.to, bytes_to(comm, call)).symmetric)
+    count("symmetric_collectives", comm->context->ordinal);
   hold_device_bytes(call.from);
   hold_device_bytes(call.to);
   enqueue(call.stream, [comm, call, number, ticket] {

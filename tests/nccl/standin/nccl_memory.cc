@@ -15,10 +15,12 @@ struct Registration {
   uintptr_t begin = 0;
   size_t bytes = 0;
   bool symmetric = false;
+  uint64_t number = 0;
 };
 
 struct Memory {
   std::mutex mutex;
+  std::map<const ncclComm*, uint64_t> made;
   std::map<uintptr_t, size_t> allocations;
   std::map<const void*, Registration> registrations;
 };
@@ -56,8 +58,18 @@ long long offset_in_memory(const void* pointer, size_t bytes) {
 void* add_registration(const ncclComm* comm, const void* pointer, size_t bytes, bool symmetric) {
   auto* name = new std::byte;  // an address that is nobody else's, for good
   const std::lock_guard lock(memory().mutex);
-  memory().registrations[name] = {comm, address_of(pointer), bytes, symmetric};
+  memory().registrations[name] = {comm, address_of(pointer), bytes, symmetric,
+                                  ++memory().made[comm]};
   return name;
+}
+
+Place find_registration(const ncclComm* comm, const void* pointer, size_t bytes) {
+  const uintptr_t begin = address_of(pointer);
+  const std::lock_guard lock(memory().mutex);
+  for (const auto& [name, each] : memory().registrations)
+    if (each.comm == comm && each.begin <= begin && begin + bytes <= each.begin + each.bytes)
+      return {each.number, each.symmetric ? begin - each.begin : 0, each.symmetric};
+  return {};
 }
 
 bool remove_registration(const ncclComm* comm, const void* name) {

@@ -48,8 +48,20 @@ Header for_comparison(Header header) {
   return header;
 }
 
+// NCCL user guide, "User Buffer Registration": where one rank's buffers are registered those of all
+// are, and symmetric ones lie at the same place.
 Frame perform(const std::vector<Frame>& round) {
   const Header& call = round[0].header;
+  for (size_t rank = 1; rank < round.size(); ++rank) {
+    if (round[rank].header.place == call.place) continue;
+    Frame refusal;
+    refusal.header.result = ncclInvalidUsage;
+    refusal.body = bytes_of_text(
+        "a collective with buffers that are registered, or lie in a "
+        "window, otherwise on rank 0 than on rank " +
+        std::to_string(rank));
+    return refusal;
+  }
   const auto type = static_cast<ncclDataType_t>(call.type);
   Frame result;
   switch (static_cast<Collective>(call.collective)) {

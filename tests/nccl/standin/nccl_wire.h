@@ -36,6 +36,7 @@ struct Header {
   uint64_t group = 0;          // kHello: the communicator; reply to kSplit: the new one
   uint64_t count = 0;          // elements; kWindow: bytes; kHello: hash of the unique ids
   uint64_t offset = 0;         // kWindow
+  uint64_t place = 0;          // kCollective: in what is registered, 0 for nowhere
   uint64_t scalar = 0;         // the bits of it, each rank's own
   uint64_t bytes = 0;          // of the body
 };
