@@ -17,6 +17,7 @@
 #include "cli/result_place.h"
 #include "cli/ssh/ssh_command.h"
 #include "cli/supervisor_impl.h"
+#include "rendezvous/client.h"
 #include "runtime/base/fault_point.h"
 
 namespace hvd {
@@ -40,12 +41,12 @@ std::string lost_words(const HostAgent& agent) {
 }
 constexpr milliseconds kSweepOnce{300};  // who has been tried for long
 
-std::string coming_back(const HostAgent& agent, TimePoint now) {
+std::string coming_back(const HostAgent& agent, TimePoint now, const std::string& advice) {
   char age[32];
-  std::snprintf(age, sizeof age, ", for %.1f s",
+  std::snprintf(age, sizeof age, "%.1f s",
                 std::chrono::duration<double>(now - agent.began()).count());
-  return agent.host().name + ": its agent runs there and has not reached hvdrun at " +
-         agent.way_back + age;
+  return agent.host().name + ": its agent runs there and has not reached hvdrun for " + age +
+         advice + "; hvdrun listens at " + agent.way_back;
 }
 
 }  // namespace
@@ -305,7 +306,7 @@ void Supervisor::say_progress(TimePoint now) {
   }
   std::vector<std::string> lines = remote_hosts_->progress(now);
   for (const auto& agent : agents_)
-    if (agent->remote() && !agent->attached()) lines.push_back(coming_back(*agent, now));
+    if (agent->remote() && !agent->attached()) lines.push_back(coming_back(*agent, now, ""));
   for (std::string& line : network_.progress(now)) lines.push_back(std::move(line));
   for (const std::string& line : lines) say("waiting for " + line);
   if (lines.empty()) return;
@@ -319,8 +320,7 @@ void Supervisor::say_progress(TimePoint now) {
 void Supervisor::say_who_is_late() {
   for (const auto& agent : agents_)
     if (agent->remote() && !agent->attached())
-      say(coming_back(*agent, Clock::now()) +
-          "; does a firewall here drop what comes from there? (--port-range)");
+      say(coming_back(*agent, Clock::now(), std::string("; ") + kOpenTheWay));
   for (const std::string& line : network_.progress(Clock::now())) say(line);
 }
 
