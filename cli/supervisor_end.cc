@@ -129,15 +129,16 @@ void Supervisor::end_what_is_left(int first_signal) {
 void Supervisor::leave() {
   JobResult known = result();
   known.verdict.status = {128 + SIGINT, SIGINT};
-  write_early(known);
+  write_early(known, true);
   end_ssh();
   die_by(SIGINT);
 }
 
-// Into a file alone: an earlier job's would be taken for this one's. A reader of anything else gets
-// one text, at the end, and may not read.
-void Supervisor::write_early(const JobResult& known) {
-  if (!spec_.result_file.empty() && is_result_file(spec_.result_file))
+// Into a file, where an earlier job's would be taken for this one's. A reader of anything else gets
+// one text, the last, and may not read.
+void Supervisor::write_early(const JobResult& known, bool is_last) {
+  if (spec_.result_file.empty()) return;
+  if (is_result_file(spec_.result_file) || (is_last && !result_written_))
     write_result_file(spec_.result_file, result_json(known), kImpatience);
 }
 
@@ -284,13 +285,14 @@ void Supervisor::on_deadlines(TimePoint now) {
 // for that.
 void Supervisor::say_why(TimePoint now) {
   // An interrupt has its own words, and an end for readers that stand still.
-  if (interrupts_ > 0) return say_why_at_.reset();
+  const bool speaks = interrupts_ == 0;
   const bool runs = !no_rank_runs(), waits = !runs && (any_paused() || !output_.idle());
-  if (runs && !std::exchange(end_said_, true)) say(record_.first_failure() + "; ending the others");
-  if (waits)
+  if (speaks && runs && !std::exchange(end_said_, true))
+    say(record_.first_failure() + "; ending the others");
+  if (speaks && waits)
     say(record_.first_failure() +
         "; all ranks have ended, and who reads their output is waited for (INT: drop it)");
-  if (waits) write_early(result());
+  if (waits) write_early(result(), false);
   say_why_at_ = waits ? std::nullopt : std::optional(now + kReportSoon);
 }
 
@@ -481,6 +483,7 @@ ExitStatus Supervisor::finish() {
   std::string trouble;
   if (!spec_.result_file.empty())
     trouble = write_result_file(spec_.result_file, result_json(result));
+  result_written_ = true;
   if (!trouble.empty()) say(trouble);
   if (!trouble.empty() && status.code == 0) status.code = kExitOwnFailure;
   log_.ended(status, result.seconds);
