@@ -82,41 +82,64 @@ std::string how_to_run(const CommandPlace& place, const std::vector<std::string>
   return "if it is a program, try: chmod +x " + shell_word(name);
 }
 
-// Of a program that is no script.
-std::optional<Refusal> check_loader(const CommandPlace& place, const std::string& loader) {
-  if (!loader.starts_with('/') || look_at(loader).error != ENOENT) return std::nullopt;
+// What a program that is no script asks to be loaded by, if that is not there.
+std::string missing_loader(int fd) {
+  const std::string loader = native_loader_of(fd);
+  return loader.starts_with('/') && look_at(loader).error == ENOENT ? loader : "";
+}
+
+std::string asks_for(const std::string& loader) {
+  return "asks to be loaded by " + quoted(loader) +
+         ", which is not there: it was built for another system; ";
+}
+
+UniqueFd open_to_look(const std::string& path) {
+  return UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+}
+
+// `path` is where the command's first word leads.
+std::optional<Refusal> check_loader(const CommandPlace& place, int fd, const std::string& path) {
+  const std::string loader = missing_loader(fd);
+  if (loader.empty()) return std::nullopt;
   const std::string& name = place.command[0];
-  return Refusal{kExitNotExecutable, quoted(name) + " asks to be loaded by " + quoted(loader) +
-                                         ", which is not there: it was built for another system; " +
-                                         (place.far && place.program.empty()
+  // What the PATH finds is the host's own: of what is sent it finds nothing.
+  const bool found = place.program.empty() && name.find('/') == name.npos;
+  return Refusal{kExitNotExecutable, quoted(found ? path : name) + " " + asks_for(loader) +
+                                         (place.far && place.program.empty() && !found
                                               ? "send it with --ship " + shell_word(name)
                                               : "build it for this one, or link it statically")};
+}
+
+// `line` is a script's first one.
+std::optional<Refusal> check_interpreter(const CommandPlace& place, std::string_view line) {
+  line.remove_prefix(std::min(line.find_first_not_of(" \t", 2), line.size()));
+  const std::string interpreter(line.substr(0, line.find_first_of(" \t")));
+  if (!interpreter.starts_with('/')) return std::nullopt;
+  const std::string asks = quoted(place.command[0]) + " asks to be run by " + quoted(interpreter);
+  constexpr const char* kAdvice = "correct its first line or put an interpreter before it";
+  if (look_at(interpreter).error == ENOENT)
+    return Refusal{kExitNotExecutable, asks + ", which is not there; " + kAdvice};
+  const UniqueFd file = open_to_look(interpreter);
+  const std::string loader = file ? missing_loader(file.get()) : "";
+  if (loader.empty()) return std::nullopt;
+  return Refusal{kExitNotExecutable, asks + ", and that " + asks_for(loader) + kAdvice};
 }
 
 // Of a file that may be executed: whether the kernel will know how.
 std::optional<Refusal> check_first_bytes(const CommandPlace& place, const std::string& path,
                                          const std::vector<std::string>& entries) {
-  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  const UniqueFd file = open_to_look(path);
   char buffer[256];
   const ssize_t count = file ? read(file.get(), buffer, sizeof buffer) : -1;
   if (count < 0) return std::nullopt;  // a program need not be readable
   const std::string_view start(buffer, static_cast<size_t>(count));
+  if (start.starts_with("#!")) return check_interpreter(place, start.substr(0, start.find('\n')));
+  if (start.find('\0') != start.npos) return check_loader(place, file.get(), path);
   const std::string& name = place.command[0];
-  if (!start.starts_with("#!")) {
-    if (start.find('\0') != start.npos) return check_loader(place, loader_of(file.get()));
-    return Refusal{kExitNotExecutable,
-                   quoted(name) + " is neither a program nor a script with a #! line; " +
-                       (name.ends_with(".py") ? how_to_run(place, entries, name)
-                                              : "try: " + example(place, {"sh", name}))};
-  }
-  std::string_view line = start.substr(2, start.find('\n') - 2);
-  line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
-  const std::string interpreter(line.substr(0, line.find_first_of(" \t")));
-  if (!interpreter.starts_with('/') || look_at(interpreter).error != ENOENT) return std::nullopt;
   return Refusal{kExitNotExecutable,
-                 quoted(name) + " asks to be run by " + quoted(interpreter) +
-                     ", which is not there; correct its first line or put an interpreter before "
-                     "it"};
+                 quoted(name) + " is neither a program nor a script with a #! line; " +
+                     (name.ends_with(".py") ? how_to_run(place, entries, name)
+                                            : "try: " + example(place, {"sh", name}))};
 }
 
 bool is_on_noexec(const std::string& path) {

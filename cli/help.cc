@@ -172,8 +172,8 @@ std::string man_term(std::string_view term, std::string_view text) {
 }
 
 constexpr std::string_view kTwice =
-    "Of an option that is given twice the last one counts, unless it says that it may be given "
-    "again: then all count.";
+    "Of an option that is given twice the last one counts, unless it says \"may be given again\": "
+    "then all count; or \"one only\": then a second is refused.";
 constexpr std::string_view kManHosts =
     "A list of hosts has commas between them, a file has one host on each line. A host is NAME, "
     "NAME:SLOTS or USER@NAME:SLOTS, where NAME may be an address (one with colons in brackets, "

@@ -20,8 +20,12 @@ bool may(const std::string& path, int mode);
 
 Look look_at(const std::string& path);
 
-// The loader that an ELF program asks for; empty for a static program, for a library, and for what
-// is none of these.
+// The loader that an ELF program of 64 bit asks for; empty for a static program, for a library, and
+// for what is none of these.
 std::string loader_of(int fd);
+
+// The same of a program that this machine runs as it is, which one of 32 bit may be. Empty for one
+// of another machine: who emulates that (binfmt_misc) knows where its loader lies.
+std::string native_loader_of(int fd);
 
 }  // namespace hvd

@@ -17,6 +17,7 @@
 #include "cli/result_place.h"
 #include "cli/ssh/ssh_command.h"
 #include "cli/supervisor_impl.h"
+#include "rendezvous/client.h"
 #include "runtime/base/fault_point.h"
 
 namespace hvd {
@@ -40,12 +41,12 @@ std::string lost_words(const HostAgent& agent) {
 }
 constexpr milliseconds kSweepOnce{300};  // who has been tried for long
 
-std::string coming_back(const HostAgent& agent, TimePoint now) {
+std::string coming_back(const HostAgent& agent, TimePoint now, const std::string& advice) {
   char age[32];
-  std::snprintf(age, sizeof age, ", for %.1f s",
+  std::snprintf(age, sizeof age, "%.1f s",
                 std::chrono::duration<double>(now - agent.began()).count());
-  return agent.host().name + ": its agent runs there and has not reached hvdrun at " +
-         agent.way_back + age;
+  return agent.host().name + ": its agent runs there and has not reached hvdrun for " + age +
+         advice + "; hvdrun listens at " + agent.way_back;
 }
 
 }  // namespace
@@ -128,15 +129,16 @@ void Supervisor::end_what_is_left(int first_signal) {
 void Supervisor::leave() {
   JobResult known = result();
   known.verdict.status = {128 + SIGINT, SIGINT};
-  write_early(known);
+  write_early(known, true);
   end_ssh();
   die_by(SIGINT);
 }
 
-// Into a file alone: an earlier job's would be taken for this one's. A reader of anything else gets
-// one text, at the end, and may not read.
-void Supervisor::write_early(const JobResult& known) {
-  if (!spec_.result_file.empty() && is_result_file(spec_.result_file))
+// Into a file, where an earlier job's would be taken for this one's. A reader of anything else gets
+// one text, the last, and may not read.
+void Supervisor::write_early(const JobResult& known, bool is_last) {
+  if (spec_.result_file.empty()) return;
+  if (is_result_file(spec_.result_file) || (is_last && !result_written_))
     write_result_file(spec_.result_file, result_json(known), kImpatience);
 }
 
@@ -283,13 +285,14 @@ void Supervisor::on_deadlines(TimePoint now) {
 // for that.
 void Supervisor::say_why(TimePoint now) {
   // An interrupt has its own words, and an end for readers that stand still.
-  if (interrupts_ > 0) return say_why_at_.reset();
+  const bool speaks = interrupts_ == 0;
   const bool runs = !no_rank_runs(), waits = !runs && (any_paused() || !output_.idle());
-  if (runs && !std::exchange(end_said_, true)) say(record_.first_failure() + "; ending the others");
-  if (waits)
+  if (speaks && runs && !std::exchange(end_said_, true))
+    say(record_.first_failure() + "; ending the others");
+  if (speaks && waits)
     say(record_.first_failure() +
         "; all ranks have ended, and who reads their output is waited for (INT: drop it)");
-  if (waits) write_early(result());
+  if (waits) write_early(result(), false);
   say_why_at_ = waits ? std::nullopt : std::optional(now + kReportSoon);
 }
 
@@ -305,7 +308,7 @@ void Supervisor::say_progress(TimePoint now) {
   }
   std::vector<std::string> lines = remote_hosts_->progress(now);
   for (const auto& agent : agents_)
-    if (agent->remote() && !agent->attached()) lines.push_back(coming_back(*agent, now));
+    if (agent->remote() && !agent->attached()) lines.push_back(coming_back(*agent, now, ""));
   for (std::string& line : network_.progress(now)) lines.push_back(std::move(line));
   for (const std::string& line : lines) say("waiting for " + line);
   if (lines.empty()) return;
@@ -319,8 +322,7 @@ void Supervisor::say_progress(TimePoint now) {
 void Supervisor::say_who_is_late() {
   for (const auto& agent : agents_)
     if (agent->remote() && !agent->attached())
-      say(coming_back(*agent, Clock::now()) +
-          "; does a firewall here drop what comes from there? (--port-range)");
+      say(coming_back(*agent, Clock::now(), std::string("; ") + kOpenTheWay));
   for (const std::string& line : network_.progress(Clock::now())) say(line);
 }
 
@@ -481,6 +483,7 @@ ExitStatus Supervisor::finish() {
   std::string trouble;
   if (!spec_.result_file.empty())
     trouble = write_result_file(spec_.result_file, result_json(result));
+  result_written_ = true;
   if (!trouble.empty()) say(trouble);
   if (!trouble.empty() && status.code == 0) status.code = kExitOwnFailure;
   log_.ended(status, result.seconds);

@@ -53,7 +53,7 @@ class Supervisor {
   void on_interrupt();
   void end_what_is_left(int first_signal);
   [[noreturn]] void leave();
-  void write_early(const JobResult& known);
+  void write_early(const JobResult& known, bool is_last);
   void on_control();
   void on_message(HostAgent& agent, const proto::FromAgent& message);
   void on_stream_lost(HostAgent& agent);
@@ -186,6 +186,7 @@ class Supervisor {
   int interrupts_ = 0;
   size_t unsaid_ = 0;  // lines that try_say() dropped
   bool output_lost_said_ = false, threads_said_ = false, end_said_ = false;
+  bool result_written_ = false;                // the whole one, by finish()
   std::set<int> held_said_;                    // ranks
   std::set<int> limits_said_;                  // RLIMIT_…
   std::optional<TimePoint> time_limit_;        // by the job's clock

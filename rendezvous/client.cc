@@ -187,13 +187,12 @@ class Race {
   std::string failure() {
     const auto waited = std::chrono::duration_cast<std::chrono::seconds>(remote_.patience).count();
     std::string text = "cannot reach hvdrun within " + std::to_string(waited) + " s";
+    if (candidates_.empty()) return text + "; it gave no address";
+    text += std::string("; ") + kOpenTheWay;  // before what may be long: who tells it may cut it
     for (const Candidate& one : candidates_)
       text += "; " + one.address + ": " +
               (one.failed ? last_words(one.channel) : std::string("no answer"));
-    if (candidates_.empty()) return text + "; it gave no address";
-    return text +
-           "; where a firewall stands between, open it for --port-range, or name another network "
-           "(--network-interface)";
+    return text;
   }
 
   const RendezvousClient::Remote& remote_;

@@ -17,6 +17,11 @@
 
 namespace hvd {
 
+// Where an agent does not come back to hvdrun.
+inline constexpr char kOpenTheWay[] =
+    "where a firewall stands between, open it for --port-range, or name another network "
+    "(--network-interface)";
+
 inline constexpr int kOrderBytesMax = 16 << 20;  // of one message to an agent
 
 class RendezvousClient {

@@ -2,6 +2,9 @@
 // its own host.
 #include "cli/command_check.h"
 
+#include <elf.h>
+
+#include <cstddef>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -23,6 +26,20 @@ std::string check(const std::vector<std::string>& command, const std::string& di
                                       .far = far});
   return refusal ? refusal->message : "";
 }
+
+// This very program, for a loader that is not there.
+struct Foreign {
+  Foreign() {
+    std::ifstream own("/proc/self/exe", std::ios::binary);
+    own.read(bytes.data(), std::streamsize(bytes.size()));
+    const size_t loader = bytes.find("/lib");
+    REQUIRE(loader != std::string::npos);
+    bytes[loader + 3] = 'x';
+    asks = "asks to be loaded by \"" + bytes.substr(loader, bytes.find('\0', loader) - loader) +
+           "\", which is not there: it was built for another system; ";
+  }
+  std::string bytes = std::string(4096, '\0'), asks;
+};
 
 }  // namespace
 
@@ -50,21 +67,47 @@ TEST_CASE("command check: advice repeats the command, not the options") {
 }
 
 TEST_CASE("command check: a program for another system's loader is told as such") {
-  std::ifstream own("/proc/self/exe", std::ios::binary);
-  std::string bytes(4096, '\0');
-  own.read(bytes.data(), std::streamsize(bytes.size()));
-  const size_t loader = bytes.find("/lib");
-  REQUIRE(loader != std::string::npos);
-  bytes[loader + 3] = 'x';
-  const std::string path = bytes.substr(loader, bytes.find('\0', loader) - loader);
+  const Foreign foreign;
   const Folder folder;
-  folder.write("train", bytes, 0755);
-  const std::string said = "\"./train\" asks to be loaded by \"" + path +
-                           "\", which is not there: it was built for another system; ";
+  folder.write("train", foreign.bytes, 0755);
+  const std::string said = "\"./train\" " + foreign.asks;
   CHECK(check({"./train"}, folder.path()) == said + "send it with --ship ./train");
   const std::string built = said + "build it for this one, or link it statically";
   CHECK(check({"./train"}, folder.path(), "", false) == built);
   CHECK(check({"./train"}, folder.path(), folder.in("train")) == built);  // it came by --ship
+}
+
+TEST_CASE("command check: of a program that the PATH finds its place is told, and none is sent") {
+  const Foreign foreign;
+  const Folder folder;
+  folder.write("train", foreign.bytes, 0755);
+  const auto refusal = check_command({.command = std::vector<std::string>{"train"},
+                                      .program = "",
+                                      .directory = "/",
+                                      .path = folder.path(),
+                                      .start = "hvdrun ...",
+                                      .far = true});
+  REQUIRE(refusal);
+  CHECK(refusal->message == "\"" + folder.in("train") + "\" " + foreign.asks +
+                                "build it for this one, or link it statically");
+}
+
+TEST_CASE("command check: a program of another machine is left to who emulates that") {
+  Foreign foreign;
+  const Folder folder;
+  foreign.bytes[offsetof(Elf64_Ehdr, e_machine) + 1] ^= 0x40;
+  folder.write("train", foreign.bytes, 0755);
+  CHECK(check({"./train"}, folder.path()).empty());
+}
+
+TEST_CASE("command check: an interpreter for another system's loader is told as such") {
+  const Foreign foreign;
+  const Folder folder;
+  folder.write("python", foreign.bytes, 0755);
+  folder.write("train", "#! " + folder.in("python") + " -u\n", 0755);
+  CHECK(check({"./train"}, folder.path()) ==
+        "\"./train\" asks to be run by \"" + folder.in("python") + "\", and that " + foreign.asks +
+            "correct its first line or put an interpreter before it");
 }
 
 TEST_CASE("command check: of what was shipped the copy is looked at, and the user's word said") {

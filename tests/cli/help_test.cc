@@ -1,6 +1,7 @@
 // Help, man page and feature list: complete, and readable on 80 columns.
 #include "cli/help.h"
 
+#include <algorithm>
 #include <sstream>
 
 #include "cli/agent_watch.h"
@@ -12,9 +13,7 @@ using namespace hvd;
 
 namespace {
 
-bool has(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
+bool has(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
 
 }  // namespace
 
@@ -41,6 +40,17 @@ TEST_CASE("help: for how long a host may be silent is said as it is") {
   CHECK_THAT(
       std::string(find_option("--agent-timeout")->text),
       Catch::EndsWith("another machine after " + std::to_string(limit.count()) + " at most"));
+}
+
+TEST_CASE("help: what becomes of an option that is given twice is said as it is") {
+  std::string help = full_help();
+  std::replace(help.begin(), help.end(), '\n', ' ');
+  CHECK(has(help,
+            "the last one counts, unless it says \"may be given again\": then all count; or "
+            "\"one only\": then a second is refused."));
+  // command_line_test has that it is.
+  for (const Option& option : all_options())
+    CHECK(has(option.text, "one only") == (option.name == "--hostfile"));
 }
 
 TEST_CASE("help: no line is longer than 80 columns") {

@@ -262,6 +262,34 @@ TEST_CASE("result place: a link that is not to be followed is named, and what it
   CHECK(content(victim) == "new\n");
 }
 
+TEST_CASE("result place: whether a file is written, or what has a reader") {
+  const TemporaryDirectory folder;
+  const std::string file = folder.path() / "result.json", fresh = folder.path() / "fresh",
+                    pipe = folder.path() / "pipe";
+  std::ofstream(file) << "old\n";
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+  const UniqueFd opened(open(file.c_str(), O_WRONLY | O_CLOEXEC));
+  const int closed = UniqueFd(dup(opened.get())).get();
+  const auto link_to = [&](const std::string& target) {
+    const fs::path link = folder.path() / "link";
+    fs::remove(link);
+    fs::create_symlink(target, link);
+    return link.string();
+  };
+  for (const std::string& path : {file, fresh}) {
+    CHECK(is_result_file(path));
+    CHECK(is_result_file(link_to(path)));
+  }
+  for (const std::string& path : {pipe, std::string("/dev/null"), folder.path().string(),
+                                  fd_path(opened.get()), fd_path(closed), file + "/below"}) {
+    INFO(path);
+    CHECK_FALSE(is_result_file(path));
+    CHECK_FALSE(is_result_file(link_to(path)));
+  }
+  CHECK_FALSE(
+      is_result_file(link_to(file), [](const struct stat&, const struct stat&) { return false; }));
+}
+
 TEST_CASE("result place: a pipe with a name is written to, stays, and needs a reader") {
   const TemporaryDirectory folder;
   const std::string path = folder.path() / "pipe";

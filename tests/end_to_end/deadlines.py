@@ -361,6 +361,26 @@ def a_reader_that_stands_still_hides_no_lost_agent():
         assert b"nobody read" not in err and out.endswith(b":y\n"), (out[-20:], err)
 
 
+def an_interrupt_keeps_back_no_result_while_a_slow_reader_is_waited_for():
+    with tempfile.TemporaryDirectory() as folder:
+        result = f"{folder}/result.json"
+        script = "[ $HVD_RANK = 0 ] && exec sleep 300; trap '' TERM INT; yes | head -c 100000; exec tail -f /dev/null"
+        job = start("--stop-grace", "50", "--result-file", result, "--", "bash", "-c", script)
+        ranks = wait_for(lambda: (now := {support.read(pid, "comm"): pid for pid in ranks_of(job.pid)}).keys() == {"sleep", "tail"} and now)
+        os.kill(ranks["sleep"], signal.SIGUSR1)
+        wait_for_words(job, b"; ending the others")
+        job.send_signal(signal.SIGINT)
+        wait_for_words(job, b"again: kill them now")
+        os.kill(ranks["tail"], signal.SIGKILL)
+        wait_for(lambda: os.path.exists(result))
+        expect(job.poll(), None)
+        with open(result) as file:
+            expect(json.load(file)["exit_code"], 128 + signal.SIGUSR1)
+        out, err = job.communicate(timeout=LIMIT_S)
+        expect((job.returncode, out.count(b":y\n")), (128 + signal.SIGUSR1, 50000), err)
+        assert b"is waited for" not in err, err
+
+
 def one_interrupt_ends_a_job_whose_reader_stands_still():
     job = start_whose_reader_stands_still("exec yes", np=1)
     job.send_signal(signal.SIGINT)
@@ -400,4 +420,5 @@ support.main(the_start_timeout_bounds_an_agent_that_never_comes,
              a_reader_that_leaves_after_an_interrupt_is_no_cause_once_all_ranks_have_ended,
              a_second_interrupt_kills_what_ranks_left_running_and_the_status_stays_theirs, a_reader_that_comes_late_gets_all,
              a_reader_that_stands_still_hides_no_failure, a_reader_that_stands_still_hides_no_lost_agent,
+             an_interrupt_keeps_back_no_result_while_a_slow_reader_is_waited_for,
              one_interrupt_ends_a_job_whose_reader_stands_still)

@@ -1,9 +1,11 @@
 """Ctrl-C and its kin: what ranks get, when they are killed, and how hvdrun itself ends."""
 import contextlib
+import fcntl
 import json
 import os
 import signal
 import tempfile
+import termios
 import time
 
 import support
@@ -65,6 +67,44 @@ def the_third_interrupt_leaves_even_an_agent_that_is_stuck():
             result = json.load(file)
     expect((result["exit_code"], result["signal"], result["cause"]), (130, "SIGINT", "interrupted"))
     return None
+
+
+def the_third_interrupt_gives_a_pipes_reader_the_result():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "pipe")
+        os.mkfifo(path)
+        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        note = leave_an_agent_that_is_stuck(path)
+        if note:
+            return note
+        with open(reader) as pipe:
+            expect(json.load(pipe)["cause"], "interrupted")
+    return None
+
+
+def a_pipes_reader_that_has_the_result_gets_no_second_one():
+    """While hvdrun cannot say its report: nobody reads its standard error, which is full."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "pipe")
+        os.mkfifo(path)
+        result = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        words, full = os.pipe()
+        os.set_blocking(full, False)
+        with contextlib.suppress(BlockingIOError):
+            while os.write(full, bytes(4096)):
+                pass
+        os.set_blocking(full, True)
+        job = start("--result-file", path, "--", "bash", "-c", "exit 7", np=1, stderr=full)
+        os.close(full)
+        wait_for(lambda: fcntl.ioctl(result, termios.FIONREAD, bytes(4)) != bytes(4))
+        for _ in range(3):
+            job.send_signal(signal.SIGINT)
+            wait_for(lambda: job.poll() is not None or is_taken(job.pid))
+        job.communicate(timeout=20)
+        assert job.returncode in (-2, 7), job.returncode  # 7: it gave its reader up before the third
+        with open(result) as pipe:
+            expect(json.load(pipe)["exit_code"], 7)
+        os.close(words)
 
 
 def leave_an_agent_that_is_stuck(result):
@@ -186,6 +226,7 @@ def a_terminals_ctrl_c():
 
 support.main(hvdrun_ends_by_the_signal_it_got, ranks_that_ignore_term_are_killed_after_the_grace,
              the_second_interrupt_kills_now, the_third_interrupt_leaves_even_an_agent_that_is_stuck,
+             the_third_interrupt_gives_a_pipes_reader_the_result, a_pipes_reader_that_has_the_result_gets_no_second_one,
              ranks_get_int_and_may_end_by_themselves, what_keeper_or_agent_get_alone_changes_nothing,
              what_every_process_gets_is_judged_by_hvdrun_alone,
              a_keeper_that_has_just_begun_ignores_them_too, usr1_and_usr2_go_to_the_ranks, background_children_that_ignore_int_do_not_delay,

@@ -237,6 +237,7 @@ def hosts_that_reach_hvdrun_but_not_each_other_end_the_job():
         assert took < 18, (took, seen)
         world.heal_between("h1", "h2")
         wait_until_empty("h1", "h2")
+    return "" if answers_when_full else "left out: links that are full: its kernel is older than Linux 6.6"
 
 
 def has_full_window():

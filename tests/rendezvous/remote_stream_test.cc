@@ -142,10 +142,10 @@ TEST_CASE("remote stream: when none answers, each address is named with what it 
                           std::chrono::seconds(1)});
   agent.send(attached(0));
   CHECK(at_client(agent, [](auto& all) { return all.closed; }).why ==
-        "cannot reach hvdrun within 1 s; " + deaf.address.text() + ": connection refused; " +
-            silent[0].address.text() +
-            ": no answer; where a firewall stands between, open it for --port-range, or name "
-            "another network (--network-interface)");
+        "cannot reach hvdrun within 1 s; where a firewall stands between, open it for "
+        "--port-range, or name another network (--network-interface); " +
+            deaf.address.text() + ": connection refused; " + silent[0].address.text() +
+            ": no answer");
   RendezvousClient nowhere({{"nowhere"}, credentials_of(authority, {kJob, 0}), {}});
   CHECK(at_client(nowhere, [](auto& all) { return all.closed; }).why ==
         "\"nowhere\" is no address; write 10.0.0.1:4000 or [fd00::1]:4000");
