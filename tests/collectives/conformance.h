@@ -20,7 +20,7 @@ struct Setting {
   Hosts hosts;
   CommunicatorFactory factory;
   Reference reference;
-  CommunicatorFactory another;       // a second communicator of a rank
+  CommunicatorFactory another;       // a second one of a rank; none: all share one order
   Values values = Values::kStrange;  // that it sums by the reference's rules
   bool (*supports)(DataType, const Reduction&) = [](DataType, const Reduction&) { return true; };
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <mutex>
 #include <sstream>
+#include <vector>
 
 namespace hvd {
 namespace {
@@ -16,6 +17,7 @@ std::vector<CUcontext>& visible() {
   return only;
 }
 thread_local CUcontext current = nullptr;
+thread_local std::vector<CUcontext> below;  // `current`, on the stack
 
 std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> parts;
@@ -260,6 +262,22 @@ CUresult cuCtxSetCurrent(CUcontext context) {
       std::find(visible().begin(), visible().end(), context) == visible().end())
     return CUDA_ERROR_INVALID_CONTEXT;
   current = context;
+  return CUDA_SUCCESS;
+}
+
+// The stack is the thread's (CUDA Driver API, "Context Management").
+CUresult cuCtxPushCurrent(CUcontext context) {
+  const CUcontext before = current;
+  const CUresult result = cuCtxSetCurrent(context);
+  if (result == CUDA_SUCCESS) below.push_back(before);
+  return result;
+}
+
+CUresult cuCtxPopCurrent(CUcontext* context) {
+  if (below.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context != nullptr) *context = current;
+  current = below.back();
+  below.pop_back();
   return CUDA_SUCCESS;
 }
 

@@ -1,0 +1,53 @@
+#include "tests/nccl/device_ranks.h"
+
+#include <map>
+#include <mutex>
+
+#include "collectives/nccl/nccl_communicator.h"
+#include "tests/nccl/staged_communicator.h"
+#include "tests/nccl/standin.h"
+
+namespace hvd {
+
+const CudaDriver& standin_driver() {
+  static const CudaDriver driver = [] {
+    hvd_standin_set("devices", "8");
+    return CudaDriver::load(HVD_CUDA_STANDIN);
+  }();
+  return driver;
+}
+
+const NcclLibrary& standin_nccl() {
+  static const NcclLibrary nccl = (standin_driver(), NcclLibrary::load(HVD_NCCL_STANDIN));
+  return nccl;
+}
+
+StandinDevice::StandinDevice(int ordinal)
+    : device(standin_driver(), ordinal), memory(device, standin_nccl()) {}
+
+StandinDevice& standin_device(int rank) {
+  static std::mutex mutex;
+  static auto& devices = *new std::map<int, std::unique_ptr<StandinDevice>>;  // never unmade
+  const std::lock_guard lock(mutex);
+  auto& device = devices[rank];
+  if (!device) device = std::make_unique<StandinDevice>(rank);
+  return *device;
+}
+
+CommunicatorFactory staged_nccl_factory(uint32_t number) {
+  return [number](Rank& rank) -> std::unique_ptr<Communicator> {
+    if (number == 0) {
+      add_words(rank, communicator_bytes(true));
+    } else {
+      rank.add_segment(communicator_bytes(true));
+    }
+    auto control = make_communicator(*rank.peers, rank.arena,
+                                     {.segment = number, .offset = 0, .seed = 1 + number});
+    auto& [device, memory] = standin_device(rank.rank);
+    auto inner = std::make_unique<NcclCommunicator>(*rank.peers, device, standin_nccl(), memory,
+                                                    "test", *control);
+    return std::make_unique<StagedCommunicator>(device, std::move(control), std::move(inner));
+  };
+}
+
+}  // namespace hvd
