@@ -115,7 +115,6 @@ void NcclCommunicator::call(Operation& operation) {
 
 ncclResult_t NcclCommunicator::call_allreduce(const Operation& operation, NcclReduction reduction) {
   const Buffer& data = operation.result;
-  registrations_.use(communicator_, memory_, data.data);
   const ncclDataType_t type = nccl_type_of(data.type);
   if (reduction.factor != 1) {
     NcclScalar scalar = nccl_scalar(reduction.factor, data.type);
@@ -159,7 +158,6 @@ ncclResult_t NcclCommunicator::call_allgather(Operation& operation) {
 void NcclCommunicator::finish_launch(Operation& operation) {
   if (own_op_) nccl_.ncclRedOpDestroy(*own_op_, communicator_);
   own_op_.reset();
-  if (next_->next == nullptr) registrations_.drop_unused(communicator_);
   fault_point("nccl_launched");
   auto done = static_cast<CUevent>(operation.done);
   if (done == nullptr) {

@@ -13,7 +13,7 @@ NcclBackend::NcclBackend(const DeviceOptions& options)
 
 std::unique_ptr<Communicator> NcclBackend::make_communicator(Peers& peers, const std::string& name,
                                                              Communicator& control) {
-  return std::make_unique<NcclCommunicator>(peers, device_, nccl_, memory_, name, control);
+  return std::make_unique<NcclCommunicator>(peers, device_, nccl_, name, control);
 }
 
 }  // namespace hvd

@@ -24,19 +24,16 @@ constexpr std::chrono::milliseconds kLookAgain{1};  // a device has no descripto
 }  // namespace
 
 NcclCommunicator::NcclCommunicator(Peers& peers, CudaDevice& device, const NcclLibrary& nccl,
-                                   const NcclMemory& memory, std::string name,
-                                   Communicator& control)
+                                   std::string name, Communicator& control)
     : peers_(peers),
       block_(peers.block()),
       device_(device),
       nccl_(nccl),
-      memory_(memory),
       name_(std::move(name)),
       control_(control),
       me_(control.rank()),
       size_(control.size()),
-      queue_(0),
-      registrations_(nccl) {}
+      queue_(0) {}
 
 NcclCommunicator::~NcclCommunicator() {
   if (abort_thread_.joinable()) return;  // it joins
@@ -159,8 +156,7 @@ void NcclCommunicator::close() {
   calling_ = "leaving";
   state_ = State::kFinalizes;
   try {
-    const CudaDevice::Current current(device_);
-    went(nccl_.ncclCommFinalize(communicator_));
+    finalize();
   } catch (const Error&) {
     begin_abort();
   }
@@ -174,8 +170,11 @@ bool NcclCommunicator::finalize() {
     return true;
   }
   if (!settled()) return false;
+  if (!std::exchange(finalized_, true)) {
+    went(nccl_.ncclCommFinalize(communicator_));
+    return true;
+  }
   went(nccl_.ncclCommDestroy(std::exchange(communicator_, nullptr)));
-  registrations_.forget();
   state_ = State::kGone;
   return true;
 }
@@ -202,7 +201,6 @@ bool NcclCommunicator::finish_abort() {
   if (aborted_.load(kAcquire)) {
     if (abort_thread_.joinable()) abort_thread_.join();
     communicator_ = nullptr;
-    registrations_.forget();
     state_ = State::kGone;
     return true;
   }

@@ -26,7 +26,6 @@
 #include "collectives/communicator.h"
 #include "collectives/nccl/cuda_device.h"
 #include "collectives/nccl/nccl_library.h"
-#include "collectives/nccl/nccl_memory.h"
 #include "collectives/nccl/nccl_reduction.h"
 #include "collectives/operation_queue.h"
 #include "collectives/peers.h"
@@ -36,8 +35,8 @@ namespace hvd {
 class NcclCommunicator final : public Communicator {
  public:
   // All outlive it; who owns `control` moves it. `name` is for NCCL's own words.
-  NcclCommunicator(Peers& peers, CudaDevice& device, const NcclLibrary& nccl,
-                   const NcclMemory& memory, std::string name, Communicator& control);
+  NcclCommunicator(Peers& peers, CudaDevice& device, const NcclLibrary& nccl, std::string name,
+                   Communicator& control);
   ~NcclCommunicator() override;
 
   int rank() const override { return me_; }
@@ -101,7 +100,6 @@ class NcclCommunicator final : public Communicator {
   ControlBlock& block_;
   CudaDevice& device_;
   const NcclLibrary& nccl_;
-  const NcclMemory& memory_;
   const std::string name_;
   Communicator& control_;
   const int me_, size_;
@@ -115,14 +113,13 @@ class NcclCommunicator final : public Communicator {
   Operation* next_ = nullptr;  // to be launched
   bool called_ = false;        // NCCL was, for that one
   std::deque<std::unique_ptr<HostPart>> host_parts_;  // of what waits to be launched
-  NcclRegistrations registrations_;
   std::optional<ncclRedOp_t> own_op_;
   HostPart sharing_;
   std::vector<ncclUniqueId> ids_;
   ncclUniqueId own_id_{};
   std::deque<CudaDevice::Event> events_;  // of what was launched and has none, the oldest first
   uint64_t entered_ = 0;
-  bool closed_ = false, failed_ = false;
+  bool closed_ = false, failed_ = false, finalized_ = false;
 
   std::atomic<bool> aborted_{false};
   TimePoint abort_began_{};

@@ -17,13 +17,12 @@ namespace hvd {
 // clang-format off
 #define HVD_NCCL_CALLS(X) \
   X(ncclGetVersion) X(ncclGetErrorString) X(ncclGetLastError) X(ncclGetUniqueId) \
-  X(ncclCommInitRankConfig) X(ncclCommSplit) X(ncclCommFinalize) X(ncclCommDestroy) \
+  X(ncclCommInitRankConfig) X(ncclCommFinalize) X(ncclCommDestroy) \
   X(ncclCommAbort) X(ncclCommGetAsyncError) X(ncclAllReduce) X(ncclBroadcast) X(ncclAllGather) \
-  X(ncclGroupStart) X(ncclGroupEnd) X(ncclMemAlloc) X(ncclMemFree) X(ncclCommRegister) \
-  X(ncclCommDeregister) X(ncclRedOpCreatePreMulSum) X(ncclRedOpDestroy)
-// Newer ones, null where they are missing: 2.23, 2.27.
-#define HVD_NEW_NCCL_CALLS(X) \
-  X(ncclCommInitRankScalable) X(ncclCommWindowRegister) X(ncclCommWindowDeregister)
+  X(ncclGroupStart) X(ncclGroupEnd) X(ncclMemAlloc) X(ncclMemFree) \
+  X(ncclRedOpCreatePreMulSum) X(ncclRedOpDestroy)
+// Newer ones, null where they are missing: 2.23.
+#define HVD_NEW_NCCL_CALLS(X) X(ncclCommInitRankScalable)
 // clang-format on
 
 struct NcclLibrary {

@@ -36,7 +36,7 @@ void DeviceBuckets::submit(int bucket, Home home, void* stream) {
   one.events->begin_behind(stream);
   auto submission = std::make_unique<Submission>();
   submission->name = spec_.name + ".bucket." + std::to_string(bucket);
-  submission->keep_alive = one.events;
+  submission->keep_alive = std::make_shared<InFlight>(InFlight{one.events, of(bucket, home)});
   Operation& operation = submission->operation;
   operation.kind = OperationKind::kAllreduce;
   operation.result = {memory(bucket, home), shape.count, shape.type};

@@ -43,6 +43,11 @@ class DeviceBuckets {
     std::shared_ptr<DeviceEvents> events;
     std::shared_ptr<Work> work;
   };
+  // What a submission holds.
+  struct InFlight {
+    std::shared_ptr<DeviceEvents> events;
+    std::shared_ptr<std::byte> memory;
+  };
   const std::shared_ptr<std::byte>& of(int bucket, Home home) const {
     return buckets_[static_cast<size_t>(bucket)].memory[static_cast<size_t>(home)];
   }

@@ -3,6 +3,7 @@
 #include <map>
 #include <mutex>
 
+#include "collectives/nccl/nccl_backend.h"
 #include "collectives/nccl/nccl_communicator.h"
 #include "tests/nccl/staged_communicator.h"
 #include "tests/nccl/standin.h"
@@ -22,16 +23,25 @@ const NcclLibrary& standin_nccl() {
   return nccl;
 }
 
-StandinDevice::StandinDevice(int ordinal)
-    : device(standin_driver(), ordinal), memory(device, standin_nccl()) {}
-
-StandinDevice& standin_device(int rank) {
+CudaDevice& standin_device(int rank) {
   static std::mutex mutex;
-  static auto& devices = *new std::map<int, std::unique_ptr<StandinDevice>>;  // never unmade
+  static auto& devices = *new std::map<int, std::unique_ptr<CudaDevice>>;  // never unmade
   const std::lock_guard lock(mutex);
   auto& device = devices[rank];
-  if (!device) device = std::make_unique<StandinDevice>(rank);
+  if (!device) device = std::make_unique<CudaDevice>(standin_driver(), rank);
   return *device;
+}
+
+DeviceBackend& standin_backend(int rank) {
+  standin_nccl();
+  static std::mutex mutex;
+  static auto& backends = *new std::map<int, std::unique_ptr<DeviceBackend>>;  // never unmade
+  const std::lock_guard lock(mutex);
+  auto& backend = backends[rank];
+  if (!backend)
+    backend = std::make_unique<NcclBackend>(DeviceOptions{
+        .ordinal = rank, .cuda_library = HVD_CUDA_STANDIN, .nccl_library = HVD_NCCL_STANDIN});
+  return *backend;
 }
 
 CommunicatorFactory staged_nccl_factory(uint32_t number) {
@@ -43,9 +53,9 @@ CommunicatorFactory staged_nccl_factory(uint32_t number) {
     }
     auto control = make_communicator(*rank.peers, rank.arena,
                                      {.segment = number, .offset = 0, .seed = 1 + number});
-    auto& [device, memory] = standin_device(rank.rank);
-    auto inner = std::make_unique<NcclCommunicator>(*rank.peers, device, standin_nccl(), memory,
-                                                    "test", *control);
+    CudaDevice& device = standin_device(rank.rank);
+    auto inner =
+        std::make_unique<NcclCommunicator>(*rank.peers, device, standin_nccl(), "test", *control);
     return std::make_unique<StagedCommunicator>(device, std::move(control), std::move(inner));
   };
 }
