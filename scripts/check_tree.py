@@ -30,7 +30,7 @@ MAY_INCLUDE = {
     "runtime/base": BASE,
     "proto": (),
     "rendezvous": ("rendezvous/", *BASE),
-    "collectives": ("collectives/", *CORE, *BASE),
+    "collectives": ("collectives/", "hvd/float16.h", *CORE, *BASE),
     "runtime/engine": ("runtime/engine/", "collectives/", *CORE, *BASE),
     "runtime": ("runtime/", "collectives/", "rendezvous/", "hvd/"),
     "runtime/torch": ("runtime/", "collectives/", *CORE, "hvd/"),

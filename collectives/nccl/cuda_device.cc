@@ -64,6 +64,14 @@ CudaDevice::Event CudaDevice::take_event() {
   return {event, {this}};
 }
 
+bool CudaDevice::is_busy() const noexcept {
+  if (driver_.cuCtxPushCurrent(context_) != CUDA_SUCCESS) return false;
+  const CUresult result = driver_.cuStreamQuery(stream_);
+  CUcontext before = nullptr;
+  driver_.cuCtxPopCurrent(&before);
+  return result == CUDA_ERROR_NOT_READY;
+}
+
 void CudaDevice::give_back(CUevent event) {
   MutexLock lock(mutex_);
   spare_.push_back(event);

@@ -52,6 +52,7 @@ class CudaDevice {
   void wait(CUstream stream, CUevent event) const;
   // Throws kUnavailable when what comes before it has failed.
   bool is_done(CUevent event) const;
+  bool is_busy() const noexcept;  // with what is in stream(); false, too, when it is lost
   // Of take_event(), for who cannot hold an Event.
   void give_back(CUevent event);
 

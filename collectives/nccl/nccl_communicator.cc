@@ -18,6 +18,7 @@ namespace {
 using namespace std::chrono_literals;
 constexpr auto kAcquire = std::memory_order_acquire;
 constexpr auto kAbortLimit = 5s;
+constexpr auto kLookAtAbort = 200us;
 constexpr int kExitStuck = 125;
 constexpr std::chrono::milliseconds kLookAgain{1};  // a device has no descriptor to sleep on
 
@@ -179,14 +180,15 @@ bool NcclCommunicator::finalize() {
   return true;
 }
 
-// Beside this thread the holder goes on answering the agent. When NCCL returns, no kernel of it
-// runs any more: it frees what they use.
+// Beside this thread the holder goes on answering the agent. What is still in the stream, behind
+// the program's own work, comes to nothing there, but memory is the program's only then.
 void NcclCommunicator::begin_abort() {
   fault_point("nccl_abort");
   state_ = State::kAborts;
   abort_began_ = Clock::now();
   const auto end = [this] {
     nccl_.ncclCommAbort(communicator_);
+    while (device_.is_busy()) std::this_thread::sleep_for(kLookAtAbort);
     aborted_.store(true, std::memory_order_release);
   };
   try {

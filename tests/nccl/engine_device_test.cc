@@ -220,7 +220,7 @@ TEST_CASE("engine on devices: what is under way on a device is aborted when a ra
         work->wait();  // launched
         ++come;
         until("the others", [&] { return come == 3; });
-        if (rank == 2) return world.declare_dead(2);
+        if (rank == 2) return;  // without shutdown()
         const TimePoint begin = Clock::now();
         until("an end", [&] { return work->done(); });
         seconds[static_cast<size_t>(rank)] =
@@ -230,7 +230,7 @@ TEST_CASE("engine on devices: what is under way on a device is aborted when a ra
       {}, false);
   for (const int rank : {0, 1}) {
     CHECK_THAT(said[static_cast<size_t>(rank)],
-               Catch::StartsWith("CommFailure: ") && Catch::Contains("rank 2 died"));
+               Catch::StartsWith("CommFailure: ") && Catch::Contains("rank 2"));
     CHECK(seconds[static_cast<size_t>(rank)] < 1);
   }
 }
@@ -293,7 +293,6 @@ TEST_CASE("engine on devices: a death while NCCL connects aborts it") {
         const auto work = tensor.sum_async(engine, "x");
         if (rank == 2) {
           until("the connecting", [&] { return hvd_standin_count("communicators", -1) >= 3; });
-          world.declare_dead(2);
           return;
         }
         said[static_cast<size_t>(rank)] = error_of([&] { work->wait(); });
@@ -301,7 +300,7 @@ TEST_CASE("engine on devices: a death while NCCL connects aborts it") {
       {}, false);
   for (const int rank : {0, 1})
     CHECK_THAT(said[static_cast<size_t>(rank)],
-               Catch::StartsWith("CommFailure: ") && Catch::Contains("rank 2 died"));
+               Catch::StartsWith("CommFailure: ") && Catch::Contains("rank 2"));
 }
 
 TEST_CASE("engine on devices: a bucket that there is no room for is told, with its size") {

@@ -93,13 +93,16 @@ TEST_CASE("standin faults: a rank that is gone is told, or the others hang") {
 TEST_CASE("standin faults: a rank that is gone while a split waits for it") {
   const Settings settings{{"peer_death_error", "1"}};
   const ncclUniqueId id = unique_id();
+  std::atomic<bool> split = false;
   run_ranks(2, [&](int rank, Device&) {
     ncclComm_t comm = make_communicator(id, 2, rank), child = nullptr;
     if (rank == 0) {
       const ncclResult_t result = ncclCommSplit(comm, 0, 0, &child, nullptr);
+      split = true;
       require(settle(comm, result) == ncclRemoteError, "the split fails");
       require(child == nullptr, "there is no child");
     }
+    until("the other splits", [&] { return split.load(); });
     expect(ncclCommAbort(comm), "ncclCommAbort");
   });
 }

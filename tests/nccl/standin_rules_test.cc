@@ -151,15 +151,16 @@ TEST_CASE("standin rules: no call beside another thread's") {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclComm_t comm = nullptr;
     expect(ncclCommInitRankConfig(&comm, 2, id, rank, &config), "ncclCommInitRankConfig");
-    if (rank == 1)  // so that the other waits in its call
-      until("a call beside it was seen", [] { return hvd_standin_violations() > 0; });
+    const auto seen = [] { return hvd_standin_violations() > 0; };
+    if (rank == 1) until("a call beside it was seen", seen);  // the other waits in its call
     std::jthread beside;
     if (rank == 0)
-      beside = std::jthread([comm] {
+      beside = std::jthread([comm, seen] {
         ncclResult_t state = ncclSuccess;
-        comes_about([&] { return ncclCommGetAsyncError(comm, &state) != ncclSuccess; });
+        while (!seen()) ncclCommGetAsyncError(comm, &state);
       });
-    expect(ncclCommFinalize(comm), "ncclCommFinalize");
+    // Whichever comes second is refused.
+    until("it was finalized", [&] { return ncclCommFinalize(comm) == ncclSuccess; });
     if (rank == 0) beside.join();
     expect(ncclCommDestroy(comm), "ncclCommDestroy");
   });

@@ -1,6 +1,7 @@
 #include "tests/nccl/standin/nccl_group.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -96,7 +97,6 @@ bool exchange(ncclComm* comm, const Call& call, uint64_t number) {
     violate("a collective writes device memory that was freed meanwhile");
   if (values != nullptr && reply.body.size() == bytes)
     std::memcpy(values, reply.body.data(), bytes);
-  pass_time(setting("slow_us", 0));
   return true;
 }
 
@@ -127,6 +127,8 @@ void perform(ncclComm* comm, const Call& call, uint64_t number, uint64_t ticket)
     const bool ended = exchange(comm, call, number);
     lock.lock();
     if (!ended) world().changed.wait(lock, [&] { return comm->aborted; });
+    world().changed.wait_for(lock, std::chrono::microseconds(setting("slow_us", 0)),
+                             [&] { return comm->aborted; });
     --slots.waiting;
     --slots.taken;
   }

@@ -45,7 +45,7 @@ class Hub {
       const std::vector<std::shared_ptr<Peer>> before = peers_;
       for (size_t k = 0; k < before.size(); ++k) {
         if (polled[k + 1].revents & (POLLIN | POLLHUP | POLLERR)) read(before[k]);
-        if (polled[k + 1].revents & POLLOUT) write(*before[k]);
+        if ((polled[k + 1].revents & POLLOUT) && !before[k]->gone) write(*before[k]);
       }
       if (polled[0].revents != 0) accept();
       std::erase_if(peers_, [](const auto& peer) { return peer->gone; });
