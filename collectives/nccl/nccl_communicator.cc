@@ -1,6 +1,7 @@
 // How it comes to be and how it ends; what it launches is in launch.cc.
 #include "collectives/nccl/nccl_communicator.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,7 +19,7 @@ namespace {
 using namespace std::chrono_literals;
 constexpr auto kAcquire = std::memory_order_acquire;
 constexpr auto kAbortLimit = 5s;
-constexpr auto kLookAtAbort = 200us;
+constexpr int kLookAtAbortMs = 1;
 constexpr int kExitStuck = 125;
 constexpr std::chrono::milliseconds kLookAgain{1};  // a device has no descriptor to sleep on
 
@@ -188,7 +189,7 @@ void NcclCommunicator::begin_abort() {
   abort_began_ = Clock::now();
   const auto end = [this] {
     nccl_.ncclCommAbort(communicator_);
-    while (device_.is_busy()) std::this_thread::sleep_for(kLookAtAbort);
+    while (device_.is_busy()) poll(nullptr, 0, kLookAtAbortMs);
     aborted_.store(true, std::memory_order_release);
   };
   try {
