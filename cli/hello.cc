@@ -7,6 +7,7 @@
 #include "cli/quoted.h"
 #include "proto/rendezvous.pb.h"
 #include "rendezvous/socket_address.h"
+#include "runtime/base/control_block.h"
 #include "runtime/base/error.h"
 #include "runtime/base/utf8.h"
 
@@ -48,6 +49,7 @@ std::string hello_bytes(const Hello& hello) {
   message.set_mounts(hello.identity.mounts);
   message.set_processes(hello.identity.processes);
   message.set_user(hello.identity.user);
+  message.set_gpus(hello.gpus);
   for (const InterfaceAddress& one : hello.interfaces) {
     if (message.addresses_size() == kInterfacesMax) break;
     message.add_interfaces(one.interface);
@@ -71,7 +73,8 @@ Hello read_hello(std::string_view bytes, const Hello& ours) {
                .mounts = message.mounts(),
                .processes = message.processes(),
                .user = message.user()},
-              {}};
+              {},
+              std::clamp(message.gpus(), 0, kLocalRanksMax)};
   const int count =
       std::min({message.interfaces_size(), message.addresses_size(), message.speeds_mbps_size()});
   for (int i = 0; i < std::min(count, kInterfacesMax); ++i) {

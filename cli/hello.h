@@ -20,6 +20,7 @@ struct Hello {
   std::string hvdrun_address = {}, own_address = {};
   HostIdentity identity = {};
   std::vector<InterfaceAddress> interfaces = {};
+  int gpus = 0;  // that programs started there may use
 
   friend bool operator==(const Hello&, const Hello&) = default;
 };

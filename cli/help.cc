@@ -179,7 +179,9 @@ constexpr std::string_view kManHosts =
     "NAME:SLOTS or USER@NAME:SLOTS, where NAME may be an address (one with colons in brackets, "
     "[::1]:2) and may hold ranges: node[1-4], node[01-03,7]. In a file NAME slots=N is "
     "understood too, other words with an equals sign are passed over, and # begins a comment. "
-    "Ranks fill the hosts in the order given. The slots of a host that is named twice are added.";
+    "Ranks fill the hosts in the order given. The slots of a host that is named twice are added. "
+    "Without SLOTS a host has one for each GPU that CUDA programs would find where they log in "
+    "there, or one where there is none: another machine counts them before its ranks start.";
 constexpr std::string_view kEnvironment =
     "Ranks find what hvdrun itself was started with, changed by --env-file, then by what other "
     "options say to ranks, then by -x, then by -x@RANKS, and then the variables below. On other "

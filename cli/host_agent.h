@@ -83,6 +83,7 @@ class HostAgent {
   bool keeper_killed = false;  // by us
   bool lost = false;           // and that has been said
   HostIdentity identity;
+  int gpus = 0;                              // of the host, where its slots stand for them
   std::vector<InterfaceAddress> interfaces;  // of the host
   std::string by_ssh;                        // its address there, as other hosts may know it
   InterfaceAddress place;                    // where other hosts reach it

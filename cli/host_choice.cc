@@ -31,23 +31,25 @@ std::string merge_note(const std::vector<std::string>& names, int slots) {
          " are both this machine: their slots are added, " + sum;
 }
 
-// A host given twice is one host. What GPUs it has is known only there.
+// A host given twice is one host. What GPUs it has is told by its agent.
 void add_remote(HostChoice& choice, const GivenHost& host) {
   const int slots = host.slots.value_or(1);
+  const int per_gpu = host.slots ? 0 : 1;
   const auto same = std::find_if(choice.hosts.begin(), choice.hosts.end(), [&](const Host& one) {
     return one.remote && one.name == host.name && one.user == host.user;
   });
   if (same == choice.hosts.end())
-    return choice.hosts.push_back({host.name, host.user, slots, true});
+    return choice.hosts.push_back({host.name, host.user, slots, true, per_gpu});
   if (same->slots + slots > kSlotsMax) {
     throw Error(ErrorCode::kInvalidArgument, "host " + quoted(host.name) + " is given " +
                                                  std::to_string(same->slots + slots) +
                                                  " slots; a host has at most 65535");
   }
   same->slots += slots;
-  choice.notes.push_back("host " + quoted(host.name) +
-                         " is given more than once: its slots are added, " +
-                         std::to_string(same->slots) + " together");
+  same->per_gpu += per_gpu;
+  choice.notes.push_back(
+      "host " + quoted(host.name) + " is given more than once: its slots are added" +
+      (same->per_gpu > 0 ? "" : ", " + std::to_string(same->slots) + " together"));
 }
 
 // "ann@gpu7": of one that is given with its user, who tells it from the same name without.
@@ -120,8 +122,32 @@ HostChoice choose_hosts(std::span<const GivenHost> given, int size, const ThisMa
   } else if (choice.size == 0) {
     throw Error(ErrorCode::kInvalidArgument,
                 "the hosts have no slots at all; write localhost:2 for two ranks");
+  } else {
+    choice.size_open = counts_gpus(choice.hosts);
   }
   return choice;
+}
+
+std::vector<Slot> plan_slots(std::span<const Host> hosts, int size) {
+  std::vector<Host> planned(hosts.begin(), hosts.end());
+  int64_t lacking = size, uncounted = 0;
+  for (const Host& host : hosts) {
+    lacking -= host.slots;
+    uncounted += host.per_gpu > 0;
+  }
+  if (lacking > 0 && uncounted > 0)
+    for (Host& host : planned)
+      if (host.per_gpu > 0) host.slots += int((lacking + uncounted - 1) / uncounted);
+  return assign_slots(planned, size);
+}
+
+bool counts_gpus(std::span<const Host> hosts) {
+  return std::ranges::any_of(hosts, [](const Host& host) { return host.per_gpu > 0; });
+}
+
+void count_slots(Host& host, int gpus) {
+  host.slots += host.per_gpu * (std::max(gpus, 1) - 1);
+  host.per_gpu = 0;
 }
 
 bool has_remote_ranks(std::span<const Host> hosts, std::span<const Slot> slots) {
@@ -210,6 +236,7 @@ void find_hosts(CommandLine& line) {
   HostChoice choice = choose_hosts(given, spec.size, machine, spec.command);
   spec.hosts = std::move(choice.hosts);
   spec.size = choice.size;
+  spec.size_open = choice.size_open;
   line.warnings.insert(line.warnings.end(), choice.notes.begin(), choice.notes.end());
 }
 

@@ -1,4 +1,8 @@
 // Decides which hosts a job runs on and how many ranks it has.
+//
+// What other machines are given no slots for, they count: their GPUs, which the Hello of an agent
+// tells (Host::per_gpu). Until all are there a plan says where ranks may come to be. Without -np
+// their number is open, too, and what stands on it waits: output files, -x@, --output-ranks.
 #pragma once
 
 #include <map>
@@ -17,6 +21,7 @@ namespace hvd {
 struct HostChoice {
   std::vector<Host> hosts;
   int size = 0;
+  bool size_open = false;          // JobSpec::size_open
   std::vector<std::string> notes;  // to be said once
 };
 
@@ -25,6 +30,16 @@ struct HostChoice {
 // `command` is for the example in that message.
 HostChoice choose_hosts(std::span<const GivenHost> given, int size, const ThisMachine& machine,
                         std::span<const std::string> command);
+
+// assign_slots() before other hosts have counted their GPUs: those that have to have as many as it
+// takes. Whoever has ranks in the end has some here, and rank 0 is where it will be. Pure.
+std::vector<Slot> plan_slots(std::span<const Host> hosts, int size);
+
+// Whether any of them has slots for its GPUs, which were not counted yet. Pure.
+bool counts_gpus(std::span<const Host> hosts);
+
+// It is known now how many GPUs the host has. Pure.
+void count_slots(Host& host, int gpus);
 
 // Whether any rank is to run on another machine. Pure.
 bool has_remote_ranks(std::span<const Host> hosts, std::span<const Slot> slots);

@@ -132,7 +132,9 @@ std::optional<Refusal> check_output_directory(const JobSpec& spec) {
     look = look_at(nearest);
   }
   auto refusal = refuse_output(spec, nearest, trouble_with_folder(nearest, look));
-  for (int rank = 0; rank < spec.size && !refusal && nearest == spec.output_directory; ++rank) {
+  for (int rank = 0;
+       rank < spec.size && !refusal && nearest == spec.output_directory && !spec.size_open;
+       ++rank) {
     const std::string folder = rank_folder(nearest, rank, spec.size);
     const Look at_rank = look_at(folder);
     if (at_rank.error == ENOENT && !is_taken(folder)) continue;
@@ -241,6 +243,7 @@ size_t bytes_of_longest(const JobSpec& spec, std::span<const Slot> slots) {
     const size_t entry = one.name.size() + one.value.value_or("").size() + 2 * kFieldBytes;
     std::optional<int> last;
     for (const int rank : one.ranks) {
+      if (size_t(rank) >= slots.size()) break;  // where it will be is not known yet
       const int host = slots[size_t(rank)].host;
       of_hosts[host] += kFieldBytes + (host == last ? 0 : entry);
       last = host;
@@ -249,8 +252,7 @@ size_t bytes_of_longest(const JobSpec& spec, std::span<const Slot> slots) {
   return std::ranges::max(of_hosts | std::views::values);
 }
 
-// Whether what each host's ranks are started from goes into a message, as long as it may become;
-// check_variables() was content.
+// Whether what each host's ranks are started from goes into a message, as long as it may become.
 std::optional<Refusal> check_length(const JobSpec& spec, std::span<const Slot> slots,
                                     std::span<const std::string> environment) {
   size_t bytes = kStartBytesOfRest + bytes_of_longest(spec, slots);
@@ -296,6 +298,14 @@ std::optional<Refusal> check_container() {
 
 }  // namespace
 
+std::optional<Refusal> check_ranks(const JobSpec& spec, std::span<const Slot> slots,
+                                   std::span<const std::string> environment) {
+  auto refusal = check_output_ranks(spec);
+  if (!refusal) refusal = check_variables(spec);
+  if (!refusal) refusal = check_length(spec, slots, environment);
+  return refusal;
+}
+
 std::optional<Refusal> check_job(const JobSpec& spec, std::span<const Slot> slots,
                                  std::span<const std::string> environment) {
   bool here = false;  // what another host has, its agent finds out
@@ -306,9 +316,8 @@ std::optional<Refusal> check_job(const JobSpec& spec, std::span<const Slot> slot
     else
       here = true;
   }
-  auto refusal = check_output_ranks(spec);
-  if (!refusal) refusal = check_variables(spec);
-  if (!refusal) refusal = check_length(spec, slots, environment);
+  auto refusal = spec.size_open ? check_length(spec, slots, environment)
+                                : check_ranks(spec, slots, environment);
   if (!refusal && !others.empty()) refusal = check_networks(spec, here);
   if (!refusal && !spec.directory.starts_with('/')) refusal = check_working_directory();
   if (!refusal && here && !spec.directory.empty()) refusal = check_directory(spec.directory);

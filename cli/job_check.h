@@ -18,4 +18,9 @@ namespace hvd {
 std::optional<Refusal> check_job(const JobSpec& spec, std::span<const Slot> slots,
                                  std::span<const std::string> environment);
 
+// The part of it that stands on how many ranks there are, for a job that did not know that before
+// (JobSpec::size_open). Pure.
+std::optional<Refusal> check_ranks(const JobSpec& spec, std::span<const Slot> slots,
+                                   std::span<const std::string> environment);
+
 }  // namespace hvd

@@ -95,8 +95,15 @@ void JobLog::began(const std::string& job, const JobSpec& spec) {
   if (!logger_) return;
   std::string command;
   for (const std::string& word : spec.command) command += (command.empty() ? "" : " ") + word;
-  say(LogLevel::kInfo, "job " + job + ": " + std::to_string(spec.size) +
+  say(LogLevel::kInfo, "job " + job + ": " + (spec.size_open ? "at least " : "") +
+                           std::to_string(spec.size) +
                            (spec.size == 1 ? " rank of " : " ranks of ") + quoted(command));
+}
+
+void JobLog::counted(int ranks) const {
+  if (!logger_) return;
+  say(LogLevel::kInfo, "by the GPUs of the hosts that is " + std::to_string(ranks) +
+                           (ranks == 1 ? " rank" : " ranks"));
 }
 
 void JobLog::note(const proto::FromAgent& message) {

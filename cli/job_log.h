@@ -28,6 +28,7 @@ class JobLog {
   ~JobLog();
 
   void began(const std::string& job, const JobSpec& spec);
+  void counted(int ranks) const;  // by the GPUs of the hosts
   void note(const proto::FromAgent& message);
   void note(const Action& action);
   void reached(const std::string& host, const std::string& address, const std::string& interface,

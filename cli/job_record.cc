@@ -30,7 +30,10 @@ JobRecord::JobRecord(const JobSpec& spec, const std::vector<Slot>& slots, TimePo
   facts_.size = spec.size;
 }
 
-void JobRecord::seat(const std::vector<Slot>& slots) { hosts_ = host_names(slots); }
+void JobRecord::seat(const std::vector<Slot>& slots) {
+  hosts_ = host_names(slots);
+  facts_.size = int(slots.size());
+}
 
 std::vector<Event> JobRecord::note(const proto::Started& started) {
   event::WorkersStarted event;

@@ -24,7 +24,8 @@ class JobRecord {
  public:
   JobRecord(const JobSpec& spec, const std::vector<Slot>& slots, TimePoint now);
 
-  void seat(const std::vector<Slot>& slots);       // ranks have other hosts than was thought
+  void seat(
+      const std::vector<Slot>& slots);  // ranks have other hosts, or are more, than was thought
   const std::string& job() const { return job_; }  // a name for this run, unique on this machine
 
   // Each returns what the Membership is to be told. Of ranks that ended together the likeliest

@@ -27,10 +27,11 @@ struct EnvironmentSetting {
 };
 
 struct JobSpec {
-  int size = 0;                       // ranks; 0 until slots are known when the user gave none
-  std::vector<Host> hosts;            // in the order given
-  SshOptions ssh;                     // how the remote ones are reached
-  PortRange ports;                    // to listen on, in a job with remote ones
+  int size = 0;             // ranks; 0 until slots are known when the user gave none
+  bool size_open = false;   // not before other hosts have counted their GPUs; it is the least
+  std::vector<Host> hosts;  // in the order given
+  SshOptions ssh;           // how the remote ones are reached
+  PortRange ports;          // to listen on, in a job with remote ones
   std::vector<std::string> networks;  // on which hosts reach each other; empty: where ssh does
   std::vector<std::string> command;
   // --env-file, the options that ranks read, -x; of one name the last wins, and one for certain

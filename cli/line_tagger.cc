@@ -25,7 +25,7 @@ size_t first_line_bytes(std::string_view bytes) {
   return bytes.substr(end).starts_with("\r\n") ? end + 2 : end + 1;
 }
 
-LineTagger::LineTagger(std::vector<Tag> tags) {
+void LineTagger::add(std::vector<Tag> tags) {
   for (Tag& tag : tags) streams_.push_back({std::move(tag), {}, {}, Prefix::kTag});
 }
 

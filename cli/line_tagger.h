@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/deadline.h"
@@ -35,7 +36,8 @@ class LineTagger {
     std::string first, continued;
     bool stamped = true;  // goes behind the stamp, if there is one
   };
-  explicit LineTagger(std::vector<Tag> tags);
+  explicit LineTagger(std::vector<Tag> tags) { add(std::move(tags)); }
+  void add(std::vector<Tag> tags);  // of further streams, behind those that there are
 
   // Written in front of every tag from now on.
   void set_stamp(const std::string& stamp) { stamp_ = stamp; }

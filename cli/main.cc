@@ -130,7 +130,7 @@ int run(int argc, char** argv, const StartState& start) {
   find_environment(line, start.environment);
   for (const std::string& warning : line.warnings)
     if (wants_warnings(line.spec)) say(warning);
-  const std::vector<Slot> slots = assign_slots(line.spec.hosts, line.spec.size);
+  const std::vector<Slot> slots = plan_slots(line.spec.hosts, line.spec.size);
   try {
     check_stack();
     return run_job(line, slots, start);

@@ -17,8 +17,9 @@ constexpr Option kOptions[] = {
      ""},
     {"--hosts", "-H", "LIST", kHosts, kWorks,
      "hosts and their slots: localhost:2,node[1-4]:8,[::1]:2,user@host:4; a host without a count "
-     "has one slot for each of its GPUs, or one, another machine always one; other machines are "
-     "reached by ssh and need nothing installed but what the command needs; may be given again",
+     "has one slot for each of its GPUs, or one, which another machine counts before its ranks "
+     "start; other machines are reached by ssh and need nothing installed but what the command "
+     "needs; may be given again",
      ""},
     {"--hostfile", "-hostfile", "FILE", kHosts, kWorks,
      "hosts from a file, one a line: NAME, NAME:N or NAME slots=N; # begins a comment; one "

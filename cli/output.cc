@@ -40,13 +40,15 @@ LineTagger::Tag make_tag(int rank, Stream stream, bool color) {
   return {on + tag + ":\x1b[0m", on + tag + "+:\x1b[0m", true};
 }
 
-std::vector<LineTagger::Tag> console_tags(const OutputOptions& options, int fd) {
+// Of a console's streams hvdrun's own words are the first.
+constexpr size_t kOwnStream = 0, kRankStreams = 1;
+
+std::vector<LineTagger::Tag> rank_tags(const OutputOptions& options, int ranks, int fd) {
   const bool color = options.tags && wants_color(options.color, fd);
   std::vector<LineTagger::Tag> all;
-  for (int rank = 0; rank < options.ranks; ++rank)
+  for (int rank = 0; rank < ranks; ++rank)
     for (Stream stream : {Stream::kStdout, Stream::kStderr})
       all.push_back(options.tags ? make_tag(rank, stream, color) : LineTagger::Tag{});
-  all.push_back({.first = {}, .continued = {}, .stamped = false});  // hvdrun's own words
   return all;
 }
 
@@ -70,7 +72,7 @@ void make_folder(const std::string& path) {
 
 OutputOptions OutputOptions::of(const JobSpec& spec) {
   OutputOptions options;
-  options.ranks = spec.size;
+  options.ranks = spec.size_open ? 0 : spec.size;
   options.tags = spec.tags;
   options.timestamps = spec.timestamps;
   options.color = spec.color;
@@ -79,9 +81,16 @@ OutputOptions OutputOptions::of(const JobSpec& spec) {
   return options;
 }
 
-Output::Output(OutputOptions options)
-    : options_(std::move(options)), tails_(size_t(options_.ranks)) {
+Output::Output(OutputOptions options) : options_(std::move(options)) {
   open_console();
+  if (options_.ranks > 0) seat(options_.ranks);
+}
+
+void Output::seat(int ranks) {
+  ranks_ = ranks;
+  tails_.resize(size_t(ranks));
+  for (size_t i = 0; i < consoles_; ++i)
+    routes_[i]->tagger.add(rank_tags(options_, ranks, int(i) + 1));
   if (!options_.directory.empty()) open_files();
 }
 
@@ -93,8 +102,9 @@ void Output::add_sink(const char* thread, std::vector<int> fds) {
 void Output::open_console() {
   const auto open = [&](int fd, const char* thread, const char* name) {
     add_sink(thread, {fd});
+    const LineTagger::Tag own{.first = {}, .continued = {}, .stamped = false};
     routes_.push_back(std::make_unique<Route>(sinks_.back().get(), watches_.back().get(), 0, name,
-                                              console_tags(options_, fd)));
+                                              std::vector{own}));
   };
   open(1, "stdout", "standard output");
   if (!same_file(1, 2)) open(2, "stderr", "standard error");
@@ -105,8 +115,8 @@ void Output::open_files() {
   make_folder(options_.directory);
   std::vector<int> fds;
   std::vector<std::string> names;
-  for (int rank = 0; rank < options_.ranks; ++rank) {
-    const std::string folder = rank_folder(options_.directory, rank, options_.ranks);
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const std::string folder = rank_folder(options_.directory, rank, ranks_);
     make_folder(folder);
     for (const char* stream : kRankFiles) {
       const std::string name = folder + stream;
@@ -162,7 +172,7 @@ void Output::feed(const FrameReader::Piece& piece, TimePoint now) {
   stamp();
   const int rank = piece.header.rank;
   const size_t stream = size_t(rank) * 2 + size_t(piece.header.stream);
-  if (shows(rank)) feed(console(piece.header.stream), stream, piece.bytes, now);
+  if (shows(rank)) feed(console(piece.header.stream), kRankStreams + stream, piece.bytes, now);
   if (!files_.empty()) feed(*routes_[consoles_ + stream], 0, piece.bytes, now);
   if (piece.header.stream == Stream::kStderr) tails_[size_t(rank)].feed(piece.bytes);
 }
@@ -177,7 +187,7 @@ void Output::feed(Route& to, size_t stream, std::string_view bytes, TimePoint no
 void Output::say(std::string_view words, TimePoint now) {
   Route& to = console(Stream::kStderr);
   flush(to, false);
-  to.tagger.feed(size_t(options_.ranks) * 2, words, now, to.block);
+  to.tagger.feed(kOwnStream, words, now, to.block);
   flush(to, true);
 }
 

@@ -24,7 +24,7 @@
 namespace hvd {
 
 struct OutputOptions {
-  int ranks = 0;
+  int ranks = 0;  // 0: seat() tells
   bool tags = true;
   bool timestamps = false;
   ColorMode color = ColorMode::kAuto;
@@ -40,6 +40,8 @@ class Output {
   // Throws kInvalidArgument when the files cannot be made, kUnavailable when no descriptor is left.
   explicit Output(OutputOptions options);
 
+  // So many ranks there are; once, where that was not known. Throws as above.
+  void seat(int ranks);
   // Before ranks run, at the latest, and not before it is known that they will: what is in the
   // files is an earlier job's and goes, by the first call. Throws kUnavailable when it cannot,
   // since agents are there by then: no mistake on the command line ends a job that was begun.
@@ -104,6 +106,7 @@ class Output {
   }
 
   const OutputOptions options_;
+  int ranks_ = 0;
   std::vector<std::unique_ptr<Sink>>
       sinks_;  // standard output, error unless it is the same, files if there are any
   std::vector<std::unique_ptr<ReaderWatch>> watches_;  // one for each sink

@@ -63,6 +63,13 @@ std::string plan_text(const JobSpec& spec, std::span<const Slot> slots,
     out += "not checked: " + std::to_string(others.size()) +
            (others.size() == 1 ? " other host" : " other hosts") +
            ", which a dry run does not reach, and the command there\n";
+  const auto uncounted =
+      std::ranges::count_if(others, [&](int host) { return spec.hosts[size_t(host)].per_gpu > 0; });
+  if (uncounted > 0)
+    out += "not counted: the GPUs of " + std::to_string(uncounted) +
+           (uncounted == 1 ? " other host" : " other hosts") +
+           ", each of which is a slot where none are given: " +
+           (spec.size_open ? "there may be more ranks" : "ranks may be spread otherwise") + "\n";
   out += "variables:";
   for (const std::string& name : variables) out += " " + name;
   out += "\n";

@@ -481,6 +481,8 @@ ExitStatus Supervisor::finish() {
   const JobResult result = this->result();
   ExitStatus status = result.verdict.status;
   std::string trouble;
+  if (spec_.size_open)  // the ranks' folders were never made
+    make_folder_of_result(spec_.result_file, spec_.output_directory, spec_.size);
   if (!spec_.result_file.empty())
     trouble = write_result_file(spec_.result_file, result_json(result));
   result_written_ = true;

@@ -126,6 +126,7 @@ class Supervisor {
   void on_remote_failed(int host, const std::string& reason);
   void clean_after(const HostAgent& agent);
   void on_all_hosts_there();
+  SettledHosts settle();
   void retire_idle_agents();
   void say_progress(TimePoint now);
   void say_who_is_late();
@@ -155,7 +156,7 @@ class Supervisor {
   // Is why the job ends said now, or by the report?
   static constexpr std::chrono::milliseconds kReportSoon{500};
 
-  const JobSpec& spec_;
+  JobSpec spec_;                     // its slots and size are counted when all hosts are there
   std::vector<Slot> slots_;          // settled when all hosts are there
   std::map<int, HostPlace> places_;  // of those, from the first order to start workers on
   const StartState& start_;

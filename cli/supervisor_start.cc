@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "cli/agent/worker_environment.h"
+#include "cli/job_check.h"
+#include "cli/messages.h"
 #include "cli/supervisor_impl.h"
 #include "runtime/base/error.h"
 #include "runtime/base/fault_point.h"
@@ -130,6 +132,7 @@ void Supervisor::on_remote_started(int host, AgentChannels channels, const proto
                                    const Hello& hello) {
   HostAgent& agent = add_agent(host, std::move(channels));
   agent.identity = hello.identity;
+  agent.gpus = hello.gpus;
   agent.interfaces = hello.interfaces;
   agent.by_ssh = hello.own_address;
   if (!is_one_network(hello.identity, here_) && address_here_.empty())
@@ -145,16 +148,42 @@ void Supervisor::on_remote_failed(int host, const std::string& reason) {
   tell(event::AgentLost{host, "no agent on " + spec_.hosts.at(size_t(host)).name + ": " + reason});
 }
 
-// Which of them are one is known now, and so who gets which ranks.
+// How many GPUs each has, and which of them are one, is known now, and so who gets which ranks.
+SettledHosts Supervisor::settle() {
+  const bool counts = counts_gpus(spec_.hosts);
+  std::vector<std::optional<HostIdentity>> identities(spec_.hosts.size());
+  for (const auto& agent : agents_) {
+    identities[size_t(agent->number())] = agent->identity;
+    count_slots(spec_.hosts[size_t(agent->number())], agent->gpus);
+  }
+  if (spec_.size_open) {
+    spec_.size = 0;
+    for (const Host& host : spec_.hosts) spec_.size += host.slots;
+  }
+  SettledHosts settled = settle_hosts(spec_.hosts, identities, spec_.size);
+  if (!counts) return settled;
+  if (const auto refusal = check_ranks(spec_, settled.slots, users_environment(spec_, start_)))
+    throw Error(ErrorCode::kInvalidArgument, refusal->message);
+  if (!spec_.size_open) return settled;
+  const size_t watched = output_.sinks().size();
+  output_.seat(spec_.size);
+  for (size_t i = watched; i < output_.sinks().size(); ++i)
+    loop_.watch(output_.sinks()[i]->wake_fd(), EPOLLIN, [this](uint32_t) { on_sink(); });
+  spec_.size_open = false;
+  log_.counted(spec_.size);
+  return settled;
+}
+
 void Supervisor::on_all_hosts_there() {
   if (membership_.ending()) return;
-  std::vector<std::optional<HostIdentity>> identities(spec_.hosts.size());
-  for (const auto& agent : agents_) identities[size_t(agent->number())] = agent->identity;
+  const bool counts = counts_gpus(spec_.hosts);
   SettledHosts settled;
   try {
-    settled = settle_hosts(spec_.hosts, identities, spec_.size);
+    settled = settle();
   } catch (const Error& error) {
-    return tell(event::EndAsked{EndCause::kOwnFailure, SIGTERM, error.what()});
+    const std::string rule =
+        counts ? "; a host without a count has one slot for each of its GPUs, or one" : "";
+    return tell(event::EndAsked{EndCause::kOwnFailure, SIGTERM, error.what() + rule});
   }
   for (const std::string& note : settled.notes)
     if (wants_warnings(spec_)) say(note);

@@ -156,6 +156,8 @@ int visible_gpus(int present, const std::optional<std::string>& cuda_visible_dev
   return count;
 }
 
+int look_at_gpus() { return visible_gpus(present_gpus(), env::get("CUDA_VISIBLE_DEVICES")); }
+
 ThisMachine look_at_this_machine() {
   ThisMachine machine;
   machine.addresses = bound_addresses();
@@ -172,7 +174,7 @@ ThisMachine look_at_this_machine() {
     if (machine.users.empty())
       if (auto name = env::get(variable)) machine.users.push_back(std::move(*name));
   }
-  machine.gpus = visible_gpus(present_gpus(), env::get("CUDA_VISIBLE_DEVICES"));
+  machine.gpus = look_at_gpus();
   return machine;
 }
 

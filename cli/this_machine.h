@@ -28,6 +28,9 @@ std::vector<std::string> names_in_passwd(std::string_view text, unsigned uid);
 // How many of the `present` devices the value of CUDA_VISIBLE_DEVICES leaves. Pure.
 int visible_gpus(int present, const std::optional<std::string>& cuda_visible_devices);
 
+// Of this machine, as ThisMachine::gpus.
+int look_at_gpus();
+
 // Looks. Never fails: what cannot be found out is left empty.
 ThisMachine look_at_this_machine();
 

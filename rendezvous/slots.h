@@ -16,6 +16,8 @@ struct Host {
   std::string user;  // empty: the carrier's default
   int slots = 1;
   bool remote = false;  // not this machine
+  // Of `slots`: so many stand for one for each of its GPUs, which are counted there, at least one.
+  int per_gpu = 0;
 
   friend bool operator==(const Host&, const Host&) = default;
 };

@@ -28,6 +28,7 @@
 #include "cli/ssh/agent_file.h"
 #include "cli/ssh/remote_script.h"
 #include "cli/stack_room.h"
+#include "cli/this_machine.h"
 #include "rendezvous/credentials.h"
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
@@ -104,6 +105,7 @@ void say_hello(const std::string& words, bool is_first = true) {
 void say_hello(const AgentKey& key, bool is_first) {
   Hello first{version(), AgentFile(kSelf).name(), key.request(),       "",
               "",        look_at_this_host(),     look_at_interfaces()};
+  first.gpus = look_at_gpus();
   add_addresses(first);
   say_hello(hello_bytes(first), is_first);
 }

@@ -106,13 +106,7 @@ void RemoteStart::fail(std::string why, TimePoint now) {
   enter(StartPhase::kFailed, now);
 }
 
-// They are looked at before any is dropped: who has a bad key may go on to say as much as it likes.
-void RemoteStart::take_words(std::string_view bytes, TimePoint now) {
-  std::string seen = words_.substr(words_.size() - std::min(words_.size(), kBadKeyBytesMax));
-  seen.append(bytes);
-  keep_last(words_, bytes);
-  if (const std::string_view why = bad_host_key(seen); !why.empty()) fail(std::string(why), now);
-}
+void RemoteStart::take_words(std::string_view bytes) { keep_last(words_, bytes); }
 
 void RemoteStart::take_output(std::string_view bytes, TimePoint now) {
   if (phase_ == StartPhase::kFailed) return;

@@ -29,9 +29,7 @@ class RemoteStart {
               const ShipOffer* offer = nullptr);
 
   void take_output(std::string_view bytes, TimePoint now);
-  // ssh's own words of a host come before any byte of that host's output, and have to be taken
-  // before it: one with a bad key has failed, and gets nothing any more.
-  void take_words(std::string_view bytes, TimePoint now);
+  void take_words(std::string_view bytes);
   // A line feed for a start file of the login shell that reads its input, once a second until
   // something of ours is heard; all that reads it else passes over it.
   void nudge(TimePoint now);
@@ -44,6 +42,8 @@ class RemoteStart {
 
   // The script or its agent runs there.
   bool heard() const { return heard_; }
+  // As far as is known: all words are ssh's own.
+  bool before_login() const { return !heard_ && noise_.empty() && unread_.empty(); }
 
   bool asks_for_file() const { return asks_; }
   void answer(std::string_view sha256, TimePoint now);  // in hex

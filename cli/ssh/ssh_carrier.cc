@@ -74,7 +74,7 @@ struct SshCarrier::Start {
   Deadline there;        // until then it is waited for
   TimePoint due, since;  // of the next attempt; the first one's
   int attempts = 0;
-  bool accept_new_key = false;
+  HostKeys keys = HostKeys::kKnown;
   bool is_old_ssh = false;
   bool copy_anew = false;   // the copy there did not run
   std::string reason = {};  // why the last attempt failed
@@ -112,7 +112,7 @@ void SshCarrier::begin(Start& start, TimePoint now) {
       remote_script({file_.name(), file_.bytes(), file_.machine(), options_.role, start.copy_anew},
                     unique_word());
   SpawnOptions spawned;
-  SshAttempt attempt{.accept_new_key = start.accept_new_key, .is_old_ssh = start.is_old_ssh};
+  SshAttempt attempt{.keys = start.keys, .is_old_ssh = start.is_old_ssh};
   if (!start.there.passed(now) && !start.there.is_never())
     attempt.connect_s =
         int(std::clamp<std::chrono::seconds>(
@@ -171,7 +171,7 @@ void SshCarrier::read_output(Start& start) {
 void SshCarrier::read_words(Start& start) {
   char bytes[kReadBytes];
   const ssize_t n = read(start.ssh->words.get(), bytes, sizeof bytes);
-  if (n > 0) start.ssh->remote.take_words({bytes, size_t(n)}, Clock::now());
+  if (n > 0) start.ssh->remote.take_words({bytes, size_t(n)});
   if (n == 0) close_watched(start.ssh->words);
 }
 
@@ -187,7 +187,7 @@ void SshCarrier::read_rest(Start& start, const UniqueFd& fd, void (SshCarrier::*
 // Does what follows from what was read. `start` may be gone afterwards.
 void SshCarrier::look(Start& start, TimePoint now) {
   Ssh& ssh = *start.ssh;
-  read_rest(start, ssh.words, &SshCarrier::read_words);  // what ssh thinks of the host's key, say
+  read_rest(start, ssh.words, &SshCarrier::read_words);  // of the start: none of the agent's
   if (ssh.remote.phase() == StartPhase::kReady) return hand_over(start);
   if (ssh.remote.phase() == StartPhase::kFailed) {
     if (!ssh.judged_at) ssh.judged_at = now + kLastWords;
@@ -324,6 +324,18 @@ bool SshCarrier::child_ended(pid_t pid, int wait_status) {
   return true;
 }
 
+// Whether the next attempt may do, having other options, where ssh ended before any login. Who lets
+// it say nothing has to know himself whether a new key is to be taken.
+bool SshCarrier::ask_differently(Start& start) {
+  const std::string& words = start.ssh->remote.words();
+  if (!start.is_old_ssh && is_old_ssh(words)) return start.is_old_ssh = true;
+  if (start.keys == HostKeys::kKnown && (is_new_host_key(words) || words.empty()))
+    return start.keys = HostKeys::kUsers, true;
+  if (start.keys == HostKeys::kUsers && is_new_host_key(words) && !wants_known_key(words))
+    return start.keys = HostKeys::kNew, true;
+  return false;
+}
+
 // What an ssh that has ended means for its host, after all that it left in its pipes. What it
 // started for a jump host may still hold these open.
 void SshCarrier::judge(Start& start, int wait_status, TimePoint now) {
@@ -338,15 +350,11 @@ void SshCarrier::judge(Start& start, int wait_status, TimePoint now) {
   if (remote.phase() == StartPhase::kReady && options_.ends_after_hello) return hand_over(start);
   if (remote.phase() == StartPhase::kReady)
     return fail(start.host, "the agent ended right after its first words" + remote.last_said());
-  const auto differently = [&](bool& way) {
-    way = true;
+  if (remote.before_login() && ask_differently(start)) {
     --start.attempts;
     start.due = now;
-    drop(start);
-  };
-  if (!start.is_old_ssh && is_old_ssh(remote.words())) return differently(start.is_old_ssh);
-  if (!start.accept_new_key && is_new_host_key(remote.words()))
-    return differently(start.accept_new_key);
+    return drop(start);
+  }
   SshFailure failure = explain_ssh(remote.words(), remote.noise(), wait_status,
                                    options_.ssh.program, remote.heard());
   if (!failure.of_ssh && !start.copy_anew && may_be_damaged(remote, wait_status)) {

@@ -3,7 +3,7 @@
 // Lives on its owner's loop and thread, which has to live as long as the process. What busy hosts
 // drop is tried again, at random moments so that many do not come back together, and so is who may
 // be there later, if asked for; what will not change is reported at once, and the rest when its
-// time is over. A host's key that ssh has never seen is taken, and kept, by a second attempt,
+// time is over. A host's key that ssh has never seen is taken, and kept, by another attempt,
 // unless the user's configuration forbids it; a changed one is refused, whatever that says.
 #pragma once
 
@@ -94,6 +94,7 @@ class SshCarrier {
   void read_rest(Start& start, const UniqueFd& fd, void (SshCarrier::*read)(Start&));
   void look(Start& start, TimePoint now);
   void hand_over(Start& start);
+  static bool ask_differently(Start& start);
   void judge(Start& start, int wait_status, TimePoint now);
   void try_again(Start& start, std::string reason, Clock::duration most, TimePoint now);
   void fail(int host, const std::string& reason);

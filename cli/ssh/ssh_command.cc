@@ -24,6 +24,8 @@ std::vector<std::string> ssh_command(const SshOptions& options, const Host& host
                                      const SshAttempt& attempt, std::string_view script) {
   // No terminal, X11 or agent there: whoever owns that host could use them.
   std::vector<std::string> words{options.program, "-T", "-x", "-a"};
+  if (attempt.keys == HostKeys::kKnown)
+    words.insert(words.end(), {"-o", "StrictHostKeyChecking=yes"});
   // ssh goes by the first value it meets, so the user's come before ours.
   words.insert(words.end(), options.arguments.begin(), options.arguments.end());
   for (const char* option : {
@@ -44,7 +46,8 @@ std::vector<std::string> ssh_command(const SshOptions& options, const Host& host
   if (!attempt.is_old_ssh)
     for (const char* option : {"StdinNull=no", "ForkAfterAuthentication=no", "SessionType=default"})
       words.insert(words.end(), {"-o", option});
-  if (attempt.accept_new_key) words.insert(words.end(), {"-o", "StrictHostKeyChecking=accept-new"});
+  if (attempt.keys == HostKeys::kNew)
+    words.insert(words.end(), {"-o", "StrictHostKeyChecking=accept-new"});
   if (attempt.connect_s > 0)
     words.insert(words.end(), {"-o", "ConnectTimeout=" + std::to_string(attempt.connect_s)});
   add_way(words, options);

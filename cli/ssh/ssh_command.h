@@ -16,15 +16,21 @@ struct SshOptions {
   std::string program = "ssh";         // --ssh-command: what takes ssh's options
   int port = 0;                        // -p; 0: what the user's configuration says
   std::string identity_file;           // -i; empty: what the user's configuration says
-  std::vector<std::string> arguments;  // --ssh-arg, one word each; they win over ours
+  std::vector<std::string> arguments;  // --ssh-arg, one word each; they win over ours but kKnown
 
   friend bool operator==(const SshOptions&, const SshOptions&) = default;
 };
 
+// Which host keys ssh takes: those that it knows, whatever it is told elsewhere; those that the
+// user's configuration lets it take; new ones, which are kept. None that has changed by the first
+// and the last: ssh itself ends then, so that nothing of what a host says can be taken for its
+// words.
+enum class HostKeys { kKnown, kUsers, kNew };
+
 struct SshAttempt {
-  bool accept_new_key = false;  // and keep it
-  int connect_s = 0;            // to give up then, until the login; 0: when the system does
-  bool is_old_ssh = false;      // one before 8.7, which knows no option of a session's
+  HostKeys keys = HostKeys::kKnown;
+  int connect_s = 0;        // to give up then, until the login; 0: when the system does
+  bool is_old_ssh = false;  // one before 8.7, which knows no option of a session's
 };
 
 // The user's configuration, aliases, agent and jump hosts count; what would ask a question, share a

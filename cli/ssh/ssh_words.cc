@@ -23,6 +23,8 @@ constexpr std::string_view kWantsPassword =
     "there (ssh-copy-id HOST), or start ssh-agent if your key has a passphrase";
 // What ssh calls the other end where it talks to a jump host's ssh or another proxy.
 constexpr std::string_view kProxied = "UNKNOWN port 65535";
+constexpr std::string_view kStrict = "you have requested strict checking";
+constexpr std::string_view kUnverified = "Host key verification failed";
 // What led to these has been said before: to the first by the jump host, to the second by a proxy,
 // if there is one.
 constexpr std::string_view kNotForwarded = "stdio forwarding failed";
@@ -46,10 +48,10 @@ constexpr Known kKnown[] = {
      "ssh-keygen -R HOST",
      Retry::kNever, true},
     {"REVOKED HOST KEY", "its host key is revoked", Retry::kNever, true},
-    {"you have requested strict checking",
+    {kStrict,
      "its host key is not in known_hosts, and your ssh is told to take no new one "
      "(StrictHostKeyChecking): add it there once you trust it, by ssh-keyscan say"},
-    {"Host key verification failed",
+    {kUnverified,
      "its host key is not in known_hosts, or a jump host's is not: log in once by hand"},
     {kNotForwarded,
      "its jump host cannot connect to it: is the name right, and known on the jump host?",
@@ -117,6 +119,11 @@ size_t place_of(const Known& one, std::string_view words) {
   return brackets.find(one.offer) == brackets.npos ? words.npos : at;
 }
 
+// Of a host's key: ssh says it before it logs in, or never.
+bool is_of_key(const Known& one) {
+  return one.bad_key || one.words == kStrict || one.words == kUnverified;
+}
+
 bool is_space(char letter) { return letter == ' ' || letter == '\t' || letter == '\r'; }
 
 bool is_notice(std::string_view line) {
@@ -165,10 +172,13 @@ std::string reasons_in(std::string_view words) {
 }
 
 bool is_new_host_key(std::string_view words) {
-  const auto has = [&](std::string_view part) { return words.find(part) != words.npos; };
-  return has("Host key verification failed") && !has("you have requested strict checking") &&
-         bad_host_key(words).empty();
+  return words.find(kUnverified) != words.npos &&
+         std::ranges::none_of(kKnown, [&](const Known& one) {
+           return one.bad_key && words.find(one.words) != words.npos;
+         });
 }
+
+bool wants_known_key(std::string_view words) { return words.find(kStrict) != words.npos; }
 
 // IgnoreUnknown would say it in advance, but take the user's own out of force.
 bool is_old_ssh(std::string_view words) {
@@ -177,12 +187,6 @@ bool is_old_ssh(std::string_view words) {
                                            "Bad configuration option: sessiontype"};
   return std::ranges::any_of(kUnknown,
                              [&](std::string_view one) { return words.find(one) != words.npos; });
-}
-
-std::string_view bad_host_key(std::string_view words) {
-  for (const Known& one : kKnown)
-    if (one.bad_key && words.find(one.words) != words.npos) return one.reason;
-  return {};
 }
 
 namespace {
@@ -219,7 +223,9 @@ SshFailure explain_ssh(std::string_view words, std::string_view printed, int wai
   const bool reached = heard || !printed.empty() || file_name(program) == "ssh";
   const bool ended_there =
       reached && WIFEXITED(wait_status) && WEXITSTATUS(wait_status) != kSshFailed;
+  const bool logged_in = heard || !printed.empty();
   for (const Known& one : kKnown) {
+    if (logged_in && is_of_key(one)) continue;
     const bool is_printed = one.of_host && place_of(one, printed) != printed.npos;
     if (!is_printed && ((ended_there && !one.of_host) || place_of(one, words) == words.npos))
       continue;

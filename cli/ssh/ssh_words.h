@@ -4,7 +4,6 @@
 // whatever the locale; what is not known is passed on as it came.
 #pragma once
 
-#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -33,17 +32,12 @@ struct SshFailure {
 SshFailure explain_ssh(std::string_view words, std::string_view printed, int wait_status,
                        std::string_view program, bool heard);
 
-// Whether ssh, which may not ask, ended for a key that it has never seen; not where it is told to
-// take no new one.
+// Whether ssh, which may not ask, ended for a key that it has never seen.
 bool is_new_host_key(std::string_view words);
+// Whether it did since it is told to take no new one.
+bool wants_known_key(std::string_view words);
 // Whether ssh ended for an option of ours that it came to know with 8.7: SshAttempt::is_old_ssh.
 bool is_old_ssh(std::string_view words);
-// Why the host's key must not be believed, being another than before or revoked; "" without a word
-// of that, whose longest is shorter than kBadKeyBytesMax. ssh goes on where it is told to check
-// none.
-inline constexpr size_t kBadKeyBytesMax = 64;
-std::string_view bad_host_key(std::string_view words);
-
 // Why files could not be written there, each once: "No space left on device, Permission denied".
 std::string reasons_in(std::string_view words);
 

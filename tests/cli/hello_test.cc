@@ -16,6 +16,7 @@ Hello some_hello() {
   hello.identity = {
       .boot = "a boot", .network = 1, .mounts = 2, .processes = 1ull << 40, .user = 1000};
   hello.interfaces = {{"eth0", "10.0.0.2", 25000}, {"eth0", "fd00::2"}};
+  hello.gpus = 8;
   return hello;
 }
 

@@ -104,6 +104,44 @@ TEST_CASE("host choice: other machines are remote hosts, each once") {
   CHECK(both.hosts[1].remote);
 }
 
+TEST_CASE("host choice: another machine without a count has a slot for each GPU that it tells") {
+  const std::vector<std::string> command = {"true"};
+  const auto choose = [&](std::string_view list, int size) {
+    return choose_hosts(parse_host_list(list), size, with_gpus(8), command);
+  };
+  const HostChoice open = choose("gpu1,box:1,gpu2:2,gpu1", 0);
+  CHECK(open.hosts ==
+        std::vector<Host>{{"gpu1", "", 2, true, 2}, {"box", "", 1}, {"gpu2", "", 2, true}});
+  CHECK((open.size == 5 && open.size_open));
+  CHECK(open.notes ==
+        std::vector<std::string>{"host \"gpu1\" is given more than once: its slots are added"});
+  CHECK_FALSE(choose("gpu1,gpu2", 2).size_open);
+  CHECK_FALSE(choose("gpu1:2,box", 0).size_open);
+  for (const auto& [gpus, slots] : std::map<int, int>{{0, 3}, {1, 3}, {4, 9}}) {
+    Host host{"gpu1", "", 3, true, 2};  // one that was counted, and two that were not
+    count_slots(host, gpus);
+    CHECK(host == Host{"gpu1", "", slots, true});
+    count_slots(host, 7);
+    CHECK(host.slots == slots);
+  }
+}
+
+TEST_CASE("host choice: a plan gives ranks to all hosts that may get some") {
+  const auto planned = [](std::vector<Host> hosts, int size) {
+    std::string out;
+    for (const Slot& slot : plan_slots(hosts, size)) out += std::to_string(slot.host);
+    return out;
+  };
+  const Host gpu1{"gpu1", "", 1, true, 1}, gpu2{"gpu2", "", 1, true, 1}, box{"box", "", 2};
+  CHECK(planned({gpu1, box, gpu2}, 3) == "011");
+  CHECK(planned({gpu1, box, gpu2}, 4) == "0112");
+  CHECK(planned({gpu1, box, gpu2}, 7) == "0001122");
+  CHECK_THROWS_WITH(planned({box, {"gpu1", "", 1, true}}, 4),
+                    Catch::Contains("the 2 hosts offer 3 slots together but -np 4 was asked"));
+  std::vector<Host> many(300, gpu1);  // of more ranks than one host takes
+  CHECK(plan_slots(many, 2000).size() == 2000);
+}
+
 TEST_CASE("host choice: another user of this machine is a remote host") {
   CHECK(choose("ann@localhost:2", 0) == "localhost:2 2");
   const std::vector<std::string> command = {"true"};

@@ -1,6 +1,8 @@
 // What --dry-run prints.
 #include "cli/plan.h"
 
+#include "cli/host_choice.h"
+
 #include "tests/support/catch.h"
 
 using namespace hvd;
@@ -20,6 +22,25 @@ TEST_CASE("plan: a line a rank, the command as it would be typed, and names with
         "directory: '/data/run 1'\n"
         "not checked: 1 other host, which a dry run does not reach, and the command there\n"
         "variables: HVD_RANK TOKEN\n");
+}
+
+TEST_CASE("plan: hosts that count their GPUs are told") {
+  JobSpec spec;
+  spec.command = {"true"};
+  spec.hosts = {{"localhost", "", 1}, {"gpu1", "", 1, true, 1}, {"gpu2", "", 1, true, 1}};
+  const auto told = [&](int size, bool open) {
+    spec.size_open = open;
+    const std::string text = plan_text(spec, plan_slots(spec.hosts, size), {});
+    const size_t at = text.find("not counted: ");
+    return at == text.npos ? "" : text.substr(at, text.find('\n', at) - at);
+  };
+  CHECK(told(3, true) ==
+        "not counted: the GPUs of 2 other hosts, each of which is a slot where none are given: "
+        "there may be more ranks");
+  CHECK(told(2, false) ==
+        "not counted: the GPUs of 1 other host, each of which is a slot where none are given: "
+        "ranks may be spread otherwise");
+  CHECK(told(1, false).empty());
 }
 
 TEST_CASE("plan: what some ranks alone find has a line of its own") {

@@ -149,6 +149,24 @@ def start_files_may_print_read_wait_and_change_the_path():
             support.expect(seen.went_through("copying"), copying)
 
 
+def what_start_files_say_in_sshs_words_is_not_sshs():
+    banner = "@@@@@@@@@@@\n@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\n@       WARNING: REVOKED HOST KEY DETECTED!               @\n" \
+             "@ WARNING: POSSIBLE DNS SPOOFING DETECTED! @\nHost key for h1 has changed and you have requested strict checking.\nHost key verification failed.\n"
+    with hosts.Hosts(1) as world:
+        write(world, "h1", "/tmp/banner", banner)
+        write(world, "h1", hosts.home("bash", ".bashrc"), "cat /tmp/banner >&2; cat /tmp/banner\n")
+        write(world, "h1", hosts.home("fish", ".config/fish/config.fish"), "cat /tmp/banner >&2\n")
+        write(world, "h1", hosts.home("csh", ".cshrc"), "sh -c 'cat /tmp/banner >&2'\n")
+        write(world, "h1", hosts.home("dash", ".ssh/rc"), "cat /tmp/banner >&2\n")
+        names = ["bash@h1", "fish@h1", "csh@h1", "dash@h1"]
+        for _ in range(2):  # a host whose key is new, and one whose key is known
+            seen = start(world, *names)
+            expect_started(seen, *names)
+        support.expect({seen.attempts(name) for name in names}, {1})
+        write(world, "h1", hosts.home("bash", ".bashrc"), "cat /tmp/banner >&2; echo bye; exit 255\n")
+        expect_failure(start(world, "bash@h1"), "bash@h1", "^ssh failed; the last words were")
+
+
 def programs_that_are_on_the_users_path_alone_will_do():
     with hosts.Hosts(1, sshd_options={"h1": "SetEnv PATH=/nowhere:/tmp/tools"}) as world:
         world.run("h1", "sh", "-c", "mkdir /tmp/tools && cp $(command -v ls) /tmp/tools && mount -n --bind /dev/null $(command -v ls)")
@@ -438,6 +456,7 @@ def agents_end_with_whoever_keeps_them():
 if __name__ == "__main__":
     support.parse_options("start_remote")
     cases = [every_shell_and_a_bare_host_get_the_agent_once, a_copy_that_is_damaged_is_replaced, start_files_may_print_read_wait_and_change_the_path,
+             what_start_files_say_in_sshs_words_is_not_sshs,
              programs_that_are_on_the_users_path_alone_will_do,
              a_start_file_that_never_ends_is_named, folders_that_cannot_take_it_are_passed_over,
              a_home_that_others_may_change_is_not_used, what_another_puts_where_a_folder_was_missing_is_not_used, many_that_race_for_one_folder_all_start,

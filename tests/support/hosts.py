@@ -42,13 +42,21 @@ echo up
 exec cat >/dev/null"""
 
 HOST = f"""set -e
-name=$1 index=$2 root=$3 tree=$4
+name=$1 index=$2 root=$3 tree=$4 gpus=$5
 exec >{FILES}/$name/log 2>&1
 echo $name >/proc/sys/kernel/hostname
 mount -t proc proc /proc
 case $tree in /tmp/*) mkdir {FILES}/$name/tree; mount --bind "$tree" {FILES}/$name/tree;; esac
 mount -t tmpfs -o mode=1777 tmpfs /tmp
 case $tree in /tmp/*) mkdir -p "$tree"; mount --bind {FILES}/$name/tree "$tree";; esac
+if [ "$gpus" != 0 ] || ls /dev/nvidia[0-9]* >/dev/null 2>&1; then  # nor does a host have this machine's
+  mkdir {FILES}/$name/dev
+  mount --rbind /dev {FILES}/$name/dev
+  mount -t tmpfs -o mode=755 tmpfs /dev
+  ln -s {FILES}/$name/dev/* /dev
+  rm -f /dev/nvidia[0-9]*
+  for number in $(seq 0 $((gpus - 1))); do : >/dev/nvidia$number; done
+fi
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 mount --bind {FILES}/$name/home /run/home
 for file in hosts passwd nsswitch.conf; do mount --bind {FILES}/$file /etc/$file; done
@@ -109,8 +117,8 @@ def on_hosts(case, bare=0, prepare=lambda world: None):
 
 
 class Hosts:
-    def __init__(self, count=2, bare=0, sshd_options=None):
-        """`sshd_options`: lines of sshd_config for a host by name, which win over the others'."""
+    def __init__(self, count=2, bare=0, sshd_options=None, gpus=None):
+        """`sshd_options`: lines of sshd_config for a host by name, which win over the others'; `gpus`: how many it seems to have."""
         self.names = [f"h{i}" for i in range(count + 1)] + [f"b{i}" for i in range(1, bare + 1)]
         self.started = {}  # the processes above each host's, and the switch's, by name
         self.first = {}  # pids of the first processes
@@ -118,7 +126,7 @@ class Hosts:
             self._start_switch()
             self._write_files(sshd_options or {})
             for index, name in enumerate(self.names):
-                self._start_host(name, index or 254)
+                self._start_host(name, index or 254, (gpus or {}).get(name, 0))
             for name in self.names:
                 self._wait_for_sshd(name)
         except BaseException:
@@ -287,11 +295,12 @@ Match User secret
             shutil.copy(self.files / file, root / "etc" / file.removeprefix("bare_"))
         return f"{FILES}/{name}/root"
 
-    def _start_host(self, name, index):
+    def _start_host(self, name, index, gpus):
         root = self._bare_root(name) if name.startswith("b") else ""
         self.started[name] = subprocess.Popen(
             ["nsenter", "--target", str(self.first["switch"]), "--net", "--mount", "--pid", "--wd=/", "--",
-             "unshare", *NAMESPACES, "--fork", "--kill-child", "env", "-i", f"PATH={PATH}", "sh", "-c", HOST, "host", name, str(index), root, TREE],
+             "unshare", *NAMESPACES, "--fork", "--kill-child", "env", "-i", f"PATH={PATH}", "sh", "-c", HOST, "host", name, str(index), root, TREE,
+             str(gpus)],
             stdin=subprocess.DEVNULL)
 
     def _wait_for_sshd(self, name):

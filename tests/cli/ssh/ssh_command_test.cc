@@ -49,6 +49,7 @@ TEST_CASE("ssh_command: what the user chose is there, and his own words win over
   REQUIRE(has(words, {"-l", "ann"}));
   REQUIRE(has(words, {"-oServerAliveInterval=3", "-J", "gate"}));
   const auto at = [&](const std::string& word) { return std::ranges::find(words, word); };
+  REQUIRE(at("StrictHostKeyChecking=yes") < at("-oServerAliveInterval=3"));
   REQUIRE(at("-oServerAliveInterval=3") < at("ServerAliveInterval=15"));
   REQUIRE(*(words.end() - 2) == "fd77::1");
 }
@@ -60,9 +61,9 @@ TEST_CASE("ssh_command: a new key is taken, and a time to connect set, by attemp
       text += word + " ";
     return text;
   };
-  for (const char* option : {"StrictHostKeyChecking", "ConnectTimeout"})
-    REQUIRE(all({}).find(option) == std::string::npos);
-  REQUIRE(all({.accept_new_key = true}).find(" -o StrictHostKeyChecking=accept-new ") !=
+  REQUIRE(all({}).find("ConnectTimeout") == std::string::npos);
+  REQUIRE(all({.keys = HostKeys::kUsers}).find("StrictHostKeyChecking") == std::string::npos);
+  REQUIRE(all({.keys = HostKeys::kNew}).find(" -o StrictHostKeyChecking=accept-new ") !=
           std::string::npos);
   REQUIRE(all({.connect_s = 7}).find(" -o ConnectTimeout=7 ") != std::string::npos);
 }

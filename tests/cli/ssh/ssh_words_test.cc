@@ -203,13 +203,24 @@ TEST_CASE("ssh_words: a key that was never seen is told from one that is refused
       "No ED25519 host key is known for h1 and you have requested strict checking.\r\n";
   const std::string changed = "@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\r\n";
   const std::string revoked = "@       WARNING: REVOKED HOST KEY DETECTED!               @\r\n";
-  REQUIRE(is_new_host_key(kFailed));
-  for (const std::string& other : {strict, changed, revoked})
+  for (const std::string& words : {std::string(kFailed), strict + kFailed})
+    REQUIRE(is_new_host_key(words));
+  for (const std::string& other : {changed, revoked})
     REQUIRE_FALSE(is_new_host_key(other + kFailed));
   REQUIRE_FALSE(is_new_host_key("h1: Permission denied (publickey)."));
-  REQUIRE(bad_host_key(changed).starts_with("its host key is not the one that it had before"));
-  REQUIRE(bad_host_key(revoked) == "its host key is revoked");
-  REQUIRE(bad_host_key(strict + kFailed).empty());
+  REQUIRE(wants_known_key(strict));
+  REQUIRE_FALSE(wants_known_key(kFailed));
+  const auto reason = [](const std::string& words, const char* printed, bool heard) {
+    return explain_ssh(words, printed, exited(255), "ssh", heard).reason;
+  };
+  CHECK(reason(changed, "", false).starts_with("its host key is not the one that it had before"));
+  CHECK(reason(revoked, "", false).starts_with("its host key is revoked"));
+  // A start file's, which ssh had let in.
+  for (const std::string& words : {changed, revoked, strict, std::string(kFailed)}) {
+    CHECK(reason(words, "hello\n", false).starts_with("ssh failed"));
+    CHECK(reason(words + "client_loop: send disconnect: Broken pipe\n", "", true)
+              .starts_with("the connection broke"));
+  }
 }
 
 }  // namespace hvd
