@@ -1,7 +1,6 @@
 // What is known of this machine without asking a name server: its names, addresses and GPUs.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,9 +23,6 @@ std::vector<std::string> names_in_hosts_file(std::string_view text,
 
 // Names that a text like /etc/passwd gives to this uid. Pure.
 std::vector<std::string> names_in_passwd(std::string_view text, unsigned uid);
-
-// How many of the `present` devices the value of CUDA_VISIBLE_DEVICES leaves. Pure.
-int visible_gpus(int present, const std::optional<std::string>& cuda_visible_devices);
 
 // Looks. Never fails: what cannot be found out is left empty.
 ThisMachine look_at_this_machine();
