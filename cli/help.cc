@@ -212,6 +212,13 @@ constexpr std::string_view kShipping =
     "directory is not there, ranks start in the home folder, unless --wdir names one. "
     "--start-timeout counts, and what has arrived by then is not sent again. This machine needs "
     "nothing sent.";
+constexpr std::string_view kDevices =
+    "hvdrun devices [-np N] [-H LIST] prints which rank of a job would use which GPU of this "
+    "machine, with each GPU's name, address and NUMA node, its memory and who else uses it, and "
+    "which GPUs read each other's memory. It asks nvidia-smi, and waits 10 s at most, or as "
+    "--timeout says; of other hosts it says only which ranks are there. CUDA_VISIBLE_DEVICES "
+    "counts. It ends with 0, with 1 when a CUDA program started here would find no GPU, or with "
+    "125 when nvidia-smi does not tell.";
 constexpr std::string_view kManOutput =
     "Each line that a rank prints comes out whole, behind its rank and stream: [0]<stdout>:text. "
     "But one of more than 64 KiB comes in parts, and so does one that was begun and is not ended "
@@ -303,6 +310,7 @@ std::string full_help() {
   out += "\nThe environment of ranks:\n" + wrapped(kEnvironment, 2) + wrapped(session_names(), 6) +
          wrapped(kHostLimits, 2) + wrapped(kEnvironmentFile, 2);
   out += "\nWhat --ship sends:\n" + wrapped(kShipping, 2);
+  out += "\nhvdrun devices:\n" + wrapped(kDevices, 2);
   out += "\nVariables that each rank finds set:\n";
   for (const Variable& variable : kVariables) {
     out += wrapped(variable.names, 2) + wrapped(variable.meaning, 6);
@@ -318,7 +326,7 @@ std::string man_page() {
   std::string out = ".TH HVDRUN 1\n.SH NAME\nhvdrun \\- start the ranks of a training job\n";
   out +=
       ".SH SYNOPSIS\n\\fBhvdrun\\fR [options] [\\-\\-] command [argument ...]\n.br\n"
-      "\\fBhvdrun clean\\fR [options]\n";
+      "\\fBhvdrun clean\\fR [options]\n.br\n\\fBhvdrun devices\\fR [options]\n";
   out += ".SH DESCRIPTION\n" + roff(kPurpose) + "\n.SH OPTIONS\n" + roff(kTwice) + "\n";
   for (const Group& group : kGroups) {
     out += ".SS " + std::string(group.title) + "\n";
@@ -337,7 +345,7 @@ std::string man_page() {
   out += ".SS Options of Horovod that are not supported yet\n" +
          roff(horovod_names(OptionFate::kRefused)) + "\n";
   out += ".SH HOSTS\n" + roff(kManHosts) + "\n.SH WHAT \\-\\-SHIP SENDS\n" + roff(kShipping) +
-         "\n.SH OUTPUT\n" + roff(kManOutput) + "\n";
+         "\n.SH DEVICES\n" + roff(kDevices) + "\n.SH OUTPUT\n" + roff(kManOutput) + "\n";
   out += ".SH ENVIRONMENT\n" + roff(kEnvironment) + roff(session_names()) + ". " +
          roff(kHostLimits) + "\n.PP\n" + roff(kEnvironmentFile) + "\n";
   for (const Variable& variable : kVariables) out += man_term(variable.names, variable.meaning);

@@ -13,6 +13,7 @@
 #include "cli/agent/worker_environment.h"
 #include "cli/clean.h"
 #include "cli/command_line.h"
+#include "cli/devices.h"
 #include "cli/environment_settings.h"
 #include "cli/exit_code.h"
 #include "cli/host_choice.h"
@@ -121,6 +122,8 @@ int run(int argc, char** argv, const StartState& start) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (!words.empty() && words[0] == "clean")
     return run_clean(std::span(words).subspan(1), env::get, start);
+  if (!words.empty() && words[0] == "devices")
+    return run_devices(std::span(words).subspan(1), env::get, start);
   CommandLine line = parse_command_line(words, env::get);
   if (line.request == Request::kShow) {
     print(line.text);

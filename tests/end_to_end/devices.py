@@ -1,0 +1,119 @@
+"""GPUs as hvdrun sees and hands them out, with stand-ins for nvidia-smi: none of this ran beside a real device."""
+import os
+import pathlib
+import re
+import subprocess
+import tempfile
+import time
+
+import support
+from support import expect
+
+NO_DRIVER = ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver "
+             "is installed and running.\n\n")
+BARE = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+
+
+class Machine:
+    """A folder with an nvidia-smi that gives these answers, by its first argument's beginning; put first on the PATH."""
+
+    def __init__(self, folder, answers=None, script=None):
+        self.folder = pathlib.Path(folder)
+        self.log = self.folder / "asked"
+        lines = ["#!/bin/sh", f'echo "$*" >>{self.log}']
+        for number, (words, text) in enumerate((answers or {}).items()):
+            answer = self.folder / f"answer{number}"
+            answer.write_text(text)
+            lines.append(f'case "$*" in {words}*) exec cat {answer};; esac')
+        lines.append(script or "exit 0")
+        program = self.folder / "nvidia-smi"
+        program.write_text("\n".join(lines) + "\n")
+        program.chmod(0o755)
+
+    def environment(self, **variables):
+        bare = {name: value for name, value in os.environ.items() if name not in BARE and not name.startswith("NCCL_")}
+        return {**bare, "PATH": f"{self.folder}:{os.environ['PATH']}", **variables}
+
+    def run(self, *words, limit=60, **variables):
+        return subprocess.run([support.options.hvdrun, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              timeout=limit, env=self.environment(**variables))
+
+    def asked(self):
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+
+def machine(folder, count, parts=(), uses=(), free=80000):
+    """With so many GPUs, the first of them divided into the parts if there are any."""
+    mode = lambda i: "Enabled" if parts and i == 0 else "Disabled"
+    rows = [f"{i}, GPU-{i}{i}aa, NVIDIA H100 80GB HBM3, 00000000:{i}9:00.0, {free}, 81559, {mode(i)}, 550.54.14\n" for i in range(count)]
+    listed = [f"GPU {i}: NVIDIA H100 80GB HBM3 (UUID: GPU-{i}{i}aa)\n" for i in range(count)]
+    listed[1:1] = [f"  MIG 3g.40gb     Device  {n}: (UUID: {part})\n" for n, part in enumerate(parts)]
+    columns = "".join(f"\tGPU{i}" for i in range(count))
+    matrix = "".join(f" GPU{i}" + "".join("\tX" if i == j else "\tOK" for j in range(count)) + "\t\n" for i in range(count))
+    return Machine(folder, {"--query-gpu": "".join(rows) or "No devices were found\n", "--query-compute-apps": "".join(uses),
+                            "-L": "".join(listed) or "No devices were found\n", "topo": f" {columns}\t\n{matrix}\nLegend:\n\n  X    = Self\n"})
+
+
+def table(seen):
+    """(rank, GPU) of each row."""
+    return [tuple(line.split()[:2]) for line in seen.stdout.splitlines() if re.match(r"[-\d]+ +\d+ ", line)]
+
+
+def each_rank_has_a_gpu_of_its_own():
+    for count in (1, 2, 8):
+        with tempfile.TemporaryDirectory() as folder:
+            seen = machine(folder, count).run("devices")
+            expect((seen.returncode, seen.stderr), (0, ""))
+            expect(table(seen), [(str(i), str(i)) for i in range(count)])
+            expect("every other" in seen.stdout, count > 1)
+            assert "00000000:09:00.0" in seen.stdout and "GPU-00aa" in seen.stdout, seen.stdout
+    with tempfile.TemporaryDirectory() as folder:
+        seen = machine(folder, 2, uses=["GPU-11aa, 4321, python3, 10240\n"]).run("devices", "-np", "3")
+        expect(table(seen), [("0", "0"), ("1", "1")])
+        assert "no GPU left: rank 2; " in seen.stdout and "in use: GPU 1 by process 4321, python3, 10240 MiB\n" in seen.stdout, seen.stdout
+        seen = machine(folder, 4).run("devices", "-np", "4", "-H", "localhost:1,elsewhere:3")
+        expect(table(seen), [("0", "0"), ("-", "1"), ("-", "2"), ("-", "3")])
+        assert "elsewhere: ranks 1,2,3; " in seen.stdout, seen.stdout
+
+
+def variables_that_hide_gpus_count():
+    with tempfile.TemporaryDirectory() as folder:
+        two = machine(folder, 3, parts=["MIG-a", "MIG-b"])
+        for value, rows in (("2,1", ["2", "1"]), ("GPU-22", ["2"]), ("MIG-b,MIG-a", ["0"]), ("1,9,0", ["1"])):
+            seen = two.run("devices", CUDA_VISIBLE_DEVICES=value)
+            expect([gpu for rank, gpu in table(seen) if rank != "-"], rows, seen.stdout)
+            assert ", by CUDA_VISIBLE_DEVICES\n" in seen.stdout, seen.stdout
+        for value in ("", "-1", "0,0", "no\x1bne"):
+            seen = two.run("devices", CUDA_VISIBLE_DEVICES=value)
+            expect(seen.returncode, 1)
+            assert re.fullmatch(r'hvdrun: CUDA_VISIBLE_DEVICES=".*" leaves no GPU; unset it, or name some\n', seen.stderr), seen.stderr
+            expect(len(table(seen)), 3)
+
+
+def troubles_are_told_in_a_line():
+    def troubled(code, part, *words, **more):
+        with tempfile.TemporaryDirectory() as folder:
+            begin = time.monotonic()
+            seen = Machine(folder, **more).run("devices", *words)
+            expect((seen.returncode, seen.stdout, seen.stderr.count("\n")), (code, "", 1), seen.stderr)
+            assert seen.stderr.startswith("hvdrun: ") and part in seen.stderr and "; " in seen.stderr, seen.stderr
+            return time.monotonic() - begin
+    troubled(1, "finds no GPU here", answers={"--query-gpu": "No devices were found\n"})
+    troubled(125, "nvidia-smi says \"NVIDIA-SMI has failed because it couldn't", answers={"-": NO_DRIVER, "topo": NO_DRIVER})
+    troubled(125, "ends in the middle", answers={"--query-gpu": "0, GPU-00aa, NVIDIA H1"})
+    troubled(125, r'nvidia-smi says "\x00\xff\x1b]0;x\x07"', script=r"printf '\000\377\033]0;x\007\n'")
+    troubled(125, "is not understood", answers={"--query-gpu": "0, GPU-00aa, x\n"})
+    assert 1 < troubled(125, "does not answer", "--timeout", "1", script="exec sleep 600") < 30
+    troubled(2, "takes no command", "./train")
+    with tempfile.TemporaryDirectory() as folder:
+        seen = machine(folder, 1).run("devices", "--ship", "x")
+        expect((seen.returncode, seen.stdout), (2, ""))
+        assert "--ship means nothing to hvdrun devices, which takes -np" in seen.stderr, seen.stderr
+    if not os.path.exists("/dev/nvidia0"):
+        seen = subprocess.run([support.options.hvdrun, "devices"], capture_output=True, text=True, env={"PATH": "/nowhere"})
+        expect((seen.returncode, seen.stdout), (1, ""))
+        assert seen.stderr.startswith("hvdrun: there is no GPU here: no /dev/nvidia0, and no nvidia-smi on the PATH; install"), seen.stderr
+
+
+support.parse_options()
+support.main(each_rank_has_a_gpu_of_its_own, variables_that_hide_gpus_count, troubles_are_told_in_a_line)
