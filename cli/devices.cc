@@ -26,7 +26,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kAnswerLimit{10'000};
 constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
-constexpr std::string_view kTaken[] = {"--num-proc", "--hosts", "--hostfile", "--timeout"};
+constexpr std::string_view kTaken[] = {"--num-proc", "--hosts",     "--hostfile",
+                                       "--devices",  "--share-gpu", "--timeout"};
 
 using Trouble = NvidiaSmiAnswers::Trouble;
 
@@ -44,8 +45,8 @@ std::optional<CommandLine> parse_words(std::span<const std::string> words,
     if (std::ranges::find(kTaken, given.option->name) == std::end(kTaken))
       throw Error(ErrorCode::kInvalidArgument,
                   std::string(shown_name(*given.option)) +
-                      " means nothing to hvdrun devices, which takes -np, -H or --hostfile, and "
-                      "--timeout");
+                      " means nothing to hvdrun devices, which takes -np, -H or --hostfile, "
+                      "--devices, --share-gpu and --timeout");
     of_job.emplace_back(given.option->name);
     if (!given.values.empty()) of_job.back() += "=" + given.values[0];
   }
@@ -68,6 +69,28 @@ std::vector<Gpu> look_at_gpus(const NvidiaSmiAnswers& answers) {
     if (known) gpu.numa_node = std::atoi(node.bytes.c_str());
   }
   return gpus;
+}
+
+GpuPlan seen_by_ranks(const GpuOptions& options, const std::optional<std::string>& visible,
+                      std::span<const Gpu> gpus) {
+  GpuPlan plan;
+  plan.shared = options.share;
+  if (!options.devices.empty()) {
+    std::vector<ListedGpu> listed;
+    for (const Gpu& gpu : gpus) listed.push_back(gpu.listed);
+    check_gpu_list("--devices", options.devices, listed);
+    plan.source = "--devices";
+    plan.seen = seen_gpus(options.devices, gpus);
+    plan.ordered_by_bus = true;
+    return plan;
+  }
+  std::optional<std::vector<GpuName>> names;
+  if (visible) names = names_visible_to_cuda(*visible);
+  plan.source = kVisible;
+  plan.seen = seen_gpus(names, gpus);
+  // Of the parts of divided GPUs CUDA shows a process one.
+  if (!plan.seen.empty() && !plan.seen[0].part.empty()) plan.seen.resize(1);
+  return plan;
 }
 
 // Where its ranks stand, and how many there are without a word of them: one for each GPU.
@@ -113,14 +136,8 @@ int run_devices(std::span<const std::string> words, const ReadEnvironment& read_
     return say_no_gpu("NVIDIA's driver finds no GPU here; give the container or the job some");
   const std::vector<Gpu> gpus = look_at_gpus(answers);
   const std::optional<std::string> visible = read_environment(kVisible);
-  std::optional<std::vector<GpuName>> names;
-  if (visible) names = names_visible_to_cuda(*visible);
-  GpuPlan plan;
-  plan.source = kVisible;
-  plan.seen = seen_gpus(names, gpus);
-  // Of the parts of divided GPUs CUDA shows a process one.
-  if (!plan.seen.empty() && !plan.seen[0].part.empty()) plan.seen.resize(1);
-  plan.ordered_by_bus = read_environment("CUDA_DEVICE_ORDER").value_or("") == "PCI_BUS_ID";
+  GpuPlan plan = seen_by_ranks(line->spec.gpus, visible, gpus);
+  plan.ordered_by_bus |= read_environment("CUDA_DEVICE_ORDER").value_or("") == "PCI_BUS_ID";
   add_ranks(*line, plan);
   print(gpu_table(gpus, plan));
   if (!plan.seen.empty()) return 0;

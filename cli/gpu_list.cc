@@ -39,6 +39,16 @@ std::optional<GpuName> read_name(std::string_view word) {
   return GpuName{GpuName::Kind::kIndex, index, std::to_string(index)};
 }
 
+// Whether who may use `visible` may use what `name` says: a part of it, or the same.
+bool covers(const GpuName& visible, const GpuName& name, std::span<const ListedGpu> gpus) {
+  constexpr auto kPart = GpuName::Kind::kMig;
+  if (visible.kind == kPart)
+    return name.kind == kPart &&
+           (visible.text.starts_with(name.text) || name.text.starts_with(visible.text));
+  const std::optional<size_t> place = find_gpu(visible, gpus);
+  return place && place == find_gpu(name, gpus);
+}
+
 }  // namespace
 
 std::vector<GpuName> parse_gpu_list(std::string_view source, std::string_view list) {
@@ -123,9 +133,9 @@ void check_gpu_list(std::string_view source, std::span<const GpuName> names,
     if (!gpu)
       refuse(source, place,
              quoted(name.text) + ", names none of the " + std::to_string(gpus.size()) +
-                 (gpus.size() == 1 ? " GPU" : " GPUs") +
-                 " here, or more than one; hvdrun devices "
-                 "lists them");
+                 (gpus.size() == 1 ? " GPU" : " GPUs") + " here" +
+                 (name.kind == GpuName::Kind::kIndex ? "" : ", or more than one") +
+                 "; hvdrun devices lists them");
     const auto same = std::ranges::find(found, *gpu);
     if (same != found.end() && name.kind != GpuName::Kind::kMig)
       refuse(source, place,
@@ -133,6 +143,16 @@ void check_gpu_list(std::string_view source, std::span<const GpuName> names,
                  std::to_string(same - found.begin() + 1) + "; name each GPU once");
     found.push_back(*gpu);
   }
+}
+
+void check_visible(std::string_view source, std::span<const GpuName> names,
+                   std::span<const GpuName> visible, std::span<const ListedGpu> gpus) {
+  for (size_t place = 0; place < names.size(); ++place)
+    if (std::ranges::none_of(visible,
+                             [&](const GpuName& one) { return covers(one, names[place], gpus); }))
+      refuse(source, place,
+             quoted(names[place].text) +
+                 ", is not among what CUDA_VISIBLE_DEVICES leaves; name one that is, or unset it");
 }
 
 }  // namespace hvd

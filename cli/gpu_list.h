@@ -49,5 +49,9 @@ std::optional<size_t> find_gpu(const GpuName& name, std::span<const ListedGpu> g
 // same as one before it.
 void check_gpu_list(std::string_view source, std::span<const GpuName> names,
                     std::span<const ListedGpu> gpus);
+// The same when one is not among those that `visible`, of CUDA_VISIBLE_DEVICES, leaves: another
+// job may have it. All `names` are there.
+void check_visible(std::string_view source, std::span<const GpuName> names,
+                   std::span<const GpuName> visible, std::span<const ListedGpu> gpus);
 
 }  // namespace hvd

@@ -32,6 +32,7 @@ struct Group {
 };
 constexpr Group kGroups[] = {
     {OptionGroup::kHosts, "Ranks and hosts"},
+    {OptionGroup::kGpus, "GPUs"},
     {OptionGroup::kCommand, "The command"},
     {OptionGroup::kTime, "Time limits"},
     {OptionGroup::kStall, "Stalled collectives"},
@@ -213,7 +214,8 @@ constexpr std::string_view kShipping =
     "--start-timeout counts, and what has arrived by then is not sent again. This machine needs "
     "nothing sent.";
 constexpr std::string_view kDevices =
-    "hvdrun devices [-np N] [-H LIST] prints which rank of a job would use which GPU of this "
+    "hvdrun devices [-np N] [-H LIST] [--devices LIST] prints which rank of a job would use which "
+    "GPU of this "
     "machine, with each GPU's name, address and NUMA node, its memory and who else uses it, and "
     "which GPUs read each other's memory. It asks nvidia-smi, and waits 10 s at most, or as "
     "--timeout says; of other hosts it says only which ranks are there. CUDA_VISIBLE_DEVICES "

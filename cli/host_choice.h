@@ -22,9 +22,10 @@ struct HostChoice {
 
 // `size` is -np, or 0. All entries that are this machine become one host, their slots added;
 // another user of it is a remote host. Pure. Throws kInvalidArgument when the size cannot be known;
-// `command` is for the example in that message.
+// `command` is for the example in that message. `named_gpus`, of --devices, are those of each host;
+// 0: it is not said.
 HostChoice choose_hosts(std::span<const GivenHost> given, int size, const ThisMachine& machine,
-                        std::span<const std::string> command);
+                        std::span<const std::string> command, int named_gpus = 0);
 
 // Whether any rank is to run on another machine. Pure.
 bool has_remote_ranks(std::span<const Host> hosts, std::span<const Slot> slots);

@@ -16,6 +16,8 @@
 #include "cli/devices.h"
 #include "cli/environment_settings.h"
 #include "cli/exit_code.h"
+#include "cli/gpu_check.h"
+#include "cli/gpu_settings.h"
 #include "cli/host_choice.h"
 #include "cli/job_check.h"
 #include "cli/job_log.h"
@@ -44,6 +46,14 @@ void say(const std::string& words) { std::fprintf(stderr, "hvdrun: %s\n", words.
 bool reaches_others(const JobSpec& spec, const std::vector<Slot>& slots) {
   const auto elsewhere = [&](const Slot& slot) { return slot.host != slots[0].host; };
   return has_remote_ranks(spec.hosts, slots) && std::ranges::any_of(slots, elsewhere);
+}
+
+// What the user has set himself wins.
+void add_gpu_settings(JobSpec& spec, const std::vector<Slot>& slots, const StartState& start) {
+  const GpuSettings all = gpu_settings(spec, slots, start.environment, start.directory);
+  spec.environment.insert(spec.environment.begin(), all.variables.begin(), all.variables.end());
+  for (const std::string& note : all.notes)
+    if (wants_warnings(spec)) say(note);
 }
 
 // What a rank would find in its environment beside what hvdrun has itself.
@@ -97,8 +107,12 @@ int give_up(const CommandLine& line, const std::vector<Slot>& slots, EndCause ca
 // Returns the exit status, or does not return when hvdrun has to end by a signal.
 int run_job(const CommandLine& line, const std::vector<Slot>& slots, const StartState& start) {
   const JobSpec& spec = line.spec;
-  if (const auto refusal = check_job(spec, slots, users_environment(spec, start)))
-    return give_up(line, slots, EndCause::kNotStarted, *refusal);
+  std::vector<std::string> notes;
+  auto refusal = check_job(spec, slots, users_environment(spec, start));
+  if (!refusal) refusal = check_devices(spec, slots, start, notes);
+  if (refusal) return give_up(line, slots, EndCause::kNotStarted, *refusal);
+  for (const std::string& note : notes)
+    if (wants_warnings(spec)) say(note);
   std::optional<ShipOffer> offer;
   if (ships(spec, slots)) {
     settle_signals();
@@ -134,6 +148,7 @@ int run(int argc, char** argv, const StartState& start) {
   for (const std::string& warning : line.warnings)
     if (wants_warnings(line.spec)) say(warning);
   const std::vector<Slot> slots = assign_slots(line.spec.hosts, line.spec.size);
+  add_gpu_settings(line.spec, slots, start);
   try {
     check_stack();
     return run_job(line, slots, start);

@@ -45,6 +45,22 @@ constexpr Option kOptions[] = {
     {"--pretend-hosts", "", "HOSTSxSLOTS", kHosts, kForTests,
      "an agent and ranks of their own for each of so many hosts, all of them this machine", ""},
 
+    {"--devices", "", "LIST", kGpus, kWorks,
+     "which GPUs the ranks of each host use, by local rank: indices such as 0,1, as hvdrun devices "
+     "counts, or names, GPU-8932f937,... or MIG-c6d4f1ef,...; a host without a count has one slot "
+     "for each. Ranks find the list in CUDA_VISIBLE_DEVICES, so that each one's is "
+     "cuda:LOCAL_RANK; "
+     "of MIG devices each finds its own alone. Without --devices hvdrun leaves that variable as it "
+     "is",
+     ""},
+    {"--share-gpu", "", "", kGpus, kWorks,
+     "start more ranks than there are GPUs, to try a program out: NCCL takes each for a host of "
+     "its "
+     "own and moves everything through sockets, slowly; a rank's GPU is its local rank modulo "
+     "their "
+     "number",
+     ""},
+
     {"--env", "-x", "NAME[=VALUE]", kCommand, kWorks,
      "set a variable for all ranks, or pass on the one set here, or all of a name such as "
      "'NCCL_*', but for PWD and what the command line gives a value; may be given again; RANK, "

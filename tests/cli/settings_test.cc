@@ -41,6 +41,15 @@ TEST_CASE("settings: what is to be shipped, and how much at most") {
           "--ship-limit takes a size such as 500M or 8G, not \"" + std::string(bad) + "\"");
 }
 
+TEST_CASE("settings: GPUs are named by indices or names") {
+  const GpuOptions gpus = spec_of({"--devices", "1,0", "--share-gpu"}).gpus;
+  CHECK(gpu_list_text(gpus.devices) == "1,0");
+  CHECK(gpus.share);
+  CHECK(spec_of({}).gpus.devices.empty());
+  CHECK_FALSE(spec_of({}).gpus.share);
+  CHECK_THAT(error_of({"--devices", "0,x"}), Catch::StartsWith("--devices: word 2, \"x\", is no"));
+}
+
 TEST_CASE("settings: .. in a directory takes back the name before it") {
   const struct {
     const char *from, *to, *there;

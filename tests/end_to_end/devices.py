@@ -115,5 +115,79 @@ def troubles_are_told_in_a_line():
         assert seen.stderr.startswith("hvdrun: there is no GPU here: no /dev/nvidia0, and no nvidia-smi on the PATH; install"), seen.stderr
 
 
+def said(seen):
+    """Of standard error, without the line on threads."""
+    return [line for line in seen.stderr.splitlines() if "OMP_NUM_THREADS" not in line]
+
+
+PRINT = ["--", "bash", "-c", "echo $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER"]
+
+
+def printed(seen):
+    return sorted(re.sub("<stdout>", "", line) for line in seen.stdout.splitlines())
+
+
+def ranks_see_the_gpus_that_are_named():
+    with tempfile.TemporaryDirectory() as folder:
+        here = machine(folder, 3, parts=["MIG-a", "MIG-b"])
+        seen = here.run("--devices", "2,1", *PRINT)
+        expect((seen.returncode, printed(seen)), (0, ["[0]:2,1 PCI_BUS_ID", "[1]:2,1 PCI_BUS_ID"]), seen.stderr)
+        expect(said(seen), ["hvdrun: -np is not given: starting 2 ranks, one for each GPU of --devices"])
+        seen = here.run("-np", "1", "--devices", "GPU-22,GPU-1", *PRINT, CUDA_VISIBLE_DEVICES="1,2")
+        expect((printed(seen), said(seen)), (["[0]:GPU-22,GPU-1"], []))
+        seen = here.run("-np", "2", "--devices", "MIG-b,MIG-a", *PRINT)
+        expect((printed(seen), said(seen)), (["[0]:MIG-b", "[1]:MIG-a"], []))
+        for wanted in (["--devices", "1,0"], ["--devices", "GPU-1"]):
+            seen = here.run("devices", "-np", "1", *wanted, CUDA_VISIBLE_DEVICES="2")
+            expect((table(seen)[0], seen.returncode), (("0", "1"), 0))
+            assert ", by --devices\n" in seen.stdout, seen.stdout
+        expect([gpu for _, gpu in table(here.run("devices", "-np", "3", "--devices", "1,2", "--share-gpu"))], ["1", "2", "1", "0"])
+
+
+def wrong_lists_start_nothing():
+    with tempfile.TemporaryDirectory() as folder:
+        here = machine(folder, 2)
+        for words, variables, part in ((["0,2"], {}, 'word 2, "2", names none of the 2 GPUs here'),
+                                       (["GPU-11,GPU-11a"], {}, 'word 2, "GPU-11a", is the same GPU as word 1'),
+                                       (["GPU-3"], {}, 'word 1, "GPU-3", names none'), (["0,0"], {}, 'word 2, "0", is there as word 1'),
+                                       (["0"], {"CUDA_VISIBLE_DEVICES": "1"}, 'word 1, "0", is not among what CUDA_VISIBLE_DEVICES leaves'),
+                                       (["0", "-np", "2"], {}, '2 ranks on "localhost", but --devices names 1 GPU; start 1')):
+            for more in ([], ["--dry-run"]):
+                seen = here.run("--devices", *words, *more, "--", "echo", "started", **variables)
+                expect((seen.returncode, seen.stdout), (2, ""), seen.stderr)
+                assert part in said(seen)[-1], seen.stderr
+    with tempfile.TemporaryDirectory() as folder:
+        seen = Machine(folder, {"-L": NO_DRIVER}).run("--devices", "GPU-1", "echo", "started")
+        expect((seen.returncode, seen.stdout), (125, ""))
+        assert said(seen)[-1].startswith("hvdrun: --devices cannot be used: nvidia-smi says \"NVIDIA-SMI has failed"), seen.stderr
+    with tempfile.TemporaryDirectory() as folder:
+        seen = Machine(folder, script="exec sleep 600").run("--devices", "GPU-1", "echo", "started")
+        expect((seen.returncode, seen.stdout), (0, "[0]<stdout>:started\n"))
+        assert any("the GPUs of --devices go unchecked: nvidia-smi does not answer" in line for line in said(seen)), seen.stderr
+
+
+def jobs_that_ask_for_no_gpu_are_left_alone():
+    with tempfile.TemporaryDirectory() as folder:
+        here = machine(folder, 1)
+        seen = here.run("-np", "3", *PRINT)
+        expect((seen.returncode, printed(seen), said(seen)), (0, ["[0]:", "[1]:", "[2]:"], []))
+        seen = here.run("-np", "2", *PRINT, CUDA_VISIBLE_DEVICES="0")
+        expect((printed(seen), said(seen)), (["[0]:0", "[1]:0"], []))
+        expect(here.asked(), [])
+
+
+def ranks_share_a_gpu_as_hosts_of_their_own():
+    with tempfile.TemporaryDirectory() as folder:
+        here = machine(folder, 1)
+        show = ["--", "bash", "-c", "echo $CUDA_VISIBLE_DEVICES $NCCL_HOSTID $NCCL_NET $NCCL_SOCKET_IFNAME"]
+        seen = here.run("-np", "2", "--devices", "0", "--share-gpu", *show)
+        expect((seen.returncode, printed(seen)), (0, ["[0]:0 hvd-0 Socket =lo", "[1]:0 hvd-1 Socket =lo"]), seen.stderr)
+        expect(said(seen), ["hvdrun: --share-gpu is for trying a program out: NCCL moves everything through sockets, slowly"])
+        seen = here.run("-np", "2", "--share-gpu", "-x", "NCCL_NET=IB", *show)
+        expect(printed(seen), ["[0]:hvd-0 IB =lo", "[1]:hvd-1 IB =lo"])
+        assert "NCCL_NET is set to something else than --share-gpu needs (Socket) and wins" in seen.stderr, seen.stderr
+
+
 support.parse_options()
-support.main(each_rank_has_a_gpu_of_its_own, variables_that_hide_gpus_count, troubles_are_told_in_a_line)
+support.main(ranks_see_the_gpus_that_are_named, wrong_lists_start_nothing, jobs_that_ask_for_no_gpu_are_left_alone, ranks_share_a_gpu_as_hosts_of_their_own,
+             each_rank_has_a_gpu_of_its_own, variables_that_hide_gpus_count, troubles_are_told_in_a_line)

@@ -1,0 +1,153 @@
+#include "cli/gpu_settings.h"
+
+#include <algorithm>
+#include <map>
+#include <ranges>
+#include <string_view>
+#include <utility>
+
+#include "cli/agent/worker_environment.h"
+#include "cli/quoted.h"
+#include "runtime/base/error.h"
+
+namespace hvd {
+namespace {
+
+constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
+
+using Value = std::pair<const char*, const char*>;
+constexpr Value kNeededToShare[] = {{"NCCL_NET", "Socket"},
+                                    {"NCCL_IB_DISABLE", "1"},
+                                    {"NCCL_MNNVL_ENABLE", "0"},
+                                    {"NCCL_NVLS_ENABLE", "0"}};
+constexpr Value kBestToShare[] = {{"NCCL_MAX_CTAS", "1"},
+                                  {"NCCL_ALGO", "Ring"},
+                                  {"NCCL_PROTO", "Simple"},
+                                  {"NCCL_RAS_ENABLE", "0"}};
+
+[[noreturn]] void refuse(const std::string& message) {
+  throw Error(ErrorCode::kInvalidArgument, message);
+}
+
+// Being filled, beside what the user has set.
+class Draft {
+ public:
+  Draft(const JobSpec& spec, std::span<const std::string> environment)
+      : spec_(spec), users_(with_settings(environment, spec.environment)) {}
+
+  // For these ranks, or all; not where the user has set it for all.
+  void set(const std::string& name, std::string value, std::vector<int> ranks = {}) {
+    if (is_set_in(users_, name)) return;
+    const auto same = [&](const EnvironmentSetting& one) {
+      return one.name == name && one.ranks == ranks;
+    };
+    if (std::ranges::none_of(all_.variables, same))
+      all_.variables.push_back({name, std::move(value), std::move(ranks), true});
+  }
+
+  // As set(); `option` cannot do without.
+  void need(const char* option, const std::string& name, std::string value,
+            std::vector<int> ranks = {}) {
+    const std::string wanted = ranks.empty() ? value : "another for each rank";
+    if (is_set_in(users_, name) && (!ranks.empty() || value_in(users_, name, "") != value))
+      note(name + " is set to something else than " + option + " needs (" + wanted +
+           ") and wins; leave it out if that does not work");
+    set(name, std::move(value), std::move(ranks));
+  }
+
+  void note(const std::string& words) {
+    if (std::ranges::find(all_.notes, words) == all_.notes.end()) all_.notes.push_back(words);
+  }
+
+  // By -x or --env-file, for some ranks at least.
+  bool gives(std::string_view name) const {
+    return std::ranges::any_of(spec_.environment,
+                               [&](const EnvironmentSetting& one) { return one.name == name; });
+  }
+
+  // Whatever the environment says.
+  void override_environment(const std::string& name, std::string value, std::vector<int> ranks) {
+    all_.variables.push_back({name, std::move(value), std::move(ranks), true});
+  }
+
+  GpuSettings take() { return std::move(all_); }
+
+ private:
+  const JobSpec& spec_;
+  const std::vector<std::string> users_;
+  GpuSettings all_;
+};
+
+std::map<int, int> ranks_of_hosts(std::span<const Slot> slots) {
+  std::map<int, int> counts;
+  for (const Slot& slot : slots) ++counts[slot.host];
+  return counts;
+}
+
+void check_devices(const JobSpec& spec, std::span<const Slot> slots, const Draft& draft) {
+  const std::vector<GpuName>& devices = spec.gpus.devices;
+  if (draft.gives(kVisible))
+    refuse(std::string("--devices and -x ") + kVisible +
+           " both say which GPUs ranks use; leave one of them out");
+  const std::map<int, int> hosts = ranks_of_hosts(slots);
+  if (devices[0].kind != GpuName::Kind::kIndex && hosts.size() > 1)
+    refuse("--devices names GPUs of one host, but there are ranks on " +
+           std::to_string(hosts.size()) + "; give indices, which each host has");
+  for (const auto& [host, ranks] : hosts) {
+    if (ranks <= int(devices.size()) || spec.gpus.share) continue;
+    const std::string count = std::to_string(devices.size());
+    refuse(std::to_string(ranks) + " ranks on " + hvd::quoted(spec.hosts.at(size_t(host)).name) +
+           ", but --devices names " + count + (devices.size() == 1 ? " GPU" : " GPUs") +
+           "; start " + count + " there, name more GPUs, or let ranks share by --share-gpu");
+  }
+}
+
+// All ranks of a host see one list, so that cuda:LOCAL_RANK is each one's own; but of the parts of
+// divided GPUs CUDA shows a process the first alone.
+void add_devices(const JobSpec& spec, std::span<const Slot> slots, Draft& draft) {
+  const std::vector<GpuName>& devices = spec.gpus.devices;
+  if (devices[0].kind != GpuName::Kind::kMig) {
+    draft.override_environment(kVisible, gpu_list_text(devices), {});
+    if (devices[0].kind == GpuName::Kind::kIndex) draft.set("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+    return;
+  }
+  std::map<size_t, std::vector<int>> ranks;
+  for (const Slot& slot : slots)
+    ranks[size_t(slot.world.local_rank) % devices.size()].push_back(slot.world.rank);
+  for (auto& [place, own] : ranks)
+    draft.override_environment(kVisible, devices[place].text, std::move(own));
+}
+
+// NCCL refuses two ranks with one GPU on what it takes for one host. As hosts of their own they
+// have but sockets between them, and the GPU runs their processes in turn: one small kernel each.
+void add_sharing(const JobSpec& spec, std::span<const Slot> slots, Draft& draft) {
+  constexpr const char* kOption = "--share-gpu";
+  for (const Slot& slot : slots)
+    draft.need(kOption, "NCCL_HOSTID", "hvd-" + std::to_string(slot.world.rank), {slot.world.rank});
+  for (const auto& [name, value] : kNeededToShare) draft.need(kOption, name, value);
+  for (const auto& [name, value] : kBestToShare) draft.set(name, value);
+  const std::map<int, int> hosts = ranks_of_hosts(slots);
+  const bool one_machine =
+      hosts.size() == 1 || std::ranges::none_of(hosts | std::views::keys, [&](int host) {
+        return spec.hosts.at(size_t(host)).remote;
+      });
+  if (one_machine) draft.set("NCCL_SOCKET_IFNAME", "=lo");
+  draft.note(
+      "--share-gpu is for trying a program out: NCCL moves everything through sockets, slowly");
+}
+
+}  // namespace
+
+GpuSettings gpu_settings(const JobSpec& spec, std::span<const Slot> slots,
+                         std::span<const std::string> environment, const std::string&) {
+  Draft draft(spec, environment);
+  const GpuOptions& gpus = spec.gpus;
+  if (!gpus.devices.empty()) {
+    check_devices(spec, slots, draft);
+    add_devices(spec, slots, draft);
+  }
+  if (gpus.share) add_sharing(spec, slots, draft);
+  return draft.take();
+}
+
+}  // namespace hvd
