@@ -6,8 +6,10 @@
 #include <string_view>
 #include <utility>
 
+#include "cli/after_cd.h"
 #include "cli/agent/worker_environment.h"
 #include "cli/quoted.h"
+#include "cli/rank_folder.h"
 #include "runtime/base/error.h"
 
 namespace hvd {
@@ -60,15 +62,18 @@ class Draft {
   }
 
   // By -x or --env-file, for some ranks at least.
-  bool gives(std::string_view name) const {
-    return std::ranges::any_of(spec_.environment,
-                               [&](const EnvironmentSetting& one) { return one.name == name; });
+  bool gives(std::string_view name, bool for_all_alone = false) const {
+    return std::ranges::any_of(spec_.environment, [&](const EnvironmentSetting& one) {
+      return one.name == name && (one.ranks.empty() || !for_all_alone);
+    });
   }
 
   // Whatever the environment says.
   void override_environment(const std::string& name, std::string value, std::vector<int> ranks) {
     all_.variables.push_back({name, std::move(value), std::move(ranks), true});
   }
+
+  std::string value(const char* name) const { return value_in(users_, name, ""); }
 
   GpuSettings take() { return std::move(all_); }
 
@@ -136,10 +141,52 @@ void add_sharing(const JobSpec& spec, std::span<const Slot> slots, Draft& draft)
       "--share-gpu is for trying a program out: NCCL moves everything through sockets, slowly");
 }
 
+// The bits of a sum depend on its order, and that on algorithm, protocol and channels, of which
+// NCCL otherwise chooses as it measures; so do cuBLAS's, on workspaces that streams share.
+void add_deterministic(const JobSpec& spec, Draft& draft) {
+  constexpr const char* kOption = "--deterministic";
+  const char* const channels = spec.gpus.share ? "1" : "8";
+  draft.need(kOption, "NCCL_ALGO", "Ring");
+  draft.need(kOption, "NCCL_PROTO", "Simple");
+  draft.set("NCCL_MIN_NCHANNELS", channels);
+  draft.set("NCCL_MAX_NCHANNELS", channels);
+  constexpr const char* kWorkspace = "CUBLAS_WORKSPACE_CONFIG";
+  if (draft.value(kWorkspace) != ":16:8") draft.need(kOption, kWorkspace, ":4096:8");
+}
+
+// NCCL opens its file itself, so only of ranks here it is in their folder; what others print on
+// standard error comes to the file for that.
+void add_debug(const JobSpec& spec, std::span<const Slot> slots, const std::string& directory,
+               Draft& draft) {
+  constexpr const char *kDebug = "NCCL_DEBUG", *kFile = "NCCL_DEBUG_FILE";
+  const std::vector<int>& ranks = spec.gpus.debug_ranks;
+  if (ranks.back() >= spec.size)
+    refuse("--nccl-debug names rank " + std::to_string(ranks.back()) + ", but the last of " +
+           std::to_string(spec.size) + " ranks is " + std::to_string(spec.size - 1) +
+           "; leave it out or start more ranks");
+  if (draft.gives(kDebug, true))
+    return draft.note(std::string(kDebug) +
+                      " is given to all ranks and wins over --nccl-debug; leave one of them out");
+  draft.override_environment(kDebug, "INFO", ranks);
+  std::vector<int> elsewhere;
+  for (const int rank : ranks) {
+    if (spec.output_directory.empty() || spec.hosts.at(size_t(slots[size_t(rank)].host)).remote) {
+      elsewhere.push_back(rank);
+      continue;
+    }
+    std::string file;
+    for (const char letter :
+         after_cd(directory, rank_folder(spec.output_directory, rank, spec.size)) + "/nccl")
+      file += letter == '%' ? "%%" : std::string(1, letter);  // NCCL puts words for %h and %p
+    draft.set(kFile, std::move(file), {rank});
+  }
+  if (!elsewhere.empty()) draft.set(kFile, "/dev/stderr", std::move(elsewhere));
+}
+
 }  // namespace
 
 GpuSettings gpu_settings(const JobSpec& spec, std::span<const Slot> slots,
-                         std::span<const std::string> environment, const std::string&) {
+                         std::span<const std::string> environment, const std::string& directory) {
   Draft draft(spec, environment);
   const GpuOptions& gpus = spec.gpus;
   if (!gpus.devices.empty()) {
@@ -147,6 +194,9 @@ GpuSettings gpu_settings(const JobSpec& spec, std::span<const Slot> slots,
     add_devices(spec, slots, draft);
   }
   if (gpus.share) add_sharing(spec, slots, draft);
+  if (gpus.deterministic) add_deterministic(spec, draft);
+  if (gpus.launch_blocking) draft.need("--launch-blocking", "CUDA_LAUNCH_BLOCKING", "1");
+  if (!gpus.debug_ranks.empty()) add_debug(spec, slots, directory, draft);
   return draft.take();
 }
 

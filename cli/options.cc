@@ -60,6 +60,17 @@ constexpr Option kOptions[] = {
      "their "
      "number",
      ""},
+    {"--deterministic", "", "", kGpus, kWorks,
+     "have NCCL and cuBLAS compute the same bits in each run with as many ranks: one algorithm, "
+     "protocol and number of channels, one kind of workspace; what PyTorch itself needs beside "
+     "that, the program says",
+     ""},
+    {"--launch-blocking", "", "", kGpus, kWorks,
+     "wait for each CUDA kernel, so that an error shows where it began; slow", ""},
+    {"--nccl-debug", "", "RANKS", kGpus, kWorks,
+     "have NCCL tell what it does in these ranks, as in 0,2-5: on their standard error, or with "
+     "--output-filename in DIR/rank.N/nccl, but for ranks on other hosts",
+     ""},
 
     {"--env", "-x", "NAME[=VALUE]", kCommand, kWorks,
      "set a variable for all ranks, or pass on the one set here, or all of a name such as "

@@ -150,4 +150,45 @@ TEST_CASE(
   CHECK(one.find("NCCL_HOSTID=mine") != one.npos);
 }
 
+TEST_CASE("gpu settings: one algorithm, protocol and number of channels give the same bits") {
+  CHECK(found_by(0, {"-np", "1", "--deterministic"}) ==
+        "CUBLAS_WORKSPACE_CONFIG=:4096:8 NCCL_ALGO=Ring NCCL_MAX_NCHANNELS=8 NCCL_MIN_NCHANNELS=8 "
+        "NCCL_PROTO=Simple");
+  const std::string both = found_by(0, {"-np", "1", "--deterministic", "--share-gpu"});
+  CHECK(both.find("NCCL_MAX_NCHANNELS=1 ") != both.npos);
+  CHECK(settings_of({"-np", "1", "--deterministic"}, {"CUBLAS_WORKSPACE_CONFIG=:16:8"})
+            .notes.empty());
+  CHECK(settings_of({"-np", "1", "--deterministic", "-x", "NCCL_ALGO=Tree"},
+                    {"CUBLAS_WORKSPACE_CONFIG=:0:0"})
+            .notes.size() == 2);
+}
+
+TEST_CASE("gpu settings: kernels are waited for") {
+  CHECK(found_by(0, {"-np", "1", "--launch-blocking"}) == "CUDA_LAUNCH_BLOCKING=1");
+  CHECK(settings_of({"-np", "1", "--launch-blocking"}, {"CUDA_LAUNCH_BLOCKING=0"}).notes.size() ==
+        1);
+}
+
+TEST_CASE("gpu settings: NCCL tells in some ranks, on their standard error or in their folders") {
+  const Words words = {"-np", "4", "--nccl-debug", "1,3"};
+  CHECK(found_by(1, words) == "NCCL_DEBUG=INFO NCCL_DEBUG_FILE=/dev/stderr");
+  CHECK(found_by(0, words).empty());
+  CHECK(found_by(3, words, {"NCCL_DEBUG=WARN"}) == "NCCL_DEBUG=INFO NCCL_DEBUG_FILE=/dev/stderr");
+  CHECK(found_by(0, words, {"NCCL_DEBUG=WARN"}) == "NCCL_DEBUG=WARN");
+  CHECK(found_by(1, {"-np", "12", "--nccl-debug", "1", "--output-filename", "a%h/.."}) ==
+        "NCCL_DEBUG=INFO NCCL_DEBUG_FILE=/here/rank.01/nccl");
+  CHECK(found_by(1, {"-np", "2", "--nccl-debug", "1", "--output-filename", "/out/100%"}) ==
+        "NCCL_DEBUG=INFO NCCL_DEBUG_FILE=/out/100%%/rank.1/nccl");
+  CHECK(found_by(1, {"-np", "2", "-H", "localhost:1,b:1", "--nccl-debug", "0-1",
+                     "--output-filename", "/out"}) ==
+        "NCCL_DEBUG=INFO NCCL_DEBUG_FILE=/dev/stderr");
+  CHECK(found_by(1, {"-np", "2", "--nccl-debug", "1", "-x", "NCCL_DEBUG_FILE=f"}) ==
+        "NCCL_DEBUG=INFO NCCL_DEBUG_FILE=f");
+  CHECK(found_by(1, {"-np", "2", "--nccl-debug", "1", "-x", "NCCL_DEBUG=TRACE"}) ==
+        "NCCL_DEBUG=TRACE");
+  CHECK(error_of({"-np", "3", "--nccl-debug", "1,3"}) ==
+        "--nccl-debug names rank 3, but the last of 3 ranks is 2; leave it out or start more "
+        "ranks");
+}
+
 }  // namespace hvd

@@ -188,6 +188,31 @@ def ranks_share_a_gpu_as_hosts_of_their_own():
         assert "NCCL_NET is set to something else than --share-gpu needs (Socket) and wins" in seen.stderr, seen.stderr
 
 
+def nccl_tells_in_the_ranks_that_are_asked():
+    with tempfile.TemporaryDirectory() as folder:
+        here = machine(folder, 1)
+        tell = ["--", "bash", "-c", "[ -z $NCCL_DEBUG ] || echo told $RANK $NCCL_DEBUG >$NCCL_DEBUG_FILE"]
+        seen = here.run("-np", "3", "--nccl-debug", "1-2", *tell)
+        expect(sorted(said(seen)), ["[1]<stderr>:told 1 INFO", "[2]<stderr>:told 2 INFO"])
+        out = pathlib.Path(folder) / "100%h"
+        for place in (out, out.name):
+            seen = subprocess.run([support.options.hvdrun, "-np", "3", "--nccl-debug", "1", "--output-filename", place, "--wdir", "/", *tell[:3],
+                                   tell[3].replace("$NCCL_DEBUG_FILE", '"${NCCL_DEBUG_FILE//%%/%}"')],
+                                  cwd=folder, env=here.environment(), capture_output=True, text=True, timeout=60)
+            expect((seen.returncode, said(seen)), (0, []))
+            file = out / "rank.1" / "nccl"
+            expect(file.read_text(), "told 1 INFO\n")
+            file.unlink()
+            assert not (out / "rank.0" / "nccl").exists()
+
+
+def kernels_are_fixed_or_waited_for():
+    with tempfile.TemporaryDirectory() as folder:
+        seen = machine(folder, 1).run("-np", "1", "--deterministic", "--launch-blocking", "--", "bash", "-c",
+                                      "echo $NCCL_ALGO $NCCL_PROTO $NCCL_MIN_NCHANNELS $NCCL_MAX_NCHANNELS $CUBLAS_WORKSPACE_CONFIG $CUDA_LAUNCH_BLOCKING")
+        expect((printed(seen), said(seen)), (["[0]:Ring Simple 8 8 :4096:8 1"], []))
+
+
 support.parse_options()
 support.main(ranks_see_the_gpus_that_are_named, wrong_lists_start_nothing, jobs_that_ask_for_no_gpu_are_left_alone, ranks_share_a_gpu_as_hosts_of_their_own,
-             each_rank_has_a_gpu_of_its_own, variables_that_hide_gpus_count, troubles_are_told_in_a_line)
+             nccl_tells_in_the_ranks_that_are_asked, kernels_are_fixed_or_waited_for, each_rank_has_a_gpu_of_its_own, variables_that_hide_gpus_count, troubles_are_told_in_a_line)
