@@ -74,6 +74,7 @@ HostChoice merge(std::span<const GivenHost> given, const ThisMachine& machine, i
     }
     const int gpus = named_gpus > 0 ? named_gpus : machine.gpus;
     const int64_t count = host.slots.value_or(std::max(gpus, 1));
+    choice.by_gpus |= !host.slots && gpus > 0;
     if (local_names.empty()) {
       local = choice.hosts.size();
       choice.hosts.push_back({host.name, host.user, 0});
@@ -100,7 +101,8 @@ HostChoice one_rank_per_gpu(const ThisMachine& machine, std::span<const std::str
             .size = named_gpus,
             .notes = {"-np is not given: starting " + std::to_string(named_gpus) +
                       (named_gpus == 1 ? " rank, for the GPU" : " ranks, one for each GPU") +
-                      " of --devices"}};
+                      " of --devices"},
+            .by_gpus = true};
   if (machine.gpus == 0) {
     throw Error(ErrorCode::kInvalidArgument,
                 "how many ranks to start is not said, and there is no GPU here to count; try: "
@@ -111,7 +113,8 @@ HostChoice one_rank_per_gpu(const ThisMachine& machine, std::span<const std::str
           .size = machine.gpus,
           .notes = {"-np is not given: starting " + std::to_string(machine.gpus) +
                     (machine.gpus == 1 ? " rank, for the GPU" : " ranks, one for each GPU") +
-                    " of this machine"}};
+                    " of this machine"},
+          .by_gpus = true};
 }
 
 }  // namespace
@@ -219,6 +222,7 @@ void find_hosts(CommandLine& line) {
   HostChoice choice = choose_hosts(given, spec.size, machine, spec.command, named_gpus);
   spec.hosts = std::move(choice.hosts);
   spec.size = choice.size;
+  spec.gpus.counted = choice.by_gpus;
   line.warnings.insert(line.warnings.end(), choice.notes.begin(), choice.notes.end());
 }
 

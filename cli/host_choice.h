@@ -17,7 +17,8 @@ namespace hvd {
 struct HostChoice {
   std::vector<Host> hosts;
   int size = 0;
-  std::vector<std::string> notes;  // to be said once
+  std::vector<std::string> notes = {};  // to be said once
+  bool by_gpus = false;                 // this machine's GPUs say how many slots it has
 };
 
 // `size` is -np, or 0. All entries that are this machine become one host, their slots added;

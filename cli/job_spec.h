@@ -32,6 +32,7 @@ struct EnvironmentSetting {
 struct GpuOptions {
   std::vector<GpuName> devices;  // of each host, in the order of local ranks; empty: not said
   bool share = false;            // more ranks than GPUs
+  bool counted = false;          // ranks were: one for each GPU of this machine
   bool deterministic = false;
   bool launch_blocking = false;
   std::vector<int> debug_ranks;  // in which NCCL tells what it does, sorted

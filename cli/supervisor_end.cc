@@ -261,6 +261,7 @@ void Supervisor::on_deadlines(TimePoint now) {
   };
   if (remote_hosts_) remote_hosts_->turn(now);  // knows better than a time-out why a host is late
   if (cleaning_) cleaning_->turn(now);
+  if (gpu_look_) gpu_look_->turn(now);
   if (due(suspend_deadline_)) suspend();
   if (due(answer_by_)) time_out(now);
   if (!answer_by_ && due(job_deadline())) begin_time_out(now);
@@ -433,6 +434,7 @@ std::optional<TimePoint> Supervisor::next_deadline() const {
   consider(are_you_there_at_);
   if (remote_hosts_) consider(remote_hosts_->next_deadline());
   if (cleaning_) consider(cleaning_->next_deadline());
+  if (gpu_look_) consider(gpu_look_->next_deadline());
   for (const auto& agent : agents_) {
     consider(agent->watch().deadline());
     if (!agent->over(now)) consider(agent->over_at());
@@ -466,6 +468,7 @@ JobResult Supervisor::result() const {
 ExitStatus Supervisor::finish() {
   fault_point("hvdrun_finish");
   end_ssh();  // also one that still asks what is known by now
+  gpu_look_.reset();
   sweep();
   note_lost(Clock::now());
   output_.finish();

@@ -15,6 +15,7 @@
 
 #include "cli/agent/descendants.h"
 #include "cli/epoch_relay.h"
+#include "cli/gpu_look.h"
 #include "cli/host_agent.h"
 #include "cli/host_choice.h"
 #include "cli/host_identity.h"
@@ -178,6 +179,7 @@ class Supervisor {
   EpochRelay relay_;
   NetworkProof network_;
   std::optional<RemoteHosts> remote_hosts_;
+  std::optional<GpuLook> gpu_look_;         // at those of this machine, until the job's end
   std::optional<RemoteCleaning> cleaning_;  // of hosts that are cut off
   std::string address_here_;                // as the first host elsewhere sees hvdrun
   std::optional<TimePoint> say_progress_at_, are_you_there_at_;

@@ -45,6 +45,9 @@ Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, cons
       }) {}
 
 void Supervisor::begin(Carrier& carrier, const ShipOffer* offer) {
+  if (wants_warnings(spec_) && wants_gpu_look(spec_, slots_))
+    gpu_look_.emplace(loop_, spec_, slots_, start_,
+                      [this](const std::string& words) { say(words); });
   start_agents(carrier, offer);
   fault_point("hvdrun_agent_started");
   loop_.watch(signals_.fd(), EPOLLIN, [this](uint32_t) { on_signals(); });

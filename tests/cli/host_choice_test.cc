@@ -55,6 +55,21 @@ TEST_CASE("host choice: without -np all slots of the hosts count") {
   CHECK(choose("box", 3, with_gpus(4)) == "box:4 3");
 }
 
+TEST_CASE("host choice: whether this machine's GPUs were counted is known") {
+  const std::vector<std::string> command = {"./train"};
+  const auto by_gpus = [&](std::string_view list, int size, int gpus, int named = 0) {
+    return choose_hosts(list.empty() ? std::vector<GivenHost>{} : parse_host_list(list), size,
+                        with_gpus(gpus), command, named)
+        .by_gpus;
+  };
+  CHECK(by_gpus("", 0, 2));
+  CHECK(by_gpus("", 0, 0, 2));
+  CHECK(by_gpus("gpu8:1,box", 0, 2));
+  CHECK_FALSE(by_gpus("", 2, 2));
+  CHECK_FALSE(by_gpus("box:2,gpu8", 0, 2));
+  CHECK_FALSE(by_gpus("box", 0, 0));
+}
+
 TEST_CASE("host choice: where GPUs are named these count, on each host without slots") {
   CHECK(choose("", 0, with_gpus(8), 2) ==
         "localhost:2 2 | -np is not given: starting 2 ranks, one for each GPU of --devices");

@@ -213,6 +213,58 @@ def kernels_are_fixed_or_waited_for():
         expect((printed(seen), said(seen)), (["[0]:Ring Simple 8 8 :4096:8 1"], []))
 
 
+def job_that_waits(here, *words, first=":", **variables):
+    """Ranks do this first, and run until the folder has a file `go`; `fifo` is there already."""
+    script = f"{first}; until [ -e {here.folder}/go ]; do read -t 0.02 <>{here.folder}/fifo; done; exit 0"
+    return subprocess.Popen([support.options.hvdrun, *words, "--", "bash", "-c", script], stdin=subprocess.DEVNULL,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=here.environment(**variables))
+
+
+def gpus_in_use_are_said_beside_the_start():
+    for uses, free, words in ((["GPU-11aa, 1, python3, 10240\n", "GPU-00aa, 1, other, 5\n"], 80000,
+                               b"hvdrun: GPU 1 is in use by process 1 (python3, 10240 MiB); hvdrun devices tells of all\n"),
+                              ([], 300, b"hvdrun: GPU 1 has 300 of 81559 MiB free; hvdrun devices tells of all\n")):
+        for options in (["--devices", "1"], ["-np", "1", "--share-gpu", "-x", "CUDA_VISIBLE_DEVICES=1,0"]):
+            with tempfile.TemporaryDirectory() as folder:
+                here = machine(folder, 2, uses=uses, free=free)
+                os.mkfifo(here.folder / "fifo")
+                job = job_that_waits(here, *options)
+                expect(support.wait_for_words(job, b"hvdrun: GPU "), words)
+                (here.folder / "go").touch()
+                _, err = job.communicate(timeout=60)
+                expect((job.returncode, err), (0, b""))
+
+
+def nobody_waits_for_who_does_not_answer():
+    with tempfile.TemporaryDirectory() as folder:
+        here = Machine(folder, {"-L": "GPU 0: H100 (UUID: GPU-00aa)\n"}, script="exec sleep 600")
+        seen = here.run("--devices", "0", "--", "echo", "done")
+        expect((seen.returncode, seen.stdout), (0, "[0]<stdout>:done\n"))
+        expect(said(seen)[1:], [])
+        expect(len(here.asked()), 3)
+        os.mkfifo(here.folder / "fifo")
+        job = job_that_waits(here, "--devices", "0")
+        expect(support.wait_for_words(job, b"nvidia-smi"), b"hvdrun: nvidia-smi does not answer; try it by hand: where that hangs too, the driver does\n")
+        (here.folder / "go").touch()
+        job.communicate(timeout=60)
+        expect(job.returncode, 0)
+
+
+def own_ranks_are_no_strangers():
+    """Nor is who cannot be told from them; and the memory that they have may be theirs."""
+    with tempfile.TemporaryDirectory() as folder:
+        here = Machine(folder, {"-L": "GPU 0: H100 (UUID: GPU-00aa)\nGPU 1: H100 (UUID: GPU-11aa)\n"}, script=f"""until read -r pid 2>&- <{folder}/pid; do :; done
+case "$*" in --query-gpu*) for i in 0 1; do echo $i, GPU-$i${{i}}aa, H100, 00000000:09:00.0, 300, 81559, Disabled, 1; done;;
+*) echo GPU-00aa, $pid, rank, 5; echo GPU-00aa, 999999999, elsewhere, 5; echo GPU-11aa, 1, first, 5;; esac""")
+        os.mkfifo(here.folder / "fifo")
+        job = job_that_waits(here, "-np", "2", "--devices", "0,1", first=f"[ $RANK = 1 ] || {{ echo $$ >{folder}/new; mv {folder}/new {folder}/pid; }}")
+        expect(support.wait_for_words(job, b"hvdrun: GPU "), b"hvdrun: GPU 1 is in use by process 1 (first, 5 MiB); hvdrun devices tells of all\n")
+        (here.folder / "go").touch()
+        job.communicate(timeout=60)
+        expect(job.returncode, 0)
+
+
 support.parse_options()
-support.main(ranks_see_the_gpus_that_are_named, wrong_lists_start_nothing, jobs_that_ask_for_no_gpu_are_left_alone, ranks_share_a_gpu_as_hosts_of_their_own,
+support.main(gpus_in_use_are_said_beside_the_start, nobody_waits_for_who_does_not_answer, own_ranks_are_no_strangers,
+             ranks_see_the_gpus_that_are_named, wrong_lists_start_nothing, jobs_that_ask_for_no_gpu_are_left_alone, ranks_share_a_gpu_as_hosts_of_their_own,
              nccl_tells_in_the_ranks_that_are_asked, kernels_are_fixed_or_waited_for, each_rank_has_a_gpu_of_its_own, variables_that_hide_gpus_count, troubles_are_told_in_a_line)
