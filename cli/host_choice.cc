@@ -4,6 +4,7 @@
 
 #include "cli/quoted.h"
 #include "cli/read_file.h"
+#include "runtime/base/env.h"
 #include "runtime/base/error.h"
 
 namespace hvd {
@@ -117,6 +118,15 @@ HostChoice one_rank_per_gpu(const ThisMachine& machine, std::span<const std::str
           .by_gpus = true};
 }
 
+// By -x, or as here.
+std::optional<std::string> visible_to_ranks(const JobSpec& spec) {
+  constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
+  std::optional<std::string> value = env::get(kVisible);
+  for (const EnvironmentSetting& one : spec.environment)
+    if (one.name == kVisible && one.ranks.empty() && one.value) value = one.value;
+  return value;
+}
+
 }  // namespace
 
 HostChoice choose_hosts(std::span<const GivenHost> given, int size, const ThisMachine& machine,
@@ -218,7 +228,8 @@ void find_hosts(CommandLine& line) {
   });
   const int named_gpus = int(spec.gpus.devices.size());
   const bool need_look = given.empty() ? spec.size == 0 && named_gpus == 0 : !is_plain;
-  const ThisMachine machine = need_look ? look_at_this_machine() : ThisMachine{};
+  const ThisMachine machine =
+      need_look ? look_at_this_machine(visible_to_ranks(spec)) : ThisMachine{};
   HostChoice choice = choose_hosts(given, spec.size, machine, spec.command, named_gpus);
   spec.hosts = std::move(choice.hosts);
   spec.size = choice.size;

@@ -137,7 +137,7 @@ std::vector<std::string> names_in_passwd(std::string_view text, unsigned uid) {
   return names;
 }
 
-ThisMachine look_at_this_machine() {
+ThisMachine look_at_this_machine(const std::optional<std::string>& cuda_visible_devices) {
   ThisMachine machine;
   machine.addresses = bound_addresses();
   machine.names = {host_name()};
@@ -153,7 +153,7 @@ ThisMachine look_at_this_machine() {
     if (machine.users.empty())
       if (auto name = env::get(variable)) machine.users.push_back(std::move(*name));
   }
-  machine.gpus = visible_gpus(present_gpus(), env::get("CUDA_VISIBLE_DEVICES"));
+  machine.gpus = visible_gpus(present_gpus(), cuda_visible_devices);
   return machine;
 }
 

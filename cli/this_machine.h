@@ -1,6 +1,7 @@
 // What is known of this machine without asking a name server: its names, addresses and GPUs.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,7 +25,8 @@ std::vector<std::string> names_in_hosts_file(std::string_view text,
 // Names that a text like /etc/passwd gives to this uid. Pure.
 std::vector<std::string> names_in_passwd(std::string_view text, unsigned uid);
 
-// Looks. Never fails: what cannot be found out is left empty.
-ThisMachine look_at_this_machine();
+// Looks. Never fails: what cannot be found out is left empty. CUDA programs are to find this value
+// in CUDA_VISIBLE_DEVICES.
+ThisMachine look_at_this_machine(const std::optional<std::string>& cuda_visible_devices);
 
 }  // namespace hvd

@@ -64,7 +64,7 @@ TEST_CASE("this machine: /etc/passwd names us by our uid") {
 }
 
 TEST_CASE("this machine: the look finds our host name and loopback") {
-  const ThisMachine machine = look_at_this_machine();
+  const ThisMachine machine = look_at_this_machine(std::nullopt);
   char name[256] = "";
   REQUIRE(gethostname(name, sizeof name - 1) == 0);
   CHECK(is_this_machine(name, machine));

@@ -144,6 +144,36 @@ def ranks_see_the_gpus_that_are_named():
         expect([gpu for _, gpu in table(here.run("devices", "-np", "3", "--devices", "1,2", "--share-gpu"))], ["1", "2", "1", "0"])
 
 
+def without_np_there_is_a_rank_for_each_gpu():
+    """In a /dev of its own, with two of the driver's files."""
+    def started(words, **variables):
+        with tempfile.TemporaryDirectory() as folder:
+            here = machine(folder, 2)
+            line = (f"mount -t tmpfs none {folder} && mkdir {folder}/dev && cd {folder}/dev && touch null nvidia0 nvidia1 nvidiactl && "
+                    f"mount --bind /dev/null null && mount --rbind {folder}/dev /dev || exit 77; exec '{support.options.hvdrun}' \"$@\"")
+            return subprocess.run(["unshare", "--map-root-user", "--mount", "bash", "-c", line, "bash", *words], stdin=subprocess.DEVNULL,
+                                  capture_output=True, text=True, timeout=60, env=here.environment(PATH=os.environ["PATH"], **variables))
+    show = ["--", "bash", "-c", "echo $WORLD_SIZE $CUDA_VISIBLE_DEVICES"]
+    seen = started(show)
+    if seen.returncode == 77 or seen.stderr.startswith("unshare: "):
+        return "left out: no right to mount"
+    expect((printed(seen), said(seen)), (["[0]:2", "[1]:2"], ["hvdrun: -np is not given: starting 2 ranks, one for each GPU of this machine"]), seen.stderr)
+    one = ["hvdrun: -np is not given: starting 1 rank, for the GPU of this machine"]
+    for value, variables, words in (("1", {"CUDA_VISIBLE_DEVICES": "1"}, []), ("GPU-7", {"CUDA_VISIBLE_DEVICES": "GPU-7"}, []),
+                                    ("1", {}, ["-x", "CUDA_VISIBLE_DEVICES=1"]), ("MIG-a,MIG-b", {"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b"}, [])):
+        seen = started([*words, *show], **variables)
+        expect((printed(seen), said(seen)), ([f"[0]:1 {value}"], one), seen.stderr)
+    seen = started(["--devices", "1", *show])
+    expect((printed(seen), seen.returncode), (["[0]:1 1"], 0), seen.stderr)
+    seen = started(["--devices", "1,2", *show])
+    expect((seen.returncode, seen.stdout), (2, ""))
+    assert 'word 2, "2", names none of the 2 GPUs here; ' in seen.stderr, seen.stderr
+    seen = started(["devices"])
+    expect((seen.returncode, seen.stdout), (125, ""))
+    assert "nvidia-smi, which tells of GPUs, is not on the PATH" in seen.stderr, seen.stderr
+    expect(printed(started(["-np", "3", *show])), ["[0]:3", "[1]:3", "[2]:3"])
+
+
 def wrong_lists_start_nothing():
     with tempfile.TemporaryDirectory() as folder:
         here = machine(folder, 2)
@@ -266,5 +296,5 @@ case "$*" in --query-gpu*) for i in 0 1; do echo $i, GPU-$i${{i}}aa, H100, 00000
 
 support.parse_options()
 support.main(gpus_in_use_are_said_beside_the_start, nobody_waits_for_who_does_not_answer, own_ranks_are_no_strangers,
-             ranks_see_the_gpus_that_are_named, wrong_lists_start_nothing, jobs_that_ask_for_no_gpu_are_left_alone, ranks_share_a_gpu_as_hosts_of_their_own,
+             without_np_there_is_a_rank_for_each_gpu, ranks_see_the_gpus_that_are_named, wrong_lists_start_nothing, jobs_that_ask_for_no_gpu_are_left_alone, ranks_share_a_gpu_as_hosts_of_their_own,
              nccl_tells_in_the_ranks_that_are_asked, kernels_are_fixed_or_waited_for, each_rank_has_a_gpu_of_its_own, variables_that_hide_gpus_count, troubles_are_told_in_a_line)
