@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "cli/agent/clean_host.h"
 #include "cli/agent/descendants.h"
 #include "cli/agent/process_state.h"
 #include "cli/failure_report.h"
@@ -224,13 +225,16 @@ void Supervisor::clean_after(const HostAgent& agent) {
   order.job = record_.job();
   try {
     if (!cleaning_)
-      cleaning_.emplace(loop_, spec_, start_, order,
-                        RemoteCleaning::Events{
+      cleaning_.emplace(loop_, spec_, start_, role_words(order),
+                        RemoteErrand::Events{
                             .told =
-                                [this, order](int host, const proto::CleanReport& report) {
-                                  if (report.jobs().empty()) return;
+                                [this, order](int host, const std::string& message) {
+                                  proto::CleanReport report;
+                                  if (!report.ParseFromString(message)) return false;
+                                  if (report.jobs().empty()) return true;
                                   for (const std::string& line : describe(report, order))
                                     say(spec_.hosts.at(size_t(host)).name + ": " + line);
+                                  return true;
                                 },
                             .failed = [unknown](int host, const std::string&) { unknown(host); }});
     cleaning_->start(agent.number(),
