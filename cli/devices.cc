@@ -2,34 +2,33 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "cli/arguments.h"
+#include "cli/exit_code.h"
+#include "cli/gpu_facts.h"
 #include "cli/gpu_table.h"
 #include "cli/help.h"
 #include "cli/host_choice.h"
-#include "cli/nvidia_smi.h"
 #include "cli/print.h"
 #include "cli/quoted.h"
-#include "cli/read_file.h"
+#include "cli/remote_errand.h"
 #include "cli/signals.h"
 #include "rendezvous/slots.h"
 #include "runtime/base/error.h"
-#include "runtime/base/present_gpus.h"
 
 namespace hvd {
 namespace {
 
 constexpr std::chrono::milliseconds kAnswerLimit{10'000};
-constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
-constexpr std::string_view kTaken[] = {"--num-proc", "--hosts",     "--hostfile",
-                                       "--devices",  "--share-gpu", "--timeout"};
-
-using Trouble = NvidiaSmiAnswers::Trouble;
+constexpr const char *kOption = "--devices", *kVisible = "CUDA_VISIBLE_DEVICES";
+constexpr std::string_view kTaken[] = {"--num-proc",          "--hosts",       "--hostfile",
+                                       "--devices",           "--share-gpu",   "--timeout",
+                                       "--ssh-port",          "--ssh-command", "--ssh-arg",
+                                       "--ssh-identity-file", "--wait-hosts",  "--start-timeout"};
 
 // What the command line says of ranks and hosts; nothing when it is a text that was asked for.
 std::optional<CommandLine> parse_words(std::span<const std::string> words,
@@ -46,7 +45,7 @@ std::optional<CommandLine> parse_words(std::span<const std::string> words,
       throw Error(ErrorCode::kInvalidArgument,
                   std::string(shown_name(*given.option)) +
                       " means nothing to hvdrun devices, which takes -np, -H or --hostfile, "
-                      "--devices, --share-gpu and --timeout");
+                      "--devices, --share-gpu, --timeout, and what says how hosts are reached");
     of_job.emplace_back(given.option->name);
     if (!given.values.empty()) of_job.back() += "=" + given.values[0];
   }
@@ -54,38 +53,20 @@ std::optional<CommandLine> parse_words(std::span<const std::string> words,
   return parse_command_line(of_job, read_environment);
 }
 
-std::vector<Gpu> look_at_gpus(const NvidiaSmiAnswers& answers) {
-  std::vector<Gpu> gpus = read_gpus(answers.texts[0]);
-  read_uses(answers.texts[1], gpus);
-  read_peers(answers.texts[2], gpus);
-  const std::vector<ListedGpu> listed = read_list(answers.texts[3]);
-  for (Gpu& gpu : gpus) {
-    for (const ListedGpu& one : listed)
-      if (one.uuid == gpu.listed.uuid) gpu.listed.parts = one.parts;
-    constexpr size_t kNumberBytesMax = 16;
-    const FileText node =
-        read_file("/sys/bus/pci/devices/" + pci_folder(gpu.pci) + "/numa_node", kNumberBytesMax);
-    const bool known = node.error == 0 && !node.bytes.empty() && node.bytes[0] != '-';
-    if (known) gpu.numa_node = std::atoi(node.bytes.c_str());
-  }
-  return gpus;
-}
-
-GpuPlan seen_by_ranks(const GpuOptions& options, const std::optional<std::string>& visible,
-                      std::span<const Gpu> gpus) {
+GpuPlan seen_by_ranks(const GpuOptions& options, const GpuFacts& facts, std::span<const Gpu> gpus) {
   GpuPlan plan;
   plan.shared = options.share;
+  plan.ordered_by_bus = facts.order == "PCI_BUS_ID" || !options.devices.empty();
   if (!options.devices.empty()) {
     std::vector<ListedGpu> listed;
     for (const Gpu& gpu : gpus) listed.push_back(gpu.listed);
-    check_gpu_list("--devices", options.devices, listed);
-    plan.source = "--devices";
+    check_gpu_list(kOption, options.devices, listed);
+    plan.source = kOption;
     plan.seen = seen_gpus(options.devices, gpus);
-    plan.ordered_by_bus = true;
     return plan;
   }
   std::optional<std::vector<GpuName>> names;
-  if (visible) names = names_visible_to_cuda(*visible);
+  if (facts.visible) names = names_visible_to_cuda(*facts.visible);
   plan.source = kVisible;
   plan.seen = seen_gpus(names, gpus);
   // Of the parts of divided GPUs CUDA shows a process one.
@@ -93,56 +74,93 @@ GpuPlan seen_by_ranks(const GpuOptions& options, const std::optional<std::string
   return plan;
 }
 
-// Where its ranks stand, and how many there are without a word of them: one for each GPU.
-void add_ranks(CommandLine line, GpuPlan& plan) {
-  const bool is_said = line.spec.size > 0 || line.host_list || line.host_file;
-  if (!is_said) {
-    for (size_t rank = 0; rank < plan.seen.size(); ++rank) plan.ranks.push_back(int(rank));
-    return;
-  }
-  find_hosts(line);
-  for (const Slot& slot : assign_slots(line.spec.hosts, line.spec.size)) {
-    const bool remote = line.spec.hosts[size_t(slot.host)].remote;
-    (remote ? plan.other_ranks : plan.ranks).push_back(slot.world.rank);
-  }
-}
+// Shows hosts one by one, and keeps the worst of what they come to.
+class Report {
+ public:
+  Report(const JobSpec& spec, std::vector<Slot> slots)
+      : spec_(spec), slots_(std::move(slots)), alone_(spec.hosts.size() == 1) {}
 
-int say_no_gpu(const std::string& why) {
-  std::fprintf(stderr, "hvdrun: %s\n", why.c_str());
-  return kExitNoGpu;
-}
+  void show(int host, const GpuFacts& facts) try {
+    if (const std::string why = no_gpu(facts); !why.empty()) return say(host, why, kExitNoGpu);
+    const std::vector<Gpu> gpus = gpus_of(facts);
+    GpuPlan plan = seen_by_ranks(spec_.gpus, facts, gpus);
+    plan.ranks = ranks_of(host, plan.seen.size());
+    const std::string heading = alone_ ? "" : printable(spec_.hosts[size_t(host)].name) + ":\n";
+    if (const int error = try_print(heading + gpu_table(gpus, plan)); error != 0)
+      unwritten_ = error;
+    if (plan.seen.empty())
+      say(host,
+          std::string(kVisible) + "=" + quoted(*facts.visible) +
+              " leaves no GPU; unset it, or name some",
+          kExitNoGpu);
+  } catch (const Error& error) {
+    say(host, error.what(),
+        error.code() == ErrorCode::kInvalidArgument ? kExitUsage : kExitOwnFailure);
+  }
+
+  void say(int host, const std::string& words, int status) {
+    const std::string name = alone_ ? "" : printable(spec_.hosts[size_t(host)].name) + ": ";
+    std::fprintf(stderr, "hvdrun: %s%s\n", name.c_str(), words.c_str());
+    status_ = std::max(status_, status);
+  }
+
+  int finish() const {
+    check_printed(unwritten_);
+    return status_;
+  }
+
+ private:
+  // Without a word of how many there are, one for each GPU.
+  std::vector<int> ranks_of(int host, size_t gpus) const {
+    std::vector<int> ranks;
+    if (slots_.empty())
+      for (size_t rank = 0; rank < gpus; ++rank) ranks.push_back(int(rank));
+    for (const Slot& slot : slots_)
+      if (slot.host == host) ranks.push_back(slot.world.rank);
+    return ranks;
+  }
+
+  const JobSpec& spec_;
+  const std::vector<Slot> slots_;
+  const bool alone_;
+  int status_ = 0, unwritten_ = 0;
+};
 
 }  // namespace
 
 int run_devices(std::span<const std::string> words, const ReadEnvironment& read_environment,
                 const StartState& start) {
-  const std::optional<CommandLine> line = parse_words(words, read_environment);
+  std::optional<CommandLine> line = parse_words(words, read_environment);
   if (!line) {
     print(full_help());
     return 0;
   }
+  JobSpec& spec = line->spec;
+  const bool is_said = spec.size > 0 || line->host_list || line->host_file;
+  if (is_said)
+    find_hosts(*line);
+  else
+    spec.hosts = {{"localhost", "", 0}};
+  Report report(spec, is_said ? assign_slots(spec.hosts, spec.size) : std::vector<Slot>());
   settle_signals();
-  const GpuQuestion questions[] = {gpu_question(), use_question(), peer_question(),
-                                   list_question()};
-  const auto limit = line->spec.timeout;
-  const NvidiaSmiAnswers answers =
-      ask_nvidia_smi(questions, start, limit.count() > 0 ? limit : kAnswerLimit);
-  const int present = present_gpus();
-  if (const std::string why = no_answer(answers, present); !why.empty()) {
-    if (answers.trouble == Trouble::kMissing && present == 0) return say_no_gpu(why);
-    throw Error(ErrorCode::kUnavailable, why);
-  }
-  if (says_no_gpu(answers.texts[0]))
-    return say_no_gpu("NVIDIA's driver finds no GPU here; give the container or the job some");
-  const std::vector<Gpu> gpus = look_at_gpus(answers);
-  const std::optional<std::string> visible = read_environment(kVisible);
-  GpuPlan plan = seen_by_ranks(line->spec.gpus, visible, gpus);
-  plan.ordered_by_bus |= read_environment("CUDA_DEVICE_ORDER").value_or("") == "PCI_BUS_ID";
-  add_ranks(*line, plan);
-  print(gpu_table(gpus, plan));
-  if (!plan.seen.empty()) return 0;
-  return say_no_gpu(std::string(kVisible) + "=" + quoted(*visible) +
-                    " leaves no GPU; unset it, or name some");
+  const auto limit = spec.timeout.count() > 0 ? spec.timeout : kAnswerLimit;
+  for (size_t host = 0; host < spec.hosts.size(); ++host)
+    if (!spec.hosts[host].remote) report.show(int(host), look_at_gpu_facts(start, limit));
+  if (std::ranges::none_of(spec.hosts, &Host::remote)) return report.finish();
+  spec.start_timeout += limit;
+  run_errand(spec, start, {"--devices", std::to_string(limit.count())},
+             {.told =
+                  [&](int host, const std::string& message) {
+                    proto::GpuFacts facts;
+                    if (!facts.ParseFromString(message)) return false;
+                    report.show(host, from_proto(facts));
+                    return true;
+                  },
+              .failed =
+                  [&](int host, const std::string& reason) {
+                    report.say(host, "cannot be asked: " + reason, kExitOwnFailure);
+                  }});
+  return report.finish();
 }
 
 }  // namespace hvd

@@ -1,4 +1,4 @@
-// `hvdrun devices`: this machine's GPUs, and which rank of a job would use which.
+// `hvdrun devices`: the GPUs of hosts, and which rank of a job would use which.
 #pragma once
 
 #include <span>
@@ -11,9 +11,10 @@ namespace hvd {
 
 inline constexpr int kExitNoGpu = 1;
 
-// `words` are those behind `devices`: the options that say how many ranks there are and where.
-// Returns the exit status: 0, or kExitNoGpu when CUDA programs started here would find no GPU.
-// Throws as parse_command_line() and find_hosts(), and kUnavailable when nvidia-smi does not tell.
+// `words` are those behind `devices`: the options that say how many ranks there are, where, and how
+// hosts are reached; without hosts it is this one. Returns the exit status, of several hosts the
+// highest: 0, kExitNoGpu when CUDA programs would find no GPU, kExitOwnFailure when that is not
+// known. Throws as parse_command_line() and find_hosts().
 int run_devices(std::span<const std::string> words, const ReadEnvironment& read_environment,
                 const StartState& start);
 

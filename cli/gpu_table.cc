@@ -131,9 +131,6 @@ std::string gpu_table(std::span<const Gpu> gpus, const GpuPlan& plan) {
   if (!without.empty())
     out += "no GPU left: " + counted("rank", without) +
            "; start fewer ranks here, or let them share by --share-gpu\n";
-  if (!plan.other_ranks.empty())
-    out += "elsewhere: " + counted("rank", plan.other_ranks) +
-           "; hvdrun devices on their hosts tells of those\n";
   out += peer_lines(gpus);
   for (const Gpu& gpu : gpus) out += use_lines(gpu);
   for (const Gpu& gpu : gpus) out += part_lines(gpu);

@@ -23,12 +23,11 @@ std::vector<SeenGpu> seen_gpus(const std::optional<std::vector<GpuName>>& names,
                                std::span<const Gpu> gpus);
 
 struct GpuPlan {
-  std::vector<int> ranks;        // of this host, in the order of their local ranks
-  std::vector<int> other_ranks;  // of other hosts, sorted
-  std::vector<SeenGpu> seen;     // by local rank
-  bool shared = false;           // local ranks go round; else who finds none left has none
-  std::string source;            // that left GPUs out: an option or a variable; empty: none did
-  bool ordered_by_bus = false;   // CUDA counts as nvidia-smi does, whatever the GPUs are
+  std::vector<int> ranks;       // of this host, in the order of their local ranks
+  std::vector<SeenGpu> seen;    // by local rank
+  bool shared = false;          // local ranks go round; else who finds none left has none
+  std::string source;           // that left GPUs out: an option or a variable; empty: none did
+  bool ordered_by_bus = false;  // CUDA counts as nvidia-smi does, whatever the GPUs are
 };
 
 std::string gpu_table(std::span<const Gpu> gpus, const GpuPlan& plan);

@@ -215,12 +215,11 @@ constexpr std::string_view kShipping =
     "nothing sent.";
 constexpr std::string_view kDevices =
     "hvdrun devices [-np N] [-H LIST] [--devices LIST] prints which rank of a job would use which "
-    "GPU of this "
-    "machine, with each GPU's name, address and NUMA node, its memory and who else uses it, and "
-    "which GPUs read each other's memory. It asks nvidia-smi, and waits 10 s at most, or as "
-    "--timeout says; of other hosts it says only which ranks are there. CUDA_VISIBLE_DEVICES "
-    "counts. It ends with 0, with 1 when a CUDA program started here would find no GPU, or with "
-    "125 when nvidia-smi does not tell.";
+    "GPU of this machine, or of the hosts, with each GPU's name, address and NUMA node, its memory "
+    "and who else uses it, and which GPUs read each other's memory. It asks nvidia-smi on each "
+    "host, and waits 10 s at most, or as --timeout says; CUDA_VISIBLE_DEVICES of each host's "
+    "session counts. It ends with 0, with 1 when a CUDA program would find no GPU on one of them, "
+    "or with 125 when that is not known.";
 constexpr std::string_view kManOutput =
     "Each line that a rank prints comes out whole, behind its rank and stream: [0]<stdout>:text. "
     "But one of more than 64 KiB comes in parts, and so does one that was begun and is not ended "

@@ -164,7 +164,7 @@ int main(int argc, char** argv) {
   mallopt(M_ARENA_MAX, 1);  // gRPC's eight threads would each map and fault in an arena
   const hvd::StartState start = hvd::take_start_state();
   if (hvd::is_agent(argc, argv)) hvd::run_agent(argc, argv);
-  if (hvd::is_remote_agent(argc, argv)) hvd::run_remote_agent(argc, argv);
+  if (hvd::is_remote_agent(argc, argv)) hvd::run_remote_agent(argc, argv, start);
   int code = hvd::kExitOwnFailure;
   try {
     code = hvd::run(argc, argv, start);
