@@ -32,9 +32,9 @@ constexpr Value kBestToShare[] = {{"NCCL_MAX_CTAS", "1"},
 }
 
 // Being filled, beside what the user has set.
-class Draft {
+class Additions {
  public:
-  Draft(const JobSpec& spec, std::span<const std::string> environment)
+  Additions(const JobSpec& spec, std::span<const std::string> environment)
       : spec_(spec), users_(with_settings(environment, spec.environment)) {}
 
   // For these ranks, or all; not where the user has set it for all.
@@ -89,85 +89,82 @@ std::map<int, int> ranks_of_hosts(std::span<const Slot> slots) {
   return counts;
 }
 
-void check_devices(const JobSpec& spec, std::span<const Slot> slots, const Draft& draft) {
+void check_named_gpus(const JobSpec& spec, std::span<const Slot> slots,
+                      const Additions& additions) {
   const std::vector<GpuName>& devices = spec.gpus.devices;
-  if (draft.gives(kVisible))
+  if (additions.gives(kVisible))
     refuse(std::string("--devices and -x ") + kVisible +
            " both say which GPUs ranks use; leave one of them out");
-  const std::map<int, int> hosts = ranks_of_hosts(slots);
-  if (devices[0].kind != GpuName::Kind::kIndex && hosts.size() > 1)
-    refuse("--devices names GPUs of one host, but there are ranks on " +
-           std::to_string(hosts.size()) + "; give indices, which each host has");
-  for (const auto& [host, ranks] : hosts) {
-    if (ranks <= int(devices.size()) || spec.gpus.share) continue;
-    const std::string count = std::to_string(devices.size());
-    refuse(std::to_string(ranks) + " ranks on " + hvd::quoted(spec.hosts.at(size_t(host)).name) +
-           ", but --devices names " + count + (devices.size() == 1 ? " GPU" : " GPUs") +
-           "; start " + count + " there, name more GPUs, or let ranks share by --share-gpu");
-  }
+  const size_t hosts = ranks_of_hosts(slots).size();
+  if (devices[0].kind != GpuName::Kind::kIndex && hosts > 1)
+    refuse("--devices names GPUs of one host, but there are ranks on " + std::to_string(hosts) +
+           "; give indices, which each host has");
+  check_ranks_of_gpus(spec, slots);
 }
 
 // All ranks of a host see one list, so that cuda:LOCAL_RANK is each one's own; but of the parts of
 // divided GPUs CUDA shows a process the first alone.
-void add_devices(const JobSpec& spec, std::span<const Slot> slots, Draft& draft) {
+void add_devices(const JobSpec& spec, std::span<const Slot> slots, Additions& additions) {
   const std::vector<GpuName>& devices = spec.gpus.devices;
   if (devices[0].kind != GpuName::Kind::kMig) {
-    draft.override_environment(kVisible, gpu_list_text(devices), {});
-    if (devices[0].kind == GpuName::Kind::kIndex) draft.set("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+    additions.override_environment(kVisible, gpu_list_text(devices), {});
+    if (devices[0].kind == GpuName::Kind::kIndex) additions.set("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
     return;
   }
   std::map<size_t, std::vector<int>> ranks;
   for (const Slot& slot : slots)
     ranks[size_t(slot.world.local_rank) % devices.size()].push_back(slot.world.rank);
   for (auto& [place, own] : ranks)
-    draft.override_environment(kVisible, devices[place].text, std::move(own));
+    additions.override_environment(kVisible, devices[place].text, std::move(own));
 }
 
 // NCCL refuses two ranks with one GPU on what it takes for one host. As hosts of their own they
 // have but sockets between them, and the GPU runs their processes in turn: one small kernel each.
-void add_sharing(const JobSpec& spec, std::span<const Slot> slots, Draft& draft) {
+void add_sharing(const JobSpec& spec, std::span<const Slot> slots, Additions& additions) {
   constexpr const char* kOption = "--share-gpu";
   for (const Slot& slot : slots)
-    draft.need(kOption, "NCCL_HOSTID", "hvd-" + std::to_string(slot.world.rank), {slot.world.rank});
-  for (const auto& [name, value] : kNeededToShare) draft.need(kOption, name, value);
-  for (const auto& [name, value] : kBestToShare) draft.set(name, value);
+    additions.need(kOption, "NCCL_HOSTID", "hvd-" + std::to_string(slot.world.rank),
+                   {slot.world.rank});
+  for (const auto& [name, value] : kNeededToShare) additions.need(kOption, name, value);
+  for (const auto& [name, value] : kBestToShare) additions.set(name, value);
   const std::map<int, int> hosts = ranks_of_hosts(slots);
   const bool one_machine =
       hosts.size() == 1 || std::ranges::none_of(hosts | std::views::keys, [&](int host) {
         return spec.hosts.at(size_t(host)).remote;
       });
-  if (one_machine) draft.set("NCCL_SOCKET_IFNAME", "=lo");
-  draft.note(
+  if (one_machine) additions.set("NCCL_SOCKET_IFNAME", "=lo");
+  additions.note(
       "--share-gpu is for trying a program out: NCCL moves everything through sockets, slowly");
 }
 
 // The bits of a sum depend on its order, and that on algorithm, protocol and channels, of which
 // NCCL otherwise chooses as it measures; so do cuBLAS's, on workspaces that streams share.
-void add_deterministic(const JobSpec& spec, Draft& draft) {
+void add_deterministic(const JobSpec& spec, Additions& additions) {
   constexpr const char* kOption = "--deterministic";
   const char* const channels = spec.gpus.share ? "1" : "8";
-  draft.need(kOption, "NCCL_ALGO", "Ring");
-  draft.need(kOption, "NCCL_PROTO", "Simple");
-  draft.set("NCCL_MIN_NCHANNELS", channels);
-  draft.set("NCCL_MAX_NCHANNELS", channels);
+  additions.need(kOption, "NCCL_ALGO", "Ring");
+  additions.need(kOption, "NCCL_PROTO", "Simple");
+  additions.set("NCCL_MIN_NCHANNELS", channels);
+  additions.set("NCCL_MAX_NCHANNELS", channels);
   constexpr const char* kWorkspace = "CUBLAS_WORKSPACE_CONFIG";
-  if (draft.value(kWorkspace) != ":16:8") draft.need(kOption, kWorkspace, ":4096:8");
+  if (additions.value(kWorkspace) != ":16:8") additions.need(kOption, kWorkspace, ":4096:8");
 }
 
 // NCCL opens its file itself, so only of ranks here it is in their folder; what others print on
 // standard error comes to the file for that.
 void add_debug(const JobSpec& spec, std::span<const Slot> slots, const std::string& directory,
-               Draft& draft) {
+               Additions& additions) {
   constexpr const char *kDebug = "NCCL_DEBUG", *kFile = "NCCL_DEBUG_FILE";
   const std::vector<int>& ranks = spec.gpus.debug_ranks;
   if (ranks.back() >= spec.size)
     refuse("--nccl-debug names rank " + std::to_string(ranks.back()) + ", but the last of " +
            std::to_string(spec.size) + " ranks is " + std::to_string(spec.size - 1) +
            "; leave it out or start more ranks");
-  if (draft.gives(kDebug, true))
-    return draft.note(std::string(kDebug) +
-                      " is given to all ranks and wins over --nccl-debug; leave one of them out");
-  draft.override_environment(kDebug, "INFO", ranks);
+  if (additions.gives(kDebug, true))
+    return additions.note(
+        std::string(kDebug) +
+        " is given to all ranks and wins over --nccl-debug; leave one of them out");
+  additions.override_environment(kDebug, "INFO", ranks);
   std::vector<int> elsewhere;
   for (const int rank : ranks) {
     if (spec.output_directory.empty() || spec.hosts.at(size_t(slots[size_t(rank)].host)).remote) {
@@ -178,26 +175,37 @@ void add_debug(const JobSpec& spec, std::span<const Slot> slots, const std::stri
     for (const char letter :
          after_cd(directory, rank_folder(spec.output_directory, rank, spec.size)) + "/nccl")
       file += letter == '%' ? "%%" : std::string(1, letter);  // NCCL puts words for %h and %p
-    draft.set(kFile, std::move(file), {rank});
+    additions.set(kFile, std::move(file), {rank});
   }
-  if (!elsewhere.empty()) draft.set(kFile, "/dev/stderr", std::move(elsewhere));
+  if (!elsewhere.empty()) additions.set(kFile, "/dev/stderr", std::move(elsewhere));
 }
 
 }  // namespace
 
+void check_ranks_of_gpus(const JobSpec& spec, std::span<const Slot> slots) {
+  const int gpus = int(spec.gpus.devices.size());
+  if (gpus == 0 || spec.gpus.share) return;
+  const std::string count = std::to_string(gpus);
+  for (const auto& [host, ranks] : ranks_of_hosts(slots))
+    if (ranks > gpus)
+      refuse(std::to_string(ranks) + " ranks on " + hvd::quoted(spec.hosts.at(size_t(host)).name) +
+             ", but --devices names " + count + (gpus == 1 ? " GPU" : " GPUs") + "; start " +
+             count + " there, name more GPUs, or let ranks share by --share-gpu");
+}
+
 GpuSettings gpu_settings(const JobSpec& spec, std::span<const Slot> slots,
                          std::span<const std::string> environment, const std::string& directory) {
-  Draft draft(spec, environment);
+  Additions additions(spec, environment);
   const GpuOptions& gpus = spec.gpus;
   if (!gpus.devices.empty()) {
-    check_devices(spec, slots, draft);
-    add_devices(spec, slots, draft);
+    check_named_gpus(spec, slots, additions);
+    add_devices(spec, slots, additions);
   }
-  if (gpus.share) add_sharing(spec, slots, draft);
-  if (gpus.deterministic) add_deterministic(spec, draft);
-  if (gpus.launch_blocking) draft.need("--launch-blocking", "CUDA_LAUNCH_BLOCKING", "1");
-  if (!gpus.debug_ranks.empty()) add_debug(spec, slots, directory, draft);
-  return draft.take();
+  if (gpus.share) add_sharing(spec, slots, additions);
+  if (gpus.deterministic) add_deterministic(spec, additions);
+  if (gpus.launch_blocking) additions.need("--launch-blocking", "CUDA_LAUNCH_BLOCKING", "1");
+  if (!gpus.debug_ranks.empty()) add_debug(spec, slots, directory, additions);
+  return additions.take();
 }
 
 }  // namespace hvd

@@ -18,9 +18,13 @@ struct GpuSettings {
   std::vector<std::string> notes;             // to be said once
 };
 
+// Throws kInvalidArgument when a host has more ranks than --devices names GPUs, and --share-gpu is
+// not given; once more when it is known which hosts are one.
+void check_ranks_of_gpus(const JobSpec& spec, std::span<const Slot> slots);
+
 // `environment` is what hvdrun was started with, `directory` where; the job's own variables are
-// complete. Throws kInvalidArgument when a host has more ranks than --devices names and --share-gpu
-// is not there, and when options contradict each other or the job.
+// complete. Throws as check_ranks_of_gpus(), and kInvalidArgument when options contradict each
+// other or the job.
 GpuSettings gpu_settings(const JobSpec& spec, std::span<const Slot> slots,
                          std::span<const std::string> environment, const std::string& directory);
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "cli/agent/worker_environment.h"
+#include "cli/gpu_settings.h"
 #include "cli/supervisor_impl.h"
 #include "runtime/base/error.h"
 #include "runtime/base/fault_point.h"
@@ -156,6 +157,7 @@ void Supervisor::on_all_hosts_there() {
   SettledHosts settled;
   try {
     settled = settle_hosts(spec_.hosts, identities, spec_.size);
+    check_ranks_of_gpus(spec_, settled.slots);
   } catch (const Error& error) {
     return tell(event::EndAsked{EndCause::kOwnFailure, SIGTERM, error.what()});
   }

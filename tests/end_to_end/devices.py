@@ -148,13 +148,13 @@ def ranks_see_the_gpus_that_are_named():
 
 def without_np_there_is_a_rank_for_each_gpu():
     """In a /dev of its own, with two of the driver's files."""
-    def started(words, **variables):
+    def started(words, PATH=os.environ["PATH"], also="", **variables):
         with tempfile.TemporaryDirectory() as folder:
             here = machine(folder, 2)
             line = (f"mount -t tmpfs none {folder} && mkdir {folder}/dev && cd {folder}/dev && touch null nvidia0 nvidia1 nvidiactl && "
-                    f"mount --bind /dev/null null && mount --rbind {folder}/dev /dev || exit 77; exec '{support.options.hvdrun}' \"$@\"")
+                    f"mount --bind /dev/null null && mount --rbind {folder}/dev /dev || exit 77; exec '{support.options.hvdrun}' \"$@\" {also}")
             return subprocess.run(["unshare", "--map-root-user", "--mount", "bash", "-c", line, "bash", *words], stdin=subprocess.DEVNULL,
-                                  capture_output=True, text=True, timeout=60, env=here.environment(PATH=os.environ["PATH"], **variables))
+                                  capture_output=True, text=True, timeout=60, env=here.environment(PATH=PATH, **variables))
     show = ["--", "bash", "-c", "echo $WORLD_SIZE $CUDA_VISIBLE_DEVICES"]
     seen = started(show)
     if seen.returncode == 77 or seen.stderr.startswith("unshare: "):
@@ -174,6 +174,11 @@ def without_np_there_is_a_rank_for_each_gpu():
     expect((seen.returncode, seen.stdout), (125, ""))
     assert "nvidia-smi, which tells of GPUs, is not on the PATH" in seen.stderr, seen.stderr
     expect(printed(started(["-np", "3", *show])), ["[0]:3", "[1]:3", "[2]:3"])
+    with tempfile.TemporaryDirectory() as folder:
+        there = machine(folder, 2, uses=["GPU-11aa, 1, first, 5\n"])
+        until_said = ["--timeout", "30", "--", "bash", "-c", f"until grep -q 'GPU 1 is in use by process 1 (first, 5 MiB)' {folder}/said; do :; done"]
+        seen = started(until_said, PATH=there.environment()["PATH"], also=f"2>{folder}/said")
+        expect((seen.returncode, seen.stdout), (0, ""))
 
 
 def wrong_lists_start_nothing():

@@ -55,6 +55,9 @@ def hosts_without_gpus_are_named():
 def ranks_there_see_the_gpus_that_are_named():
     seen = run("--devices", "2,1", "-H", "h1,h2", "--", "bash", "-c", "echo $CUDA_VISIBLE_DEVICES")
     expect((seen.returncode, sorted(seen.stdout.splitlines())), (0, [f"[{rank}]<stdout>:2,1" for rank in range(4)]), seen.stderr)
+    seen = run("--devices", "0", "-H", f"h1,{world.address('h1')}", "--", "echo", "started")
+    expect((seen.returncode, seen.stdout), (125, ""))
+    assert '2 ranks on "h1", but --devices names 1 GPU; start 1 there' in seen.stderr, seen.stderr
     words = ["-np", "2", "-H", "h0:1,h1:1", "--nccl-debug", "0-1", "--output-filename", "/tmp/out", "--", "bash", "-c", "echo told >$NCCL_DEBUG_FILE"]
     expect(run(*words).returncode, 0)
     read = lambda name: world.path("h0", f"/tmp/out/{name}").read_text()
