@@ -1,22 +1,19 @@
 #include "cli/clean.h"
 
 #include <algorithm>
-#include <csignal>
 #include <cstdio>
 #include <functional>
 #include <string_view>
 #include <vector>
 
 #include "cli/agent/clean_host.h"
-#include "cli/agent/descendants.h"
 #include "cli/arguments.h"
 #include "cli/exit_code.h"
 #include "cli/help.h"
 #include "cli/host_choice.h"
-#include "cli/loop.h"
 #include "cli/print.h"
 #include "cli/quoted.h"
-#include "cli/remote_cleaning.h"
+#include "cli/remote_errand.h"
 #include "cli/signals.h"
 #include "cli/ssh/agent_file.h"
 #include "runtime/base/error.h"
@@ -36,39 +33,20 @@ bool clean_remote_hosts(const JobSpec& spec, const StartState& start, const Clea
                         const Tell& tell) {
   const auto name = [&](int host) { return spec.hosts[size_t(host)].name; };
   bool done = true;
-  Loop loop;
-  SignalReader child_ends({SIGCHLD}, 0);
-  SignalReader interrupts({SIGINT, SIGTERM, SIGHUP, SIGQUIT}, start.ignored_signals);
-  RemoteCleaning cleaning(
-      loop, spec, start, order,
-      {.told = [&](int host, const proto::CleanReport& report) { tell(name(host), report); },
-       .failed =
-           [&](int host, const std::string& reason) {
-             done = false;
-             std::fprintf(stderr, "hvdrun: %s: cannot be cleaned: %s\n", name(host).c_str(),
-                          reason.c_str());
-           }});
-  loop.watch(child_ends.fd(), EPOLLIN, [&](uint32_t) {
-    child_ends.take();
-    reap_until(
-        [&](pid_t pid) {
-          cleaning.kill_ssh(pid);
-          return false;
-        },
-        [&](pid_t pid, int status) { cleaning.child_ended(pid, status); });
-  });
-  loop.watch(interrupts.fd(), EPOLLIN, [&](uint32_t) {
-    const std::vector<int> signals = interrupts.take();
-    if (signals.empty()) return;
-    cleaning.end();  // what ssh started outlives it: it ignores what ends us
-    die_by(signals[0]);
-  });
-  for (size_t host = 0; host < spec.hosts.size(); ++host)
-    if (spec.hosts[host].remote)
-      cleaning.start(int(host), Deadline::in(spec.host_wait + spec.start_timeout),
-                     Deadline::in(spec.host_wait));
-  for (cleaning.turn(Clock::now()); cleaning.waiting(); cleaning.turn(Clock::now()))
-    loop.turn(cleaning.next_deadline());
+  run_errand(spec, start, role_words(order),
+             {.told =
+                  [&](int host, const std::string& message) {
+                    proto::CleanReport report;
+                    if (!report.ParseFromString(message)) return false;
+                    tell(name(host), report);
+                    return true;
+                  },
+              .failed =
+                  [&](int host, const std::string& reason) {
+                    done = false;
+                    std::fprintf(stderr, "hvdrun: %s: cannot be cleaned: %s\n", name(host).c_str(),
+                                 reason.c_str());
+                  }});
   return done;
 }
 

@@ -10,7 +10,7 @@
 namespace hvd {
 namespace {
 
-constexpr std::string_view kTorch = HVD_TORCH_VERSION;
+constexpr std::string_view kTorch = HVD_TORCH_VERSION, kNccl = HVD_NCCL_VERSION;
 
 struct Library {
   std::string_view name, version;
@@ -42,7 +42,9 @@ constexpr Feature kOperations[] = {
     {"shared memory", true, "among the ranks of one machine"},
     {"tcp", true, "between hosts"},
     {"hierarchical", true, "both, between hosts with several ranks each"},
-    {"NCCL", false, "not supported yet"},
+    {"NCCL", !kNccl.empty(),
+     kNccl.empty() ? "built without CUDA"
+                   : "among GPUs, a plug-in compiled for NCCL " HVD_NCCL_VERSION},
     {"DDL", false, "not needed"},
     {"CCL", false, "not needed"},
     {"MPI", false, "not needed"},

@@ -32,6 +32,7 @@ struct Group {
 };
 constexpr Group kGroups[] = {
     {OptionGroup::kHosts, "Ranks and hosts"},
+    {OptionGroup::kGpus, "GPUs"},
     {OptionGroup::kCommand, "The command"},
     {OptionGroup::kTime, "Time limits"},
     {OptionGroup::kStall, "Stalled collectives"},
@@ -214,6 +215,13 @@ constexpr std::string_view kShipping =
     "directory is not there, ranks start in the home folder, unless --wdir names one. "
     "--start-timeout counts, and what has arrived by then is not sent again. This machine needs "
     "nothing sent.";
+constexpr std::string_view kDevices =
+    "hvdrun devices [-np N] [-H LIST] [--devices LIST] prints which rank of a job would use which "
+    "GPU of this machine, or of the hosts, with each GPU's name, address and NUMA node, its memory "
+    "and who else uses it, and which GPUs read each other's memory. It asks nvidia-smi on each "
+    "host, and waits 10 s at most, or as --timeout says; CUDA_VISIBLE_DEVICES of each host's "
+    "session counts. It ends with 0, with 1 when a CUDA program would find no GPU on one of them, "
+    "or with 125 when that is not known.";
 constexpr std::string_view kManOutput =
     "Each line that a rank prints comes out whole, behind its rank and stream: [0]<stdout>:text. "
     "But one of more than 64 KiB comes in parts, and so does one that was begun and is not ended "
@@ -238,6 +246,10 @@ constexpr Variable kVariables[] = {
     {"MASTER_ADDR, MASTER_PORT", "where rank 0 of such a program may listen; unless -x gives them"},
     {"NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME",
      "in a job with other hosts the interface on which they are reached; unless they are set"},
+    {"CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER",
+     "with --devices the GPUs that it names, and that indices count as in hvdrun devices"},
+    {"NCCL_HOSTID and more of NCCL's, CUBLAS_WORKSPACE_CONFIG, CUDA_LAUNCH_BLOCKING",
+     "what options about GPUs come to, which --dry-run shows; unless they are set"},
     {"OMP_NUM_THREADS", "the rank's share of the machine's CPUs; unless it is set"},
     {"PWD", "with --wdir that directory; unless -x names it"},
     {"PYTHONUNBUFFERED", "1, so that Python's output comes at once; unless it is set"},
@@ -305,6 +317,7 @@ std::string full_help() {
   out += "\nThe environment of ranks:\n" + wrapped(kEnvironment, 2) + wrapped(session_names(), 6) +
          wrapped(kHostLimits, 2) + wrapped(kEnvironmentFile, 2);
   out += "\nWhat --ship sends:\n" + wrapped(kShipping, 2);
+  out += "\nhvdrun devices:\n" + wrapped(kDevices, 2);
   out += "\nVariables that each rank finds set:\n";
   for (const Variable& variable : kVariables) {
     out += wrapped(variable.names, 2) + wrapped(variable.meaning, 6);
@@ -320,7 +333,7 @@ std::string man_page() {
   std::string out = ".TH HVDRUN 1\n.SH NAME\nhvdrun \\- start the ranks of a training job\n";
   out +=
       ".SH SYNOPSIS\n\\fBhvdrun\\fR [options] [\\-\\-] command [argument ...]\n.br\n"
-      "\\fBhvdrun clean\\fR [options]\n";
+      "\\fBhvdrun clean\\fR [options]\n.br\n\\fBhvdrun devices\\fR [options]\n";
   out += ".SH DESCRIPTION\n" + roff(kPurpose) + "\n.SH OPTIONS\n" + roff(kTwice) + "\n";
   for (const Group& group : kGroups) {
     out += ".SS " + std::string(group.title) + "\n";
@@ -339,7 +352,7 @@ std::string man_page() {
   out += ".SS Options of Horovod that are not supported yet\n" +
          roff(horovod_names(OptionFate::kRefused)) + "\n";
   out += ".SH HOSTS\n" + roff(kManHosts) + "\n.SH WHAT \\-\\-SHIP SENDS\n" + roff(kShipping) +
-         "\n.SH OUTPUT\n" + roff(kManOutput) + "\n";
+         "\n.SH DEVICES\n" + roff(kDevices) + "\n.SH OUTPUT\n" + roff(kManOutput) + "\n";
   out += ".SH ENVIRONMENT\n" + roff(kEnvironment) + roff(session_names()) + ". " +
          roff(kHostLimits) + "\n.PP\n" + roff(kEnvironmentFile) + "\n";
   for (const Variable& variable : kVariables) out += man_term(variable.names, variable.meaning);

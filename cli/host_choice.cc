@@ -4,6 +4,7 @@
 
 #include "cli/quoted.h"
 #include "cli/read_file.h"
+#include "runtime/base/env.h"
 #include "runtime/base/error.h"
 
 namespace hvd {
@@ -31,10 +32,10 @@ std::string merge_note(const std::vector<std::string>& names, int slots) {
          " are both this machine: their slots are added, " + sum;
 }
 
-// A host given twice is one host. What GPUs it has is told by its agent.
-void add_remote(HostChoice& choice, const GivenHost& host) {
-  const int slots = host.slots.value_or(1);
-  const int per_gpu = host.slots ? 0 : 1;
+// A host given twice is one host. What GPUs it has is told by its agent, unless they are named.
+void add_remote(HostChoice& choice, const GivenHost& host, int named_gpus) {
+  const int slots = host.slots.value_or(std::max(named_gpus, 1));
+  const int per_gpu = host.slots || named_gpus > 0 ? 0 : 1;
   const auto same = std::find_if(choice.hosts.begin(), choice.hosts.end(), [&](const Host& one) {
     return one.remote && one.name == host.name && one.user == host.user;
   });
@@ -64,17 +65,19 @@ bool differ_by_user(const HostIdentity& one, const HostIdentity& other) {
   return one.user != other.user && is_one_host(same, other);
 }
 
-HostChoice merge(std::span<const GivenHost> given, const ThisMachine& machine) {
+HostChoice merge(std::span<const GivenHost> given, const ThisMachine& machine, int named_gpus) {
   HostChoice choice;
   int64_t slots = 0;
   std::vector<std::string> local_names;
   size_t local = 0;  // index of this machine in choice.hosts, once it has a name
   for (const GivenHost& host : given) {
     if (!is_here(host, machine)) {
-      add_remote(choice, host);
+      add_remote(choice, host, named_gpus);
       continue;
     }
-    const int64_t count = host.slots.value_or(std::max(machine.gpus, 1));
+    const int gpus = named_gpus > 0 ? named_gpus : machine.gpus;
+    const int64_t count = host.slots.value_or(std::max(gpus, 1));
+    choice.by_gpus |= !host.slots && gpus > 0;
     if (local_names.empty()) {
       local = choice.hosts.size();
       choice.hosts.push_back({host.name, host.user, 0});
@@ -94,7 +97,15 @@ HostChoice merge(std::span<const GivenHost> given, const ThisMachine& machine) {
   return choice;
 }
 
-HostChoice one_rank_per_gpu(const ThisMachine& machine, std::span<const std::string> command) {
+HostChoice one_rank_per_gpu(const ThisMachine& machine, std::span<const std::string> command,
+                            int named_gpus) {
+  if (named_gpus > 0)
+    return {.hosts = {{"localhost", "", named_gpus}},
+            .size = named_gpus,
+            .notes = {"-np is not given: starting " + std::to_string(named_gpus) +
+                      (named_gpus == 1 ? " rank, for the GPU" : " ranks, one for each GPU") +
+                      " of --devices"},
+            .by_gpus = true};
   if (machine.gpus == 0) {
     throw Error(ErrorCode::kInvalidArgument,
                 "how many ranks to start is not said, and there is no GPU here to count; try: "
@@ -105,18 +116,28 @@ HostChoice one_rank_per_gpu(const ThisMachine& machine, std::span<const std::str
           .size = machine.gpus,
           .notes = {"-np is not given: starting " + std::to_string(machine.gpus) +
                     (machine.gpus == 1 ? " rank, for the GPU" : " ranks, one for each GPU") +
-                    " of this machine"}};
+                    " of this machine"},
+          .by_gpus = true};
+}
+
+// By -x, or as here.
+std::optional<std::string> visible_to_ranks(const JobSpec& spec) {
+  constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
+  std::optional<std::string> value = env::get(kVisible);
+  for (const EnvironmentSetting& one : spec.environment)
+    if (one.name == kVisible && one.ranks.empty() && one.value) value = one.value;
+  return value;
 }
 
 }  // namespace
 
 HostChoice choose_hosts(std::span<const GivenHost> given, int size, const ThisMachine& machine,
-                        std::span<const std::string> command) {
+                        std::span<const std::string> command, int named_gpus) {
   if (given.empty()) {
-    if (size == 0) return one_rank_per_gpu(machine, command);
+    if (size == 0) return one_rank_per_gpu(machine, command, named_gpus);
     return {.hosts = {{"localhost", "", size}}, .size = size, .notes = {}};
   }
-  HostChoice choice = merge(given, machine);
+  HostChoice choice = merge(given, machine, named_gpus);
   if (size > 0) {
     choice.size = size;
   } else if (choice.size == 0) {
@@ -231,12 +252,15 @@ void find_hosts(CommandLine& line) {
   const bool is_plain = std::all_of(given.begin(), given.end(), [](const GivenHost& host) {
     return host.user.empty() && host.slots && is_this_machine(host.name, {});
   });
-  const bool need_look = given.empty() ? spec.size == 0 : !is_plain;
-  const ThisMachine machine = need_look ? look_at_this_machine() : ThisMachine{};
-  HostChoice choice = choose_hosts(given, spec.size, machine, spec.command);
+  const int named_gpus = int(spec.gpus.devices.size());
+  const bool need_look = given.empty() ? spec.size == 0 && named_gpus == 0 : !is_plain;
+  const ThisMachine machine =
+      need_look ? look_at_this_machine(visible_to_ranks(spec)) : ThisMachine{};
+  HostChoice choice = choose_hosts(given, spec.size, machine, spec.command, named_gpus);
   spec.hosts = std::move(choice.hosts);
   spec.size = choice.size;
   spec.size_open = choice.size_open;
+  spec.gpus.counted = choice.by_gpus;
   line.warnings.insert(line.warnings.end(), choice.notes.begin(), choice.notes.end());
 }
 

@@ -21,15 +21,17 @@ namespace hvd {
 struct HostChoice {
   std::vector<Host> hosts;
   int size = 0;
-  bool size_open = false;          // JobSpec::size_open
-  std::vector<std::string> notes;  // to be said once
+  bool size_open = false;               // JobSpec::size_open
+  std::vector<std::string> notes = {};  // to be said once
+  bool by_gpus = false;                 // this machine's GPUs say how many slots it has
 };
 
 // `size` is -np, or 0. All entries that are this machine become one host, their slots added;
 // another user of it is a remote host. Pure. Throws kInvalidArgument when the size cannot be known;
-// `command` is for the example in that message.
+// `command` is for the example in that message. `named_gpus`, of --devices, are those of each host;
+// 0: it is not said.
 HostChoice choose_hosts(std::span<const GivenHost> given, int size, const ThisMachine& machine,
-                        std::span<const std::string> command);
+                        std::span<const std::string> command, int named_gpus = 0);
 
 // assign_slots() before other hosts have counted their GPUs: those that have to have as many as it
 // takes. Whoever has ranks in the end has some here, and rank 0 is where it will be. Pure.

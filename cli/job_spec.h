@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/gpu_list.h"
 #include "cli/ssh/ssh_command.h"
 #include "rendezvous/listener.h"
 #include "rendezvous/slots.h"
@@ -22,8 +23,19 @@ struct EnvironmentSetting {
   std::string name;
   std::optional<std::string> value;
   std::vector<int> ranks = {};  // sorted; empty: all
+  bool shown = false;           // its value, which is no secret
 
   friend bool operator==(const EnvironmentSetting&, const EnvironmentSetting&) = default;
+};
+
+// What the options about GPUs ask for; by itself a job uses whatever its program does.
+struct GpuOptions {
+  std::vector<GpuName> devices;  // of each host, in the order of local ranks; empty: not said
+  bool share = false;            // more ranks than GPUs
+  bool counted = false;          // ranks were: one for each GPU of this machine
+  bool deterministic = false;
+  bool launch_blocking = false;
+  std::vector<int> debug_ranks;  // in which NCCL tells what it does, sorted
 };
 
 struct JobSpec {
@@ -37,6 +49,7 @@ struct JobSpec {
   // --env-file, the options that ranks read, -x; of one name the last wins, and one for certain
   // ranks over one for all.
   std::vector<EnvironmentSetting> environment;
+  GpuOptions gpus;
   std::string directory;             // --wdir, as cd takes it; empty: where hvdrun was started
   std::vector<std::string> ship;     // --ship: paths here, to be sent to other hosts
   uint64_t ship_limit = 2ull << 30;  // --ship-limit: bytes, to each of them

@@ -13,8 +13,11 @@
 #include "cli/agent/worker_environment.h"
 #include "cli/clean.h"
 #include "cli/command_line.h"
+#include "cli/devices.h"
 #include "cli/environment_settings.h"
 #include "cli/exit_code.h"
+#include "cli/gpu_check.h"
+#include "cli/gpu_settings.h"
 #include "cli/host_choice.h"
 #include "cli/job_check.h"
 #include "cli/job_log.h"
@@ -43,6 +46,14 @@ void say(const std::string& words) { std::fprintf(stderr, "hvdrun: %s\n", words.
 bool reaches_others(const JobSpec& spec, const std::vector<Slot>& slots) {
   const auto elsewhere = [&](const Slot& slot) { return slot.host != slots[0].host; };
   return has_remote_ranks(spec.hosts, slots) && std::ranges::any_of(slots, elsewhere);
+}
+
+// What the user has set himself wins.
+void add_gpu_settings(JobSpec& spec, const std::vector<Slot>& slots, const StartState& start) {
+  const GpuSettings all = gpu_settings(spec, slots, start.environment, start.directory);
+  spec.environment.insert(spec.environment.begin(), all.variables.begin(), all.variables.end());
+  for (const std::string& note : all.notes)
+    if (wants_warnings(spec)) say(note);
 }
 
 // What a rank would find in its environment beside what hvdrun has itself.
@@ -96,8 +107,12 @@ int give_up(const CommandLine& line, const std::vector<Slot>& slots, EndCause ca
 // Returns the exit status, or does not return when hvdrun has to end by a signal.
 int run_job(const CommandLine& line, const std::vector<Slot>& slots, const StartState& start) {
   const JobSpec& spec = line.spec;
-  if (const auto refusal = check_job(spec, slots, users_environment(spec, start)))
-    return give_up(line, slots, EndCause::kNotStarted, *refusal);
+  std::vector<std::string> notes;
+  auto refusal = check_job(spec, slots, users_environment(spec, start));
+  if (!refusal) refusal = check_devices(spec, slots, start, notes);
+  if (refusal) return give_up(line, slots, EndCause::kNotStarted, *refusal);
+  for (const std::string& note : notes)
+    if (wants_warnings(spec)) say(note);
   std::optional<ShipOffer> offer;
   if (ships(spec, slots)) {
     settle_signals();
@@ -121,6 +136,8 @@ int run(int argc, char** argv, const StartState& start) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (!words.empty() && words[0] == "clean")
     return run_clean(std::span(words).subspan(1), env::get, start);
+  if (!words.empty() && words[0] == "devices")
+    return run_devices(std::span(words).subspan(1), env::get, start);
   CommandLine line = parse_command_line(words, env::get);
   if (line.request == Request::kShow) {
     print(line.text);
@@ -131,6 +148,7 @@ int run(int argc, char** argv, const StartState& start) {
   for (const std::string& warning : line.warnings)
     if (wants_warnings(line.spec)) say(warning);
   const std::vector<Slot> slots = plan_slots(line.spec.hosts, line.spec.size);
+  add_gpu_settings(line.spec, slots, start);
   try {
     check_stack();
     return run_job(line, slots, start);
@@ -146,7 +164,7 @@ int main(int argc, char** argv) {
   mallopt(M_ARENA_MAX, 1);  // gRPC's eight threads would each map and fault in an arena
   const hvd::StartState start = hvd::take_start_state();
   if (hvd::is_agent(argc, argv)) hvd::run_agent(argc, argv);
-  if (hvd::is_remote_agent(argc, argv)) hvd::run_remote_agent(argc, argv);
+  if (hvd::is_remote_agent(argc, argv)) hvd::run_remote_agent(argc, argv, start);
   int code = hvd::kExitOwnFailure;
   try {
     code = hvd::run(argc, argv, start);

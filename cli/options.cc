@@ -46,6 +46,33 @@ constexpr Option kOptions[] = {
     {"--pretend-hosts", "", "HOSTSxSLOTS", kHosts, kForTests,
      "an agent and ranks of their own for each of so many hosts, all of them this machine", ""},
 
+    {"--devices", "", "LIST", kGpus, kWorks,
+     "which GPUs the ranks of each host use, by local rank: indices such as 0,1, as hvdrun devices "
+     "counts, or names, GPU-8932f937,... or MIG-c6d4f1ef,...; a host without a count has one slot "
+     "for each. Ranks find the list in CUDA_VISIBLE_DEVICES, so that each one's is "
+     "cuda:LOCAL_RANK; "
+     "of MIG devices each finds its own alone. Without --devices hvdrun leaves that variable as it "
+     "is",
+     ""},
+    {"--share-gpu", "", "", kGpus, kWorks,
+     "start more ranks than there are GPUs, to try a program out: NCCL takes each for a host of "
+     "its "
+     "own and moves everything through sockets, slowly; a rank's GPU is its local rank modulo "
+     "their "
+     "number",
+     ""},
+    {"--deterministic", "", "", kGpus, kWorks,
+     "have NCCL and cuBLAS compute the same bits in each run with as many ranks: one algorithm, "
+     "protocol and number of channels, one kind of workspace; what PyTorch itself needs beside "
+     "that, the program says",
+     ""},
+    {"--launch-blocking", "", "", kGpus, kWorks,
+     "wait for each CUDA kernel, so that an error shows where it began; slow", ""},
+    {"--nccl-debug", "", "RANKS", kGpus, kWorks,
+     "have NCCL tell what it does in these ranks, as in 0,2-5: on their standard error, or with "
+     "--output-filename in DIR/rank.N/nccl, but for ranks on other hosts",
+     ""},
+
     {"--env", "-x", "NAME[=VALUE]", kCommand, kWorks,
      "set a variable for all ranks, or pass on the one set here, or all of a name such as "
      "'NCCL_*', but for PWD and what the command line gives a value; may be given again; RANK, "

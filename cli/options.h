@@ -11,7 +11,17 @@
 
 namespace hvd {
 
-enum class OptionGroup { kHosts, kCommand, kTime, kStall, kOutput, kInformation, kClean, kHorovod };
+enum class OptionGroup {
+  kHosts,
+  kGpus,
+  kCommand,
+  kTime,
+  kStall,
+  kOutput,
+  kInformation,
+  kClean,
+  kHorovod
+};
 
 enum class OptionFate {
   kWorks,

@@ -1,6 +1,7 @@
 #include "cli/plan.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string_view>
 #include <unordered_set>
@@ -11,6 +12,7 @@ namespace hvd {
 namespace {
 
 constexpr size_t kCommandBytesMax = 1 << 20;
+constexpr size_t kPlaceWidth = std::string_view("local rank    ").size();
 
 std::string padded(std::string text, size_t width) {
   text.resize(std::max(text.size(), width), ' ');
@@ -48,11 +50,16 @@ std::string plan_text(const JobSpec& spec, std::span<const Slot> slots,
                       std::span<const std::string> variables) {
   size_t host_width = 4;
   for (const Slot& slot : slots) host_width = std::max(host_width, slot.world.host.size());
-  std::string out = "rank    " + padded("host", host_width) + "  local rank\n";
+  const std::vector<GpuName>& gpus = spec.gpus.devices;
+  std::string out = "rank    " + padded("host", host_width) + "  local rank" +
+                    (gpus.empty() ? "" : "    GPU") + "\n";
   for (const Slot& slot : slots) {
-    out += padded(std::to_string(slot.world.rank), 8) + padded(slot.world.host, host_width) + "  " +
-           std::to_string(slot.world.local_rank) + " of " + std::to_string(slot.world.local_size) +
-           "\n";
+    const std::string place =
+        std::to_string(slot.world.local_rank) + " of " + std::to_string(slot.world.local_size);
+    out += padded(std::to_string(slot.world.rank), 8) + padded(slot.world.host, host_width) + "  ";
+    if (!gpus.empty())
+      out += padded(place, kPlaceWidth) + gpus[size_t(slot.world.local_rank) % gpus.size()].text;
+    out += (gpus.empty() ? place : "") + "\n";
   }
   out += "command: " + shell_words(spec.command, kCommandBytesMax) + "\n";
   if (!spec.directory.empty()) out += "directory: " + shell_word(spec.directory) + "\n";
@@ -73,8 +80,14 @@ std::string plan_text(const JobSpec& spec, std::span<const Slot> slots,
   out += "variables:";
   for (const std::string& name : variables) out += " " + name;
   out += "\n";
+  std::map<std::vector<int>, std::string> shown;
   for (const EnvironmentSetting& one : spec.environment)
-    if (!one.ranks.empty()) out += "variable of " + ranks_text(one.ranks) + ": " + one.name + "\n";
+    if (one.shown) shown[one.ranks] += " " + one.name + "=" + shell_word(one.value.value_or(""));
+  for (const auto& [ranks, values] : shown)
+    out += "set for GPUs" + (ranks.empty() ? "" : " of " + ranks_text(ranks)) + ":" + values + "\n";
+  for (const EnvironmentSetting& one : spec.environment)
+    if (!one.ranks.empty() && !one.shown)
+      out += "variable of " + ranks_text(one.ranks) + ": " + one.name + "\n";
   return out;
 }
 

@@ -15,8 +15,8 @@ namespace hvd {
 std::vector<std::string> changed_names(std::span<const std::string> before,
                                        std::span<const std::string> after);
 
-// `variables`: names of what a rank gets beside hvdrun's own environment. Values are not shown:
-// they may be secrets.
+// `variables`: names of what a rank gets beside hvdrun's own environment. Values are not shown but
+// of those that an option about GPUs sets: they may be secrets.
 std::string plan_text(const JobSpec& spec, std::span<const Slot> slots,
                       std::span<const std::string> variables);
 

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "cli/agent/clean_host.h"
 #include "cli/agent/descendants.h"
 #include "cli/agent/process_state.h"
 #include "cli/failure_report.h"
@@ -226,13 +227,16 @@ void Supervisor::clean_after(const HostAgent& agent) {
   order.job = record_.job();
   try {
     if (!cleaning_)
-      cleaning_.emplace(loop_, spec_, start_, order,
-                        RemoteCleaning::Events{
+      cleaning_.emplace(loop_, spec_, start_, role_words(order),
+                        RemoteErrand::Events{
                             .told =
-                                [this, order](int host, const proto::CleanReport& report) {
-                                  if (report.jobs().empty()) return;
+                                [this, order](int host, const std::string& message) {
+                                  proto::CleanReport report;
+                                  if (!report.ParseFromString(message)) return false;
+                                  if (report.jobs().empty()) return true;
                                   for (const std::string& line : describe(report, order))
                                     say(spec_.hosts.at(size_t(host)).name + ": " + line);
+                                  return true;
                                 },
                             .failed = [unknown](int host, const std::string&) { unknown(host); }});
     cleaning_->start(agent.number(),
@@ -263,6 +267,7 @@ void Supervisor::on_deadlines(TimePoint now) {
   };
   if (remote_hosts_) remote_hosts_->turn(now);  // knows better than a time-out why a host is late
   if (cleaning_) cleaning_->turn(now);
+  if (gpu_look_) gpu_look_->turn(now);
   if (due(suspend_deadline_)) suspend();
   if (due(answer_by_)) time_out(now);
   if (!answer_by_ && due(job_deadline())) begin_time_out(now);
@@ -435,6 +440,7 @@ std::optional<TimePoint> Supervisor::next_deadline() const {
   consider(are_you_there_at_);
   if (remote_hosts_) consider(remote_hosts_->next_deadline());
   if (cleaning_) consider(cleaning_->next_deadline());
+  if (gpu_look_) consider(gpu_look_->next_deadline());
   for (const auto& agent : agents_) {
     consider(agent->watch().deadline());
     if (!agent->over(now)) consider(agent->over_at());
@@ -468,6 +474,7 @@ JobResult Supervisor::result() const {
 ExitStatus Supervisor::finish() {
   fault_point("hvdrun_finish");
   end_ssh();  // also one that still asks what is known by now
+  gpu_look_.reset();
   sweep();
   note_lost(Clock::now());
   output_.finish();

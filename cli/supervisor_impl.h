@@ -15,6 +15,7 @@
 
 #include "cli/agent/descendants.h"
 #include "cli/epoch_relay.h"
+#include "cli/gpu_look.h"
 #include "cli/host_agent.h"
 #include "cli/host_choice.h"
 #include "cli/host_identity.h"
@@ -23,7 +24,7 @@
 #include "cli/loop.h"
 #include "cli/network_proof.h"
 #include "cli/output.h"
-#include "cli/remote_cleaning.h"
+#include "cli/remote_errand.h"
 #include "cli/remote_hosts.h"
 #include "cli/signals.h"
 #include "cli/stdin_reader.h"
@@ -179,8 +180,9 @@ class Supervisor {
   EpochRelay relay_;
   NetworkProof network_;
   std::optional<RemoteHosts> remote_hosts_;
-  std::optional<RemoteCleaning> cleaning_;  // of hosts that are cut off
-  std::string address_here_;                // as the first host elsewhere sees hvdrun
+  std::optional<GpuLook> gpu_look_;       // at those of this machine, until the job's end
+  std::optional<RemoteErrand> cleaning_;  // of hosts that are cut off
+  std::string address_here_;              // as the first host elsewhere sees hvdrun
   std::optional<TimePoint> say_progress_at_, are_you_there_at_;
   std::optional<StdinReader> stdin_;
   size_t stdin_credited_ = 0;  // bytes that all who read have taken

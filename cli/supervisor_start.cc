@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "cli/agent/worker_environment.h"
+#include "cli/gpu_settings.h"
 #include "cli/job_check.h"
 #include "cli/messages.h"
 #include "cli/supervisor_impl.h"
@@ -47,6 +48,9 @@ Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, cons
       }) {}
 
 void Supervisor::begin(Carrier& carrier, const ShipOffer* offer) {
+  if (wants_warnings(spec_) && wants_gpu_look(spec_, slots_))
+    gpu_look_.emplace(loop_, spec_, slots_, start_,
+                      [this](const std::string& words) { say(words); });
   start_agents(carrier, offer);
   fault_point("hvdrun_agent_started");
   loop_.watch(signals_.fd(), EPOLLIN, [this](uint32_t) { on_signals(); });
@@ -180,6 +184,7 @@ void Supervisor::on_all_hosts_there() {
   SettledHosts settled;
   try {
     settled = settle();
+    check_ranks_of_gpus(spec_, settled.slots);
   } catch (const Error& error) {
     const std::string rule =
         counts ? "; a host without a count has one slot for each of its GPUs, or one" : "";

@@ -9,6 +9,7 @@
 #include <charconv>
 #include <memory>
 
+#include "cli/gpu_list.h"
 #include "cli/read_file.h"
 #include "runtime/base/env.h"
 #include "runtime/base/present_gpus.h"
@@ -136,29 +137,9 @@ std::vector<std::string> names_in_passwd(std::string_view text, unsigned uid) {
   return names;
 }
 
-int visible_gpus(int present, const std::optional<std::string>& cuda_visible_devices) {
-  if (!cuda_visible_devices) return present;
-  int count = 0;
-  for (std::string_view rest = *cuda_visible_devices; !rest.empty() && count < present;) {
-    const size_t comma = std::min(rest.find(','), rest.size());
-    const std::vector<std::string_view> words = words_of(rest.substr(0, comma));
-    if (words.size() != 1) break;
-    int index = 0;
-    const char* end = words[0].data() + words[0].size();
-    const auto [stop, error] = std::from_chars(words[0].data(), end, index);
-    const bool is_index = error == std::errc() && stop == end;
-    const bool is_name = words[0].starts_with("GPU-") || words[0].starts_with("MIG-");
-    // CUDA looks no further than the first word that names no device.
-    if (!(is_index && index >= 0 && index < present) && !is_name) break;
-    ++count;
-    rest.remove_prefix(std::min(comma + 1, rest.size()));
-  }
-  return count;
-}
-
 int look_at_gpus() { return visible_gpus(present_gpus(), env::get("CUDA_VISIBLE_DEVICES")); }
 
-ThisMachine look_at_this_machine() {
+ThisMachine look_at_this_machine(const std::optional<std::string>& cuda_visible_devices) {
   ThisMachine machine;
   machine.addresses = bound_addresses();
   machine.names = {host_name()};
@@ -174,7 +155,7 @@ ThisMachine look_at_this_machine() {
     if (machine.users.empty())
       if (auto name = env::get(variable)) machine.users.push_back(std::move(*name));
   }
-  machine.gpus = look_at_gpus();
+  machine.gpus = visible_gpus(present_gpus(), cuda_visible_devices);
   return machine;
 }
 

@@ -25,13 +25,11 @@ std::vector<std::string> names_in_hosts_file(std::string_view text,
 // Names that a text like /etc/passwd gives to this uid. Pure.
 std::vector<std::string> names_in_passwd(std::string_view text, unsigned uid);
 
-// How many of the `present` devices the value of CUDA_VISIBLE_DEVICES leaves. Pure.
-int visible_gpus(int present, const std::optional<std::string>& cuda_visible_devices);
-
-// Of this machine, as ThisMachine::gpus.
+// Of this machine, those that CUDA programs started from here find.
 int look_at_gpus();
 
-// Looks. Never fails: what cannot be found out is left empty.
-ThisMachine look_at_this_machine();
+// Looks. Never fails: what cannot be found out is left empty. CUDA programs are to find this value
+// in CUDA_VISIBLE_DEVICES.
+ThisMachine look_at_this_machine(const std::optional<std::string>& cuda_visible_devices);
 
 }  // namespace hvd

@@ -412,6 +412,14 @@ void describe_stores(const proto::CleanReport& report, const CleanOrder& order,
 
 }  // namespace
 
+std::vector<std::string> role_words(const CleanOrder& order) {
+  std::vector<std::string> words{"--clean"};
+  if (order.dry_run) words.emplace_back("--dry-run");
+  if (order.all) words.emplace_back("--all");
+  if (!order.job.empty()) words.insert(words.end(), {"--job", order.job});
+  return words;
+}
+
 proto::CleanReport clean_host(const CleanOrder& order, const std::string& build) {
   proto::CleanReport report;
   if (order.job.empty()) end_jobs(order, report);

@@ -22,6 +22,9 @@ struct CleanOrder {
   std::string job = {};
 };
 
+// What tells another host's hvdrun agent of it.
+std::vector<std::string> role_words(const CleanOrder& order);
+
 // `build`: AgentFile::name() of this program, whose copy stays.
 proto::CleanReport clean_host(const CleanOrder& order, const std::string& build);
 

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -20,6 +22,7 @@
 #include "cli/exit_code.h"
 #include "cli/features.h"
 #include "cli/frame.h"
+#include "cli/gpu_facts.h"
 #include "cli/hello.h"
 #include "cli/interfaces.h"
 #include "cli/pipe.h"
@@ -133,10 +136,11 @@ bool is_remote_agent(int argc, char** argv) {
   const bool ship = argc > 3 && has(argc, argv, "--ship"),
              once = argc > 3 && has(argc, argv, "--once");
   return (role == "--install" && argc == 5) || role == "--clean" ||
+         (role == "--devices" && argc == 4 + once) ||
          (role == "--remote" && argc == 3 + ship + once);
 }
 
-void run_remote_agent(int argc, char** argv) {
+void run_remote_agent(int argc, char** argv, const StartState& start) {
   try {
     check_stack();
     settle_signals();
@@ -152,6 +156,11 @@ void run_remote_agent(int argc, char** argv) {
       const CleanOrder order{has(argc, argv, "--dry-run"), has(argc, argv, "--all"),
                              value_behind(argc, argv, "--job")};
       say_hello(clean_host(order, AgentFile(kSelf).name()).SerializeAsString());
+      _exit(0);
+    }
+    if (std::string_view(argv[2]) == "--devices") {
+      const std::chrono::milliseconds limit(std::max(std::atoi(argv[3]), 1));
+      say_hello(to_proto(look_at_gpu_facts(start, limit)).SerializeAsString());
       _exit(0);
     }
     std::optional<Shipped> shipped;

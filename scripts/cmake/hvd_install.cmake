@@ -19,6 +19,11 @@ foreach(library hvd hvd_torch)
   endif()
 endforeach()
 
+# Opened by libhvd where it lies: beside it.
+if(TARGET hvd_nccl)
+  install(TARGETS hvd_nccl LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
+
 if(TARGET hvd_torch)
   set(without_torch "")
 else()

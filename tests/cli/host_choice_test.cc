@@ -25,10 +25,12 @@ ThisMachine with_gpus(int count) {
 }
 
 // "name:slots,... size", and then the notes.
-std::string choose(std::string_view list, int size, const ThisMachine& machine = kBox) {
+std::string choose(std::string_view list, int size, const ThisMachine& machine = kBox,
+                   int named_gpus = 0) {
   const std::vector<std::string> command = {"./train", "--epochs", "3"};
-  const HostChoice choice = choose_hosts(
-      list.empty() ? std::vector<GivenHost>{} : parse_host_list(list), size, machine, command);
+  const HostChoice choice =
+      choose_hosts(list.empty() ? std::vector<GivenHost>{} : parse_host_list(list), size, machine,
+                   command, named_gpus);
   std::string out;
   for (const Host& host : choice.hosts) {
     out += (out.empty() ? "" : ",") + host.name + ":" + std::to_string(host.slots);
@@ -51,6 +53,30 @@ TEST_CASE("host choice: without -np all slots of the hosts count") {
   CHECK(choose("localhost", 0) == "localhost:1 1");
   CHECK(choose("localhost", 0, with_gpus(8)) == "localhost:8 8");
   CHECK(choose("box", 3, with_gpus(4)) == "box:4 3");
+}
+
+TEST_CASE("host choice: whether this machine's GPUs were counted is known") {
+  const std::vector<std::string> command = {"./train"};
+  const auto by_gpus = [&](std::string_view list, int size, int gpus, int named = 0) {
+    return choose_hosts(list.empty() ? std::vector<GivenHost>{} : parse_host_list(list), size,
+                        with_gpus(gpus), command, named)
+        .by_gpus;
+  };
+  CHECK(by_gpus("", 0, 2));
+  CHECK(by_gpus("", 0, 0, 2));
+  CHECK(by_gpus("gpu8:1,box", 0, 2));
+  CHECK_FALSE(by_gpus("", 2, 2));
+  CHECK_FALSE(by_gpus("box:2,gpu8", 0, 2));
+  CHECK_FALSE(by_gpus("box", 0, 0));
+}
+
+TEST_CASE("host choice: where GPUs are named these count, on each host without slots") {
+  CHECK(choose("", 0, with_gpus(8), 2) ==
+        "localhost:2 2 | -np is not given: starting 2 ranks, one for each GPU of --devices");
+  CHECK(choose("", 0, kBox, 1) ==
+        "localhost:1 1 | -np is not given: starting 1 rank, for the GPU of --devices");
+  CHECK(choose("", 3, kBox, 2) == "localhost:3 3");
+  CHECK(choose("box,gpu8,gpu9:1", 0, with_gpus(8), 2) == "box:2,gpu8:2,gpu9:1 5");
 }
 
 TEST_CASE("host choice: without -np and hosts the GPUs count, and without those an example helps") {

@@ -54,6 +54,28 @@ TEST_CASE("plan: what some ranks alone find has a line of its own") {
   CHECK(text.ends_with("variables: A\nvariable of ranks 0,2-4,7: B\nvariable of rank 1: C\n"));
 }
 
+TEST_CASE("plan: where GPUs are named each rank has one") {
+  JobSpec spec;
+  spec.command = {"true"};
+  spec.hosts = {{"h", "", 3}};
+  spec.gpus.devices = parse_gpu_list("", "4,1");
+  CHECK_THAT(plan_text(spec, assign_slots(spec.hosts, 3), std::vector<std::string>{}),
+             Catch::StartsWith("rank    host  local rank    GPU\n"
+                               "0       h     0 of 3        4\n"
+                               "1       h     1 of 3        1\n"
+                               "2       h     2 of 3        4\n"));
+}
+
+TEST_CASE("plan: what an option about GPUs sets is shown, as to be typed") {
+  JobSpec spec;
+  spec.command = {"true"};
+  spec.environment = {{"A", "1", {}, true}, {"C", "a b", {}, true}, {"B", "2", {1}, true}};
+  spec.hosts = {{"h", "", 2}};
+  const std::string text =
+      plan_text(spec, assign_slots(spec.hosts, 2), std::vector<std::string>{"A"});
+  CHECK(text.ends_with("variables: A\nset for GPUs: A=1 C='a b'\nset for GPUs of rank 1: B=2\n"));
+}
+
 TEST_CASE("plan: only variables that a rank would not have anyway are named") {
   const std::vector<std::string> before = {"HOME=/root", "RANK=7", "A=1", "B=1"};
   const std::vector<std::string> after = {"HOME=/root", "RANK=0", "A=1", "B=2", "X=", "B=3"};

@@ -41,6 +41,20 @@ TEST_CASE("settings: what is to be shipped, and how much at most") {
           "--ship-limit takes a size such as 500M or 8G, not \"" + std::string(bad) + "\"");
 }
 
+TEST_CASE("settings: GPUs are named by indices or names, and debugged by ranks") {
+  const GpuOptions gpus = spec_of({"--devices", "1,0", "--share-gpu", "--deterministic",
+                                   "--launch-blocking", "--nccl-debug=2,0-1"})
+                              .gpus;
+  CHECK(gpu_list_text(gpus.devices) == "1,0");
+  CHECK((gpus.share && gpus.deterministic && gpus.launch_blocking));
+  CHECK(gpus.debug_ranks == std::vector<int>{0, 1, 2});
+  const GpuOptions none = spec_of({}).gpus;
+  CHECK((none.devices.empty() && none.debug_ranks.empty()));
+  CHECK_FALSE((none.share || none.deterministic || none.launch_blocking));
+  CHECK_THAT(error_of({"--devices", "0,x"}), Catch::StartsWith("--devices: word 2, \"x\", is no"));
+  CHECK_THAT(error_of({"--nccl-debug", "x"}), Catch::StartsWith("--nccl-debug takes a list of "));
+}
+
 TEST_CASE("settings: .. in a directory takes back the name before it") {
   const struct {
     const char *from, *to, *there;

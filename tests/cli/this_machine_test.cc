@@ -63,23 +63,8 @@ TEST_CASE("this machine: /etc/passwd names us by our uid") {
   CHECK(names_in_passwd("", 0).empty());
 }
 
-TEST_CASE("this machine: CUDA_VISIBLE_DEVICES leaves some of the GPUs") {
-  CHECK(visible_gpus(8, std::nullopt) == 8);
-  CHECK(visible_gpus(8, "0,3") == 2);
-  CHECK(visible_gpus(8, " 1 , 2 ") == 2);
-  CHECK(visible_gpus(8, "") == 0);
-  CHECK(visible_gpus(8, "-1") == 0);
-  CHECK(visible_gpus(8, "0,-1,1") == 1);
-  CHECK(visible_gpus(2, "0,7,1") == 1);
-  CHECK(visible_gpus(8, "GPU-1a2b,GPU-3c4d") == 2);
-  CHECK(visible_gpus(8, "MIG-1") == 1);
-  CHECK(visible_gpus(8, "none") == 0);
-  CHECK(visible_gpus(0, "0,1") == 0);
-  CHECK(visible_gpus(8, "0,") == 1);
-}
-
 TEST_CASE("this machine: the look finds our host name and loopback") {
-  const ThisMachine machine = look_at_this_machine();
+  const ThisMachine machine = look_at_this_machine(std::nullopt);
   char name[256] = "";
   REQUIRE(gethostname(name, sizeof name - 1) == 0);
   CHECK(is_this_machine(name, machine));

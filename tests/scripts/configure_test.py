@@ -12,7 +12,7 @@ import unittest
 
 CMAKE = sys.argv[1]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-NO_CUDA = ("-DHVD_NVCC=", "-DHVD_CUDA_INCLUDE=", "-DHVD_NCCL_INCLUDE=")
+NO_CUDA = ("-DHVD_CUDA_INCLUDE=", "-DHVD_NCCL_INCLUDE=")
 
 
 class Configure(unittest.TestCase):
@@ -68,10 +68,12 @@ class Configure(unittest.TestCase):
         self.assertIn("gone cannot be used", said)
 
     def test_cuda(self):
-        nvcc, include = self.folder / "bin/nvcc", self.folder / "include"
-        found = (f"-DHVD_NVCC={nvcc}", f"-DHVD_CUDA_INCLUDE={include}", f"-DHVD_NCCL_INCLUDE={include}")
-        wanted = (("AUTO", found, True, f"CUDA: {nvcc}, NCCL: {include}"), ("ON", found, True, f"NCCL: {include}"),
-                  ("AUTO", NO_CUDA, True, "CUDA: not found"), ("ON", NO_CUDA, False, "HVD_WITH_CUDA=ON but nvcc"),
+        include = self.folder / "include"
+        include.mkdir()
+        (include / "nccl.h").write_text("#define NCCL_MAJOR 2\n#define NCCL_MINOR 28\n#define NCCL_PATCH 9\n")
+        found = (f"-DHVD_CUDA_INCLUDE={include}", f"-DHVD_NCCL_INCLUDE={include}")
+        wanted = (("AUTO", found, True, f"CUDA: {include}, NCCL 2.28.9: {include}"), ("ON", found, True, "NCCL 2.28.9: "),
+                  ("AUTO", NO_CUDA, True, "CUDA: not found"), ("ON", NO_CUDA, False, "HVD_WITH_CUDA=ON but cuda.h"),
                   ("OFF", NO_CUDA, True, None))
         for value, where, well, words in wanted:
             good, said = self.configure("-DHVD_WITH_TORCH=OFF", f"-DHVD_WITH_CUDA={value}", *where)

@@ -1,5 +1,5 @@
-// `hvdrun clean` on hosts that are reached by ssh: a role of hvdrun's runs there, ends what was
-// left and says what came of it.
+// A role of hvdrun's, run on hosts that are reached by ssh: it does one thing there, says in one
+// message what came of it, and ends.
 //
 // Lives on its owner's loop and thread, as SshCarrier does.
 #pragma once
@@ -10,28 +10,28 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
-#include "cli/agent/clean_host.h"
 #include "cli/job_spec.h"
 #include "cli/loop.h"
 #include "cli/ssh/agent_file.h"
 #include "cli/ssh/ssh_carrier.h"
 #include "cli/start_state.h"
-#include "proto/rendezvous.pb.h"
 
 namespace hvd {
 
-class RemoteCleaning {
+class RemoteErrand {
  public:
-  // Each host gets one of them, once.
+  // Each host gets one of them, once; or both, when `told` says that the message is none.
   struct Events {
-    std::function<void(int host, const proto::CleanReport& report)> told;
+    std::function<bool(int host, const std::string& message)> told;
     std::function<void(int host, const std::string& reason)> failed;
   };
 
-  // Throws kUnavailable when this program's own file cannot be read.
-  RemoteCleaning(Loop& loop, const JobSpec& spec, const StartState& start, const CleanOrder& order,
-                 Events events);
+  // `role`: the words behind `hvdrun agent`. Throws kUnavailable when this program's own file
+  // cannot be read.
+  RemoteErrand(Loop& loop, const JobSpec& spec, const StartState& start,
+               std::vector<std::string> role, Events events);
 
   // `host` is its place in spec.hosts, the rest as SshCarrier has it.
   void start(int host, Deadline deadline, Deadline there);
@@ -44,7 +44,7 @@ class RemoteCleaning {
   bool child_ended(pid_t pid, int wait_status) { return carrier_.child_ended(pid, wait_status); }
 
  private:
-  void on_told(int host, const std::string& words);
+  void on_told(int host, const std::string& message);
   void on_failed(int host, const std::string& reason);
 
   const JobSpec& spec_;
@@ -53,5 +53,10 @@ class RemoteCleaning {
   std::set<int> waiting_;
   SshCarrier carrier_;
 };
+
+// On all remote hosts of the job, to the end; a signal that ends hvdrun ends it. Throws as
+// RemoteErrand().
+void run_errand(const JobSpec& spec, const StartState& start, std::vector<std::string> role,
+                RemoteErrand::Events events);
 
 }  // namespace hvd

@@ -1,0 +1,158 @@
+#include "cli/gpu_list.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "cli/quoted.h"
+#include "runtime/base/error.h"
+
+namespace hvd {
+namespace {
+
+[[noreturn]] void refuse(std::string_view source, size_t place, const std::string& message) {
+  throw Error(ErrorCode::kInvalidArgument,
+              std::string(source) + ": word " + std::to_string(place + 1) + ", " + message);
+}
+
+std::vector<std::string_view> split_words(std::string_view list) {
+  constexpr std::string_view kBlanks = " \t";
+  std::vector<std::string_view> words;
+  for (size_t at = 0; at <= list.size();) {
+    const size_t comma = std::min(list.find(',', at), list.size());
+    std::string_view word = list.substr(at, comma - at);
+    word.remove_prefix(std::min(word.find_first_not_of(kBlanks), word.size()));
+    words.push_back(word.substr(0, word.find_last_not_of(kBlanks) + 1));
+    at = comma + 1;
+  }
+  return words;
+}
+
+std::optional<GpuName> read_name(std::string_view word) {
+  for (const auto& [start, kind] : {std::pair(std::string_view("GPU-"), GpuName::Kind::kGpu),
+                                    std::pair(std::string_view("MIG-"), GpuName::Kind::kMig)})
+    if (word.starts_with(start) && word.size() > start.size())
+      return GpuName{kind, 0, std::string(word)};
+  int index = 0;
+  const char* end = word.data() + word.size();
+  const auto [stop, error] = std::from_chars(word.data(), end, index);
+  if (error != std::errc() || stop != end || index < 0) return std::nullopt;
+  return GpuName{GpuName::Kind::kIndex, index, std::to_string(index)};
+}
+
+// Whether who may use `visible` may use what `name` says: a part of it, or the same.
+bool covers(const GpuName& visible, const GpuName& name, std::span<const ListedGpu> gpus) {
+  constexpr auto kPart = GpuName::Kind::kMig;
+  if (visible.kind == kPart)
+    return name.kind == kPart &&
+           (visible.text.starts_with(name.text) || name.text.starts_with(visible.text));
+  const std::optional<size_t> place = find_gpu(visible, gpus);
+  return place && place == find_gpu(name, gpus);
+}
+
+}  // namespace
+
+std::vector<GpuName> parse_gpu_list(std::string_view source, std::string_view list) {
+  std::vector<GpuName> names;
+  for (const std::string_view word : split_words(list)) {
+    const size_t place = names.size();
+    std::optional<GpuName> name = read_name(word);
+    if (!name)
+      refuse(
+          source, place,
+          quoted(word) + ", is no GPU: write 0,1, or names such as GPU-8932f937 or MIG-c6d4f1ef");
+    if (!names.empty() && name->kind != names[0].kind)
+      refuse(source, place,
+             quoted(word) +
+                 ", is of another kind than the first; CUDA takes indices, names of "
+                 "GPUs or names of MIG devices, but of one kind");
+    const auto same = std::ranges::find(names, *name);
+    if (same != names.end())
+      refuse(source, place,
+             quoted(word) + ", is there as word " + std::to_string(same - names.begin() + 1) +
+                 " already; name each GPU once");
+    names.push_back(std::move(*name));
+  }
+  return names;
+}
+
+std::string gpu_list_text(std::span<const GpuName> names) {
+  std::string text;
+  for (const GpuName& one : names) text.append(text.empty() ? "" : ",").append(one.text);
+  return text;
+}
+
+std::vector<GpuName> names_visible_to_cuda(std::string_view cuda_visible_devices) {
+  std::vector<GpuName> names;
+  for (const std::string_view word : split_words(cuda_visible_devices)) {
+    std::optional<GpuName> name = read_name(word);
+    if (!name || (!names.empty() && name->kind != names[0].kind)) break;
+    if (std::ranges::find(names, *name) != names.end()) return {};
+    names.push_back(std::move(*name));
+  }
+  return names;
+}
+
+int visible_gpus(int present, const std::optional<std::string>& cuda_visible_devices) {
+  if (!cuda_visible_devices) return present;
+  std::vector<GpuName> names = names_visible_to_cuda(*cuda_visible_devices);
+  const auto absent = std::ranges::find_if(names, [&](const GpuName& one) {
+    return one.kind == GpuName::Kind::kIndex && one.index >= present;
+  });
+  names.erase(absent, names.end());
+  // Of the parts of divided GPUs CUDA shows a process one.
+  const bool parts = !names.empty() && names[0].kind == GpuName::Kind::kMig;
+  return std::min({present, static_cast<int>(names.size()), parts ? 1 : present});
+}
+
+std::optional<size_t> find_gpu(const GpuName& name, std::span<const ListedGpu> gpus) {
+  std::optional<size_t> found;
+  for (size_t place = 0; place < gpus.size(); ++place) {
+    const ListedGpu& gpu = gpus[place];
+    if (name.kind == GpuName::Kind::kIndex) {
+      if (gpu.index == name.index) return place;
+      continue;
+    }
+    const std::span<const std::string> own(&gpu.uuid, 1);
+    for (const std::string& one :
+         name.kind == GpuName::Kind::kGpu ? own : std::span<const std::string>(gpu.parts)) {
+      if (one == name.text) return place;
+      if (!one.starts_with(name.text)) continue;
+      if (found) return std::nullopt;
+      found = place;
+    }
+  }
+  return found;
+}
+
+void check_gpu_list(std::string_view source, std::span<const GpuName> names,
+                    std::span<const ListedGpu> gpus) {
+  std::vector<size_t> found;
+  for (size_t place = 0; place < names.size(); ++place) {
+    const GpuName& name = names[place];
+    const std::optional<size_t> gpu = find_gpu(name, gpus);
+    if (!gpu)
+      refuse(source, place,
+             quoted(name.text) + ", names none of the " + std::to_string(gpus.size()) +
+                 (gpus.size() == 1 ? " GPU" : " GPUs") + " here" +
+                 (name.kind == GpuName::Kind::kIndex ? "" : ", or more than one") +
+                 "; hvdrun devices lists them");
+    const auto same = std::ranges::find(found, *gpu);
+    if (same != found.end() && name.kind != GpuName::Kind::kMig)
+      refuse(source, place,
+             quoted(name.text) + ", is the same GPU as word " +
+                 std::to_string(same - found.begin() + 1) + "; name each GPU once");
+    found.push_back(*gpu);
+  }
+}
+
+void check_visible(std::string_view source, std::span<const GpuName> names,
+                   std::span<const GpuName> visible, std::span<const ListedGpu> gpus) {
+  for (size_t place = 0; place < names.size(); ++place)
+    if (std::ranges::none_of(visible,
+                             [&](const GpuName& one) { return covers(one, names[place], gpus); }))
+      refuse(source, place,
+             quoted(names[place].text) +
+                 ", is not among what CUDA_VISIBLE_DEVICES leaves; name one that is, or unset it");
+}
+
+}  // namespace hvd

@@ -1,0 +1,31 @@
+// What the options about GPUs come to: variables that ranks find.
+//
+// Pure. What the user says of such a variable, by -x, --env-file or in the environment, wins. The
+// variables of --share-gpu were chosen by NCCL 2.28's source and have not met a device yet.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cli/job_spec.h"
+#include "rendezvous/slots.h"
+
+namespace hvd {
+
+struct GpuSettings {
+  std::vector<EnvironmentSetting> variables;  // to stand before those of the job
+  std::vector<std::string> notes;             // to be said once
+};
+
+// Throws kInvalidArgument when a host has more ranks than --devices names GPUs, and --share-gpu is
+// not given; once more when it is known which hosts are one.
+void check_ranks_of_gpus(const JobSpec& spec, std::span<const Slot> slots);
+
+// `environment` is what hvdrun was started with, `directory` where; the job's own variables are
+// complete. Throws as check_ranks_of_gpus(), and kInvalidArgument when options contradict each
+// other or the job.
+GpuSettings gpu_settings(const JobSpec& spec, std::span<const Slot> slots,
+                         std::span<const std::string> environment, const std::string& directory);
+
+}  // namespace hvd

@@ -1,0 +1,140 @@
+#include "cli/gpu_table.h"
+
+#include <algorithm>
+#include <array>
+
+namespace hvd {
+namespace {
+
+using Row = std::array<std::string, 8>;
+
+std::string text(const std::optional<long long>& number) {
+  return number ? std::to_string(*number) : "-";
+}
+
+// "0,2,3"
+std::string joined(std::span<const int> numbers) {
+  std::string out;
+  for (const int one : numbers) out += (out.empty() ? "" : ",") + std::to_string(one);
+  return out;
+}
+
+std::string counted(const char* word, std::span<const int> numbers) {
+  return std::string(word) + (numbers.size() == 1 ? " " : "s ") + joined(numbers);
+}
+
+Row row_of(const Gpu& gpu, const std::string& rank, const std::string& part) {
+  return {rank,
+          std::to_string(gpu.listed.index),
+          gpu.name,
+          gpu.pci,
+          gpu.numa_node ? std::to_string(*gpu.numa_node) : "-",
+          text(gpu.free_mib),
+          text(gpu.total_mib),
+          part.empty() ? gpu.listed.uuid : part};
+}
+
+std::string table(std::span<const Row> rows) {
+  std::string out;
+  for (const Row& row : rows) {
+    for (size_t column = 0; column < row.size(); ++column) {
+      size_t width = 0;
+      for (const Row& one : rows) width = std::max(width, one[column].size());
+      const bool last = column + 1 == row.size();
+      out += row[column] + (last ? "\n" : std::string(width - row[column].size() + 2, ' '));
+    }
+  }
+  return out;
+}
+
+std::string peer_lines(std::span<const Gpu> gpus) {
+  if (gpus.size() < 2) return "";
+  if (std::ranges::any_of(gpus, [](const Gpu& gpu) { return !gpu.peers_known; }))
+    return "peer access: not known\n";
+  const auto has_all = [&](const Gpu& gpu) { return gpu.peers.size() + 1 >= gpus.size(); };
+  if (std::ranges::all_of(gpus, has_all))
+    return "peer access: each GPU reads the memory of every other\n";
+  std::string out;
+  for (const Gpu& gpu : gpus)
+    out += "peer access: GPU " + std::to_string(gpu.listed.index) + " reads the memory of " +
+           (gpu.peers.empty() ? "no other" : counted("GPU", gpu.peers)) + "\n";
+  return out;
+}
+
+std::string use_lines(const Gpu& gpu) {
+  std::string out;
+  for (const GpuUse& use : gpu.uses)
+    out += "in use: GPU " + std::to_string(gpu.listed.index) + " by process " +
+           std::to_string(use.pid) + ", " + use.name +
+           (use.mib ? ", " + std::to_string(*use.mib) + " MiB" : "") + "\n";
+  return out;
+}
+
+std::string part_lines(const Gpu& gpu) {
+  if (!gpu.divided) return "";
+  std::string names;
+  for (const std::string& part : gpu.listed.parts) names += (names.empty() ? "" : ",") + part;
+  return "divided: GPU " + std::to_string(gpu.listed.index) +
+         (names.empty() ? " has MIG on but no MIG device; CUDA cannot use it\n"
+                        : " (MIG); a rank for each part: --devices " + names + "\n");
+}
+
+// On which GPUs CUDA's count may differ.
+std::string order_line(std::span<const Gpu> gpus, const GpuPlan& plan) {
+  const auto other = [&](const Gpu& gpu) { return gpu.name != gpus[0].name; };
+  if (plan.ordered_by_bus || std::ranges::none_of(gpus, other)) return "";
+  return "order: CUDA counts GPUs of several kinds fastest first, not as above; "
+         "CUDA_DEVICE_ORDER=PCI_BUS_ID changes that\n";
+}
+
+}  // namespace
+
+std::vector<SeenGpu> seen_gpus(const std::optional<std::vector<GpuName>>& names,
+                               std::span<const Gpu> gpus) {
+  std::vector<SeenGpu> seen;
+  if (!names) {
+    for (size_t place = 0; place < gpus.size(); ++place) seen.push_back({place, ""});
+    return seen;
+  }
+  std::vector<ListedGpu> listed;
+  for (const Gpu& gpu : gpus) listed.push_back(gpu.listed);
+  for (const GpuName& name : *names) {
+    const std::optional<size_t> place = find_gpu(name, listed);
+    if (!place) break;
+    seen.push_back({*place, name.kind == GpuName::Kind::kMig ? name.text : ""});
+  }
+  return seen;
+}
+
+std::string gpu_table(std::span<const Gpu> gpus, const GpuPlan& plan) {
+  std::vector<Row> rows = {{"rank", "GPU", "name", "PCI", "NUMA", "free MiB", "of MiB", "UUID"}};
+  std::vector<int> without, hidden;
+  for (size_t i = 0; i < plan.ranks.size(); ++i) {
+    const bool has_one = !plan.seen.empty() && (plan.shared || i < plan.seen.size());
+    if (!has_one) {
+      without.push_back(plan.ranks[i]);
+      continue;
+    }
+    const SeenGpu& one = plan.seen[i % plan.seen.size()];
+    rows.push_back(row_of(gpus[one.place], std::to_string(plan.ranks[i]), one.part));
+  }
+  for (size_t i = plan.ranks.size(); i < plan.seen.size(); ++i)
+    rows.push_back(row_of(gpus[plan.seen[i].place], "-", plan.seen[i].part));
+  for (size_t place = 0; place < gpus.size(); ++place) {
+    if (std::ranges::any_of(plan.seen, [&](const SeenGpu& one) { return one.place == place; }))
+      continue;
+    rows.push_back(row_of(gpus[place], "-", ""));
+    hidden.push_back(gpus[place].listed.index);
+  }
+  std::string out = table(rows);
+  if (!hidden.empty()) out += "left out: " + counted("GPU", hidden) + ", by " + plan.source + "\n";
+  if (!without.empty())
+    out += "no GPU left: " + counted("rank", without) +
+           "; start fewer ranks here, or let them share by --share-gpu\n";
+  out += peer_lines(gpus);
+  for (const Gpu& gpu : gpus) out += use_lines(gpu);
+  for (const Gpu& gpu : gpus) out += part_lines(gpu);
+  return out + order_line(gpus, plan) + "driver: " + gpus[0].driver + "\n";
+}
+
+}  // namespace hvd

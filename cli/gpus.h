@@ -1,0 +1,56 @@
+// What nvidia-smi says of this machine's GPUs.
+//
+// Pure. No program here opens CUDA: nvidia-smi is there wherever NVIDIA's driver is. Its questions
+// stand beside the functions that read the answers; what these do not understand they say, as
+// kUnavailable. The formats are those of its manual and of published output; no answer of a real
+// device has been through here yet.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/gpu_list.h"
+
+namespace hvd {
+
+struct GpuUse {
+  int pid = 0;
+  std::string name;  // printable
+  std::optional<long long> mib;
+};
+
+struct Gpu {
+  ListedGpu listed;
+  std::string name, pci, driver;  // printable
+  std::optional<long long> free_mib, total_mib;
+  bool divided = false;          // MIG is on
+  std::optional<int> numa_node;  // which the machine's folders say, not nvidia-smi
+  bool peers_known = false;
+  std::vector<int> peers;    // indices of the GPUs whose memory it can read
+  std::vector<GpuUse> uses;  // processes that compute on it
+};
+
+using GpuQuestion = std::vector<std::string>;  // nvidia-smi's arguments
+
+GpuQuestion gpu_question();
+bool says_no_gpu(std::string_view answer);  // there is a driver, which finds none
+// At least one.
+std::vector<Gpu> read_gpus(std::string_view answer);
+
+GpuQuestion use_question();
+void read_uses(std::string_view answer, std::span<Gpu> gpus);
+
+GpuQuestion peer_question();
+void read_peers(std::string_view answer, std::span<Gpu> gpus);
+
+GpuQuestion list_question();
+// At least one.
+std::vector<ListedGpu> read_list(std::string_view answer);
+
+// "0000:19:00.0" of "00000000:19:00.0": as the folders of /sys/bus/pci/devices are called.
+std::string pci_folder(std::string_view pci);
+
+}  // namespace hvd

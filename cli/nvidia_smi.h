@@ -1,0 +1,66 @@
+// Asks nvidia-smi, which comes with NVIDIA's driver, several questions at once.
+//
+// It may take seconds, or hang with the driver: whoever asks waits for no longer than a deadline,
+// and not for its end. Lives on its owner's loop and thread; who reaps children meets its own.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cli/gpus.h"
+#include "cli/loop.h"
+#include "cli/start_state.h"
+#include "runtime/base/unique_fd.h"
+
+namespace hvd {
+
+struct NvidiaSmiAnswers {
+  enum class Trouble { kNone, kMissing, kFailed, kLate };
+  Trouble trouble = Trouble::kNone;
+  std::string why;                 // of kFailed
+  std::vector<std::string> texts;  // one for each question, which may be words of an error
+};
+
+class NvidiaSmi {
+ public:
+  using Answered = std::function<void(const NvidiaSmiAnswers&)>;
+
+  // Call as spawn(). `answered` is called once, by a turn, also of a failed start.
+  NvidiaSmi(Loop& loop, std::span<const GpuQuestion> questions, const StartState& start,
+            Deadline deadline, Answered answered);
+  ~NvidiaSmi();
+  NvidiaSmi(const NvidiaSmi&) = delete;
+  NvidiaSmi& operator=(const NvidiaSmi&) = delete;
+
+  bool waiting() const { return answered_ != nullptr; }
+  void turn(TimePoint now);
+  std::optional<TimePoint> next_deadline() const;
+
+ private:
+  struct Asked {
+    UniqueFd out;  // closed: it has said all
+    UniqueFd process;
+  };
+  void ask(const GpuQuestion& question, const StartState& start);
+  void on_readable(size_t question);
+  void close(Asked& one);
+
+  Loop& loop_;
+  const Deadline deadline_;
+  Answered answered_;
+  std::vector<Asked> asked_;
+  NvidiaSmiAnswers answers_;
+};
+
+// Why there are none, and what to do; empty: there are some. `present` is what present_gpus() says.
+// Pure.
+std::string no_answer(const NvidiaSmiAnswers& answers, int present);
+
+// Waits for the answers.
+NvidiaSmiAnswers ask_nvidia_smi(std::span<const GpuQuestion> questions, const StartState& start,
+                                std::chrono::milliseconds limit);
+
+}  // namespace hvd
