@@ -28,7 +28,12 @@ constexpr auto kBeforeLookingAgain = 1ms;  // whether a peer is still on this CP
 constexpr unsigned kTriesPerLook = 64;     // tries between two looks at the clock
 // The backstop covers a publisher that was stopped between its store and its ring.
 constexpr auto kBackstopAtFirst = 50ms, kBackstop = 1000ms;
+constexpr auto kNotLater = 1ms;  // is no reason to wake a sleeper
 constexpr int kExitWithoutAgent = 125;
+
+TimePoint when_to_look(std::chrono::milliseconds again) {
+  return again == std::chrono::milliseconds::max() ? TimePoint::max() : Clock::now() + again;
+}
 
 // Ranks of other hosts that are this machine, too, share its CPUs.
 int ranks_here(Peers& peers) { return static_cast<int>(peers.block().machine_ranks); }
@@ -300,6 +305,7 @@ void Progress::watch_links(Sleeper sleeper) {
   std::vector<pollfd>& links = links_[sleeper];
   links.clear();
   links_again_ = watch_all(links);
+  look_at_[sleeper] = when_to_look(links_again_);
 }
 
 std::chrono::milliseconds Progress::watch_all(std::vector<pollfd>& links) const {
@@ -309,15 +315,17 @@ std::chrono::milliseconds Progress::watch_all(std::vector<pollfd>& links) const 
   return again;
 }
 
-// With the token: would the sleeper miss what comes in?
+// With the token: would the sleeper miss what comes in, or look too late for what says nothing of
+// itself, as a GPU does?
 bool Progress::has_unwatched_links(Sleeper sleeper) {
   links_wanted_.clear();
-  watch_all(links_wanted_);
-  if (links_wanted_.empty()) return false;
+  const TimePoint look_at = when_to_look(watch_all(links_wanted_));
+  const bool sooner = look_at != TimePoint::max() && look_at + kNotLater < look_at_[sleeper];
+  if (links_wanted_.empty() && !sooner) return false;
   // The engine thread says that it stops polling before it looks whether somebody else works.
   full_fence();
   if (sleeper == kEngineThread && !engine_watches_.load(std::memory_order_relaxed)) return true;
-  return !std::ranges::all_of(links_wanted_, [&](const pollfd& wanted) {
+  return sooner || !std::ranges::all_of(links_wanted_, [&](const pollfd& wanted) {
     return std::ranges::any_of(links_[sleeper], [&](const pollfd& link) {
       return link.fd == wanted.fd && (wanted.events & ~link.events) == 0;
     });

@@ -176,6 +176,7 @@ class Progress {
   int agent_answers_ = 0;
   std::vector<pollfd> links_wanted_;
   std::chrono::milliseconds links_again_{};
+  TimePoint look_at_[kSleepers] = {};  // when a sleeper looks again at the latest
   bool told_over_ = false;
   TimePoint last_tick_{}, last_stall_look_{};
 
