@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <ranges>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -37,14 +38,11 @@ class Additions {
   Additions(const JobSpec& spec, std::span<const std::string> environment)
       : spec_(spec), users_(with_settings(environment, spec.environment)) {}
 
-  // For these ranks, or all; not where the user has set it for all.
+  // For these ranks, or all; not where the user has set it for all, or an option before.
   void set(const std::string& name, std::string value, std::vector<int> ranks = {}) {
     if (is_set_in(users_, name)) return;
-    const auto same = [&](const EnvironmentSetting& one) {
-      return one.name == name && one.ranks == ranks;
-    };
-    if (std::ranges::none_of(all_.variables, same))
-      all_.variables.push_back({name, std::move(value), std::move(ranks), true});
+    if (ranks.empty() && !for_all_.insert(name).second) return;
+    all_.variables.push_back({name, std::move(value), std::move(ranks), true});
   }
 
   // As set(); `option` cannot do without.
@@ -80,6 +78,7 @@ class Additions {
  private:
   const JobSpec& spec_;
   const std::vector<std::string> users_;
+  std::set<std::string> for_all_;  // names
   GpuSettings all_;
 };
 

@@ -35,14 +35,15 @@ Row row_of(const Gpu& gpu, const std::string& rank, const std::string& part) {
 }
 
 std::string table(std::span<const Row> rows) {
+  std::array<size_t, Row().size()> widths{};
+  for (const Row& row : rows)
+    for (size_t column = 0; column < row.size(); ++column)
+      widths[column] = std::max(widths[column], row[column].size());
   std::string out;
   for (const Row& row : rows) {
-    for (size_t column = 0; column < row.size(); ++column) {
-      size_t width = 0;
-      for (const Row& one : rows) width = std::max(width, one[column].size());
-      const bool last = column + 1 == row.size();
-      out += row[column] + (last ? "\n" : std::string(width - row[column].size() + 2, ' '));
-    }
+    for (size_t column = 0; column + 1 < row.size(); ++column)
+      out += row[column] + std::string(widths[column] - row[column].size() + 2, ' ');
+    out += row.back() + "\n";
   }
   return out;
 }

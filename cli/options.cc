@@ -48,11 +48,10 @@ constexpr Option kOptions[] = {
 
     {"--devices", "", "LIST", kGpus, kWorks,
      "which GPUs the ranks of each host use, by local rank: indices such as 0,1, as hvdrun devices "
-     "counts, or names, GPU-8932f937,... or MIG-c6d4f1ef,...; a host without a count has one slot "
-     "for each. Ranks find the list in CUDA_VISIBLE_DEVICES, so that each one's is "
-     "cuda:LOCAL_RANK; "
-     "of MIG devices each finds its own alone. Without --devices hvdrun leaves that variable as it "
-     "is",
+     "counts, or names, GPU-8932f937,... or MIG-c6d4f1ef,...; those of this machine are checked, "
+     "and a host without a count has one slot for each. Ranks find the list in "
+     "CUDA_VISIBLE_DEVICES, so that each one's is cuda:LOCAL_RANK; of MIG devices each finds its "
+     "own alone. Without --devices hvdrun leaves that variable as it is",
      ""},
     {"--share-gpu", "", "", kGpus, kWorks,
      "start more ranks than there are GPUs, to try a program out: NCCL takes each for a host of "

@@ -156,6 +156,8 @@ TEST_CASE("gpu settings: one algorithm, protocol and number of channels give the
         "NCCL_PROTO=Simple");
   const std::string both = found_by(0, {"-np", "1", "--deterministic", "--share-gpu"});
   CHECK(both.find("NCCL_MAX_NCHANNELS=1 ") != both.npos);
+  const auto variables = settings_of({"-np", "1", "--deterministic", "--share-gpu"}).variables;
+  CHECK(std::ranges::count(variables, "NCCL_ALGO", &EnvironmentSetting::name) == 1);
   CHECK(settings_of({"-np", "1", "--deterministic"}, {"CUBLAS_WORKSPACE_CONFIG=:16:8"})
             .notes.empty());
   CHECK(settings_of({"-np", "1", "--deterministic", "-x", "NCCL_ALGO=Tree"},
