@@ -126,7 +126,7 @@ std::optional<NetworkProof::Verdict> NetworkProof::decide(TimePoint now) {
     const Offer& offer = one.offers[size_t(place)];
     verdict.places.push_back({one.host, one.name, offer.at, one.places[size_t(place)],
                               why_chosen(one.offers, place, asked_for_),
-                              offer.by_ssh || !one.offers.front().by_ssh});
+                              !asked_for_ && (offer.by_ssh || !one.offers.front().by_ssh)});
   }
   return verdict;
 }
@@ -149,10 +149,11 @@ std::vector<std::string> NetworkProof::progress(TimePoint now) const {
 }
 
 std::string network_note(const std::vector<NetworkProof::Place>& places) {
+  const bool as_ssh = std::ranges::all_of(places, &NetworkProof::Place::as_ssh);
   std::string text;
   int count = 0;
   for (const NetworkProof::Place& one : places) {
-    if (one.as_ssh) continue;
+    if (one.as_ssh && !as_ssh) continue;
     const std::string there = one.name + " at " + one.at.address + " (" + one.at.interface + ")";
     if (++count == 1)
       text = "other hosts reach " + there + ", " + one.why;

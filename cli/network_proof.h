@@ -38,7 +38,7 @@ class NetworkProof {
     InterfaceAddress at;
     std::string listens;  // with the port
     std::string why;
-    bool as_ssh = true;  // where ssh reaches the host, if that is known
+    bool as_ssh = true;  // where ssh reaches the host, if that is known, and nobody asked for more
   };
   struct Verdict {
     std::vector<Place> places;
@@ -80,8 +80,8 @@ class NetworkProof {
   std::optional<TimePoint> found_;  // there is an address for each host
 };
 
-// What a user should know of hosts that are not reached where ssh reaches them, in one line; empty:
-// there are none. Pure.
+// Where hosts are reached and why, in one line: if some are not reached where ssh reaches them,
+// then of those. Pure.
 std::string network_note(const std::vector<NetworkProof::Place>& places);
 
 }  // namespace hvd

@@ -37,7 +37,7 @@ constexpr Option kOptions[] = {
     {"--network-interface", "--network-interfaces", "NAME|CIDR", kHosts, kWorks,
      "on which network the hosts of a job reach each other: an interface's name or a network such "
      "as 10.0.0.0/8, the first of a list that a host has; by default the fastest on which all have "
-     "reached it; may be given again",
+     "reached it, and a line says which and why; may be given again",
      ""},
     {"--port-range", "", "LOW-HIGH", kHosts, kWorks,
      "the ports that a job with other hosts listens on, at least 3 of them, for firewalls; "

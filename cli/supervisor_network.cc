@@ -83,8 +83,7 @@ void Supervisor::prove_network(TimePoint now) {
     agent.order(server_, order);
     log_.reached(place.name, place.at.address, place.at.interface, place.why);
   }
-  const std::string note = network_note(verdict->places);
-  if (!note.empty() && spec_.networks.empty() && wants_warnings(spec_)) say(note);
+  if (wants_warnings(spec_)) say(network_note(verdict->places));
   tell(event::NetworkProven{});
 }
 

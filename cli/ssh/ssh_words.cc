@@ -85,8 +85,10 @@ constexpr Known kKnown[] = {
     {"Not allowed at this time", "its sshd has too many logins at once (MaxStartups)",
      Retry::kSoon},
     {kClosedEarly, "its sshd closed the connection before the login (MaxStartups?)", Retry::kSoon},
+    {"ssh_exchange_identification",  // before 8.0
+     "its sshd closed the connection before the login (MaxStartups?)", Retry::kSoon},
     {"banner exchange", "its ssh port is served by something that is no sshd, or gave up",
-     Retry::kSoon},
+     Retry::kSometimes},
     {"Unable to negotiate", "its sshd and this ssh have no method in common: update the older one"},
     {"Bad configuration option", "ssh does not understand its configuration: correct the file"},
     {"Bad owner or permissions", "ssh does not trust its configuration: chmod 600 that file"},
@@ -100,9 +102,9 @@ constexpr Known kKnown[] = {
      false, true},
     {"Timeout, server", "it stopped answering"},
     {"Connection reset", "the connection was reset", Retry::kSoon},
-    {"Connection closed by", "it closed the connection", Retry::kSoon},
-    {"closed by remote host", "it closed the connection", Retry::kSoon},
-    {"Broken pipe", "the connection broke", Retry::kSoon},
+    {"Connection closed by", "it closed the connection", Retry::kSometimes},  // an account, say
+    {"closed by remote host", "it closed the connection", Retry::kSometimes},
+    {"Broken pipe", "the connection broke", Retry::kSometimes},
 };
 
 // What ssh says of itself on a good day too: that it learnt a host's key, what it thinks of the key

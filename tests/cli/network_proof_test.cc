@@ -109,7 +109,8 @@ TEST_CASE("network proof: a faster one that is silent is waited for only so long
   REQUIRE(verdict);
   CHECK(verdict->places[1].at.interface == "eth0");
   CHECK(verdict->places[1].why == "where ssh reaches it");
-  CHECK(network_note(verdict->places).empty());
+  CHECK(network_note(verdict->places) ==
+        "other hosts reach h0 at 10.0.0.0 (eth0), where ssh reaches it; h1 at 10.0.0.1 (eth0)");
 }
 
 TEST_CASE("network proof: hosts may be reached on networks of their own") {

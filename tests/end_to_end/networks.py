@@ -101,6 +101,17 @@ def lines_of(seen, status=0):
     return sorted(seen.stdout.decode().splitlines())
 
 
+def where(why, *places):
+    """The line that says where hosts reach each other; places are "NAME ADDRESS INTERFACE"."""
+    first, *others = ("{} at {} ({})".format(*place.split()) for place in places)
+    return f"hvdrun: other hosts reach {'; '.join([f'{first}, {why}', *others])}\n".encode()
+
+
+BY_SSH = "where ssh reaches it"
+USUAL_PAIR = where(BY_SSH, "10.77.0.1 10.77.0.1 eth0", "10.77.0.2 10.77.0.2 eth0")
+USUAL_TRIO = where(BY_SSH, "10.77.0.1 10.77.0.1 eth0", "localhost 10.77.0.254 eth0", "10.77.0.2 10.77.0.2 eth0")
+
+
 def links_carry_bytes(*words):
     """Ranks of two hosts say what they heard from each other."""
     seen = run(*words, "--no-tag-output", "--", support.options.worker, "greet", "0", "1")
@@ -113,15 +124,15 @@ def the_same_bridge_on_all_hosts_is_no_way_between_them():
         add_card(host, "docker0", "172.17.0.1/16", "fd17::1/64", speed=100_000)
     for more in ([], ["--port-range", "4100-4109"]):
         seen = run(*TRIO, *LONELY, *more, *WHERE)
-        expect((lines_of(seen), seen.stderr), ([f"{rank} 10.77.0.1 eth0 =eth0" for rank in range(3)], b""))
-        expect(links_carry_bytes(*PAIR, *LONELY, *more).stderr, b"")
+        expect((lines_of(seen), seen.stderr), ([f"{rank} 10.77.0.1 eth0 =eth0" for rank in range(3)], USUAL_TRIO))
+        expect(links_carry_bytes(*PAIR, *LONELY, *more).stderr, USUAL_PAIR)
 
 
 def an_interface_that_leads_nowhere_is_not_taken():
     for host in ("h0", "h1", "h2"):  # a faster one, each on its own
         add_card(host, "wire0", f"10.79.0.{number(host)}/24", speed=100_000)
     seen = run(*TRIO, *LONELY, *WHERE)
-    expect((lines_of(seen), seen.stderr), ([f"{rank} 10.77.0.1 eth0 =eth0" for rank in range(3)], b""))
+    expect((lines_of(seen), seen.stderr), ([f"{rank} 10.77.0.1 eth0 =eth0" for rank in range(3)], USUAL_TRIO))
 
 
 def a_name_that_means_loopback_does_not_matter():
@@ -132,7 +143,8 @@ def a_name_that_means_loopback_does_not_matter():
         world.run(host, "mount", "--bind", "/tmp/hosts", "/etc/hosts")
         expect(world.run(host, "getent", "ahostsv4", host).stdout.split()[0], "127.0.1.1")
     seen = run("-H", "h1:1,h0:1,h2:1", *LONELY, *WHERE)
-    expect((lines_of(seen), seen.stderr), ([f"{rank} 10.77.0.1 eth0 =eth0" for rank in range(3)], b""))
+    expect((lines_of(seen), seen.stderr), ([f"{rank} 10.77.0.1 eth0 =eth0" for rank in range(3)],
+                                           where(BY_SSH, "h1 10.77.0.1 eth0", "h0 10.77.0.254 eth0", "h2 10.77.0.2 eth0")))
     links_carry_bytes("-H", "h0:1,h2:1", *LONELY)
 
 
@@ -140,7 +152,8 @@ def ipv6_alone_will_do():
     for host in ("h0", "h1", "h2"):
         world.run(host, "ip", "addr", "del", f"{world.address(host)}/24", "dev", "eth0")
     seen = run("-H", "h1:1,localhost:1,h2:1", *LONELY, *WHERE)
-    expect((lines_of(seen), seen.stderr), ([f"{rank} fd77::1 eth0 =eth0" for rank in range(3)], b""))
+    expect((lines_of(seen), seen.stderr), ([f"{rank} fd77::1 eth0 =eth0" for rank in range(3)],
+                                           where(BY_SSH, "h1 fd77::1 eth0", "localhost fd77::254 eth0", "h2 fd77::2 eth0")))
     links_carry_bytes("-H", "h1:1,h2:1", *LONELY)
 
 
@@ -153,21 +166,22 @@ def of_two_links_the_faster_is_taken_whatever_its_name():
     links_carry_bytes(*PAIR, *LONELY)
     # A third host is not there: then nobody is reached there by all.
     seen = run(*TRIO, *LONELY, *WHERE)
-    expect((lines_of(seen), seen.stderr), (["0 10.77.0.1 eth0 =eth0", "1 10.77.0.1 eth0 =eth0", "2 10.77.0.1 eth0 =eth0"], b""))
+    expect((lines_of(seen), seen.stderr), ([f"{rank} 10.77.0.1 eth0 =eth0" for rank in range(3)], USUAL_TRIO))
 
 
 # As the networks of containers that are laid over the hosts' own: whatever it says, it is no faster than those.
 def a_bridge_is_not_taken_for_a_faster_card():
     add_fast_network(100_000, add_bridge, h1="cni0", h2="cni0")
-    for flags, address, name in ([], "10.77.0.1", "eth0"), (["--network-interface", "cni0"], "10.78.0.1", "cni0"):  # it does lead there
+    asked = where("by --network-interface", "10.77.0.1 10.78.0.1 cni0", "10.77.0.2 10.78.0.2 cni0")
+    for flags, address, name, said in ([], "10.77.0.1", "eth0", USUAL_PAIR), (["--network-interface", "cni0"], "10.78.0.1", "cni0", asked):  # it does lead there
         seen = run(*PAIR, *LONELY, *flags, *WHERE)
-        expect((lines_of(seen), seen.stderr), ([f"{rank} {address} {name} ={name}" for rank in range(2)], b""))
+        expect((lines_of(seen), seen.stderr), ([f"{rank} {address} {name} ={name}" for rank in range(2)], said))
 
 
 def what_is_asked_for_overrules():
     add_fast_network(h0="fast0", h1="fast0", h2="fast0")
     seen = run(*PAIR, *LONELY, "--network-interface", "10.77.0.0/16", *WHERE)
-    expect((lines_of(seen), seen.stderr), (["0 10.77.0.1 eth0 =eth0", "1 10.77.0.1 eth0 =eth0"], b""))
+    expect((lines_of(seen), seen.stderr), ([f"{rank} 10.77.0.1 eth0 =eth0" for rank in range(2)], USUAL_PAIR.replace(BY_SSH.encode(), b"by --network-interface")))
     seen = run(*PAIR, *LONELY, "--network-interface", "ib0,eth0", "--verbose", *WHERE)
     expect(lines_of(seen), ["0 10.77.0.1 eth0 =eth0", "1 10.77.0.1 eth0 =eth0"], seen.stderr)
     assert b"info: other hosts reach 10.77.0.2 at 10.77.0.2 (eth0), by --network-interface\n" in seen.stderr, seen.stderr

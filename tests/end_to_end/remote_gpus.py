@@ -3,7 +3,7 @@ import re
 
 import remote_jobs
 import support
-from remote_jobs import LONELY, hosts, run, wait_until_empty
+from remote_jobs import LONELY, beside_network, hosts, run, wait_until_empty
 from support import expect
 
 GPUS = {"h1": 10, "h2": 3}
@@ -34,7 +34,7 @@ def placed(counts):
 
 def expect_placed(words, counts):
     seen = run(*words, *LONELY, *WHERE)
-    expect((seen.returncode, sorted(seen.stdout.decode().splitlines()), seen.stderr), (0, placed(counts), b""))
+    expect((seen.returncode, sorted(seen.stdout.decode().splitlines()), beside_network(seen.stderr)), (0, placed(counts), []))
 
 
 def without_np_there_is_a_rank_for_each_gpu():
@@ -56,7 +56,7 @@ def what_is_said_of_ranks_is_looked_at_once_they_are_counted():
     files = world.path("h0", "/tmp/out")
     seen = run("-H", "h1,h3", *LONELY, "--output-filename", "/tmp/out", "--result-file", "/tmp/out/result.json", "--output-ranks", "10",
                "-x@10", "MINE=yes", "--", "sh", "-c", "echo $RANK ${MINE-no}")
-    expect((seen.returncode, seen.stdout, seen.stderr), (0, b"[10]<stdout>:10 yes\n", b""))
+    expect((seen.returncode, seen.stdout, beside_network(seen.stderr)), (0, b"[10]<stdout>:10 yes\n", []))
     expect({path.name: (path / "stdout").read_text() for path in files.glob("rank.*")},
            {f"rank.{rank:02}": f"[{rank}]<stdout>:{rank} {'yes' if rank == 10 else 'no'}\n" for rank in range(11)})
     assert '"size": 11' in (files / "result.json").read_text(), (files / "result.json").read_text()

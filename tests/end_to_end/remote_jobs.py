@@ -39,6 +39,11 @@ def start(*words, **more):
     return subprocess.Popen(command(*words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)
 
 
+def beside_network(err):
+    """Lines of its standard error but for the one that says where hosts reach each other (networks.py)."""
+    return [line for line in err.splitlines() if not line.startswith(b"hvdrun: other hosts reach ")]
+
+
 def launcher(job):
     return wait_for(lambda: next((p for p in [job.pid] + support.descendants(job.pid) if support.read(p, "comm") == "hvdrun"), None))
 

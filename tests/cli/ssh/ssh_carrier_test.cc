@@ -211,16 +211,20 @@ TEST_CASE("ssh_carrier: what a busy host drops is tried again, a refusal is not"
             "echo 'ssh: connect to host refused port 22: Connection refused' >&2\n"
             "exit 255");
   hosts.set("always", "echo 'Connection reset by 10.0.0.1 port 22' >&2; exit 255");
+  hosts.set("closed",
+            "echo x >>closes; echo 'Connection closed by 10.0.0.1 port 22' >&2; exit 255");
   Run run(hosts);
   run.start(0, "busy");
   run.start(1, "refused");
   run.start(2, "always", 1200ms);
-  run.until(3);
+  run.start(3, "closed");
+  run.until(4);
   REQUIRE(run.started.contains(0));
   REQUIRE(std::filesystem::file_size(hosts / "refusals") == 2);
   REQUIRE(run.failed.at(1).starts_with("nothing listens on its ssh port"));
   REQUIRE_THAT(run.failed.at(2),
                Catch::Matchers::Contains("times in 1.2 s: the connection was reset"));
+  REQUIRE(std::filesystem::file_size(hosts / "closes") == 2 * 3);
 }
 
 TEST_CASE(
@@ -253,17 +257,14 @@ TEST_CASE("ssh_carrier: a copy that ends before it speaks is replaced, once") {
   hosts.set("failed", found + "exit 125");
   hosts.set("cut", found + "echo 'client_loop: send disconnect: Broken pipe' >&2; exit 255");
   Run run(hosts);
-  run.start(0, "damaged");
-  run.start(1, "speaks");
-  run.start(2, "worse");
-  run.start(3, "cut", 1200ms);
-  run.start(4, "early");
-  run.start(5, "failed");
-  run.until(6);
+  int number = 0;
+  for (const char* host : {"damaged", "speaks", "worse", "cut", "early", "failed"})
+    run.start(number++, host);
+  run.until(number);
   CHECK(run.started.contains(0));
   CHECK(run.failed.at(1) == "its login shell ended with exit code 1; it said nothing");
   CHECK(run.failed.at(2) == "its login shell ended with exit code 126; it said nothing");
-  CHECK_THAT(run.failed.at(3), Catch::Matchers::Contains("the connection broke"));
+  CHECK_THAT(run.failed.at(3), Catch::Matchers::Contains("tried 3 times: the connection broke"));
   CHECK_THAT(run.failed.at(4), Catch::Matchers::Contains("agent: no threads"));
   CHECK_THAT(run.failed.at(5), Catch::Matchers::Contains("exit code 125"));
   for (const auto& [file, tries] :
