@@ -28,7 +28,6 @@ using std::chrono::milliseconds;
 constexpr milliseconds kSweepLimit{10'000};
 constexpr milliseconds kOwnWords{
     2'000};  // of a hvdrun that fails itself, however slow they are read
-constexpr milliseconds kProgressNext{5000}, kProgressOfBatch{20'000}, kLookForShipping{500};
 constexpr size_t kWordsShown = 300;
 constexpr int kInterruptsMax = 3;
 
@@ -41,14 +40,6 @@ std::string lost_words(const HostAgent& agent) {
          (words.empty() ? "" : "; its last words were " + quoted(words, kWordsShown));
 }
 constexpr milliseconds kSweepOnce{300};  // who has been tried for long
-
-std::string coming_back(const HostAgent& agent, TimePoint now, const std::string& advice) {
-  char age[32];
-  std::snprintf(age, sizeof age, "%.1f s",
-                std::chrono::duration<double>(now - agent.began()).count());
-  return agent.host().name + ": its agent runs there and has not reached hvdrun for " + age +
-         advice + "; hvdrun listens at " + agent.way_back;
-}
 
 }  // namespace
 
@@ -299,36 +290,6 @@ void Supervisor::say_why(TimePoint now) {
         "; all ranks have ended, and who reads their output is waited for (INT: drop it)");
   if (waits) write_early(result(), false);
   say_why_at_ = waits ? std::nullopt : std::optional(now + kReportSoon);
-}
-
-// What a user who waits wants to know, from the second second on.
-void Supervisor::say_progress(TimePoint now) {
-  say_progress_at_.reset();
-  const bool watched = isatty(2) != 0;
-  // A batch job that waits for hosts is told once, and now and then how far files have come.
-  const bool ships = remote_hosts_->shipping();
-  if (!watched && spec_.host_wait.count() == 0 && !ships) {
-    if (!spec_.ship.empty() && remote_hosts_->waiting()) say_progress_at_ = now + kLookForShipping;
-    return;
-  }
-  std::vector<std::string> lines = remote_hosts_->progress(now);
-  for (const auto& agent : agents_)
-    if (agent->remote() && !agent->attached()) lines.push_back(coming_back(*agent, now, ""));
-  for (std::string& line : network_.progress(now)) lines.push_back(std::move(line));
-  for (const std::string& line : lines) say("waiting for " + line);
-  if (lines.empty()) return;
-  if (watched)
-    say_progress_at_ = now + kProgressNext;
-  else if (ships)
-    say_progress_at_ = now + kProgressOfBatch;
-}
-
-// The step that a late agent is at: others have their own reasons.
-void Supervisor::say_who_is_late() {
-  for (const auto& agent : agents_)
-    if (agent->remote() && !agent->attached())
-      say(coming_back(*agent, Clock::now(), std::string("; ") + kOpenTheWay));
-  for (const std::string& line : network_.progress(Clock::now())) say(line);
 }
 
 // Who hears nothing of hvdrun takes itself for cut off, and ends what it runs.

@@ -326,10 +326,10 @@ bool Progress::has_unwatched_links(Sleeper sleeper) {
   full_fence();
   if (sleeper == kEngineThread && !engine_watches_.load(std::memory_order_relaxed)) return true;
   return sooner || !std::ranges::all_of(links_wanted_, [&](const pollfd& wanted) {
-    return std::ranges::any_of(links_[sleeper], [&](const pollfd& link) {
-      return link.fd == wanted.fd && (wanted.events & ~link.events) == 0;
-    });
-  });
+           return std::ranges::any_of(links_[sleeper], [&](const pollfd& link) {
+             return link.fd == wanted.fd && (wanted.events & ~link.events) == 0;
+           });
+         });
 }
 
 std::chrono::milliseconds Progress::backstop(const Awaited& awaited) const {
