@@ -239,11 +239,16 @@ TEST_CASE("standin rules: blocking and non-blocking communicators are not groupe
 
 TEST_CASE("standin rules: a collective's memory is that of the communicator's device") {
   const Settings settings{kNoted, kAtOnce};
-  run_communicator(1, [](int, Device& device, ncclComm_t comm) {
+  run_ranks(1, [](int, Device& device) {
+    ncclComm_t comm = make_communicator(unique_id(), 1, 0);
     float value = 0;
-    if (ncclAllReduce(&value, &value, 1, ncclFloat32, ncclSum, comm, device.stream()) !=
-        ncclInvalidArgument)
-      throw std::runtime_error("the host's memory was not refused");
+    require(ncclAllReduce(&value, &value, 1, ncclFloat32, ncclSum, comm, device.stream()) ==
+                ncclInvalidArgument,
+            "the host's memory is refused");
+    ncclResult_t state = ncclSuccess;
+    expect(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
+    require(state == ncclInvalidArgument, "an abort is all that is left");
+    expect(ncclCommAbort(comm), "ncclCommAbort");
   });
 }
 
