@@ -77,7 +77,7 @@ TEST_CASE("standin faults: a rank that is gone is told, or the others hang") {
     ncclComm_t comm = make_communicator(id, 3, rank);
     const DeviceArray<float> values(10);
     ++ready;
-    until("all are there", [&] { return ready == 3; });
+    until("all are there", [&] { return ready >= 3; });
     if (rank != 2) {
       expect(sum(values, comm, device.stream()), "ncclAllReduce");
       until("it waits", [&] { return hvd_standin_waiting(rank) == 1; });

@@ -72,7 +72,7 @@ TEST_CASE("standin reduce: takes the ranks from the last one down") {
       for (uint64_t rank = 0; rank < 3; ++rank)
         inputs.push_back(random_values(ours, kCount, rank + 1, Values::kPlain));
       const ByteVector result =
-          reduce_by_ranks(type, kCount, inputs, [op = op](ncclComm_t) { return op; });
+          reduce_by_ranks(type, kCount, inputs, [=](ncclComm_t) { return op; });
       std::reverse(inputs.begin(), inputs.end());
       INFO(name_of(ours) << " with op " << op);
       CHECK(result == reference_reduce(ours, {.op = our_op}, inputs));

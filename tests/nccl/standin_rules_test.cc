@@ -76,12 +76,12 @@ TEST_CASE("standin rules: two communicators in opposite orders on one device dea
   run_ranks(2, [&](int rank, Device& device) {
     ncclComm_t comms[] = {make_communicator(ids[0], 2, rank), make_communicator(ids[1], 2, rank)};
     const Device other(rank);
-    const DeviceArray<float> values(10);
+    const DeviceArray<float> values(10), more(10);
     expect(sum(values, 10, comms[rank], device.stream()), "the first");
     until("it has the slot", [&] { return hvd_standin_waiting(rank) == 1; });
     ++waiting;
     until("both have", [&] { return waiting == 2; });
-    expect(sum(values, 10, comms[1 - rank], other.stream()), "the second");
+    expect(sum(more, 10, comms[1 - rank], other.stream()), "the second");
     if (cuStreamQuery(device.stream()) == CUDA_ERROR_NOT_READY &&
         cuStreamQuery(other.stream()) == CUDA_ERROR_NOT_READY && hvd_standin_waiting(rank) == 1)
       ++stuck;
