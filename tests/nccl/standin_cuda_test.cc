@@ -2,6 +2,7 @@
 // apart.
 #include <algorithm>
 #include <atomic>
+#include <thread>
 
 #include "tests/nccl/standin_ranks.h"
 #include "tests/support/catch.h"
@@ -67,7 +68,7 @@ TEST_CASE("standin cuda: work reads what is there when it is run") {
 }
 
 TEST_CASE("standin cuda: streams wait for each other by events alone") {
-  const Settings settings;
+  const Settings settings{{"delay_us", "0"}};
   const Device device(0), other(0);
   const DeviceArray<unsigned char> memory(Bytes{1, 1}, device.stream());
   CUevent event = nullptr;
@@ -80,7 +81,10 @@ TEST_CASE("standin cuda: streams wait for each other by events alone") {
   expect(cuStreamWaitEvent(other.stream(), event, 0), "cuStreamWaitEvent");
   // What waits goes on with the record it saw.
   expect(cuEventRecord(event, other.stream()), "cuEventRecord");
-  CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  int waited = 0;  // long enough for a stream that does not wait
+  for (int k = 0; k < 1000; ++k, std::this_thread::yield())
+    waited += cuEventQuery(event) == CUDA_ERROR_NOT_READY ? 1 : 0;
+  CHECK(waited == 1000);
   let_go = true;
   CHECK(memory.read(other.stream()) == Bytes{9, 9});
   CHECK(cuEventQuery(event) == CUDA_SUCCESS);
