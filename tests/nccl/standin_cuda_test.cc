@@ -93,6 +93,31 @@ TEST_CASE("standin cuda: streams wait for each other by events alone") {
   expect(cuEventDestroy(event), "cuEventDestroy");
 }
 
+TEST_CASE("standin cuda: streams have a priority within the range") {
+  const Settings settings;
+  const Device device(0);
+  int least = 1, greatest = 1, priority = 1;
+  expect(cuCtxGetStreamPriorityRange(&least, &greatest), "cuCtxGetStreamPriorityRange");
+  CUstream stream = nullptr;
+  expect(cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, greatest - 1), "create");
+  expect(cuStreamGetPriority(stream, &priority), "cuStreamGetPriority");
+  CHECK((least == 0 && greatest == -5 && priority == greatest));
+  expect(cuStreamDestroy(stream), "cuStreamDestroy");
+}
+
+TEST_CASE("standin cuda: pinned memory is copied as the host's") {
+  const Settings settings;
+  const Device device(0);
+  void* pinned = nullptr;
+  expect(cuMemHostAlloc(&pinned, 3, 0), "cuMemHostAlloc");
+  const DeviceArray<unsigned char> memory(Bytes{1, 2, 3}, device.stream());
+  expect(cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(pinned), memory.address(), 3, device.stream()),
+         "cuMemcpyAsync");
+  device.drain();
+  CHECK(static_cast<unsigned char*>(pinned)[2] == 3);
+  expect(cuMemFreeHost(pinned), "cuMemFreeHost");
+}
+
 TEST_CASE("standin cuda: an event is recorded in its own device's streams") {
   const Settings settings;
   const Device other(1);
