@@ -1,7 +1,8 @@
 // What a test asks of the stand-ins of the CUDA driver and of NCCL, and what it learns from them.
 //
-// libcuda_standin.so has all of this; libnccl_standin.so is linked with it. A program that opens
-// them by path, as the product does, and one that is linked with them, see the same copy.
+// libcuda_standin.so has all of this but hvd_standin_waiting(), which is in libnccl_standin.so;
+// that one is linked with it. A program that opens them by path, as the product does, and one that
+// is linked with them, see the same copy.
 //
 // Device memory is the device's: the host that touches it is ended by a signal, as with CUDA.
 // hvd_standin_memory() shows where its bytes lie.
@@ -16,7 +17,7 @@ extern "C" {
 
 // Settings, by name; null takes one back. What is not set is taken from the environment, as
 // HVD_STANDIN_ and the name in capitals, else it is what is written here. Those of devices are read
-// by cuInit(), all others at each use. RANK and the like are those of a communicator.
+// by cuInit(), all others at each use.
 //
 //   devices             how many there are (1)
 //   device_names        "A;B": one each, the last for the rest (NVIDIA Stand-in)
@@ -44,7 +45,7 @@ extern "C" {
 //   slow_us             a collective takes so much longer (0)
 //   peer_death_error    when a rank is gone the others' communicators tell ncclRemoteError;
 //                       otherwise they hang until they are aborted (0)
-//   fault_rank          where the following happen; -1: everywhere (-1)
+//   fault_rank          the rank, in each communicator, where the following happen; -1: all (-1)
 //   init_result_nccl    how making a communicator ends, an ncclResult_t (0)
 //   init_hangs          making a communicator never ends, but by ncclCommAbort() (0)
 //   async_error_after   from the collective of that number on, 1 is the first, nothing ends, and

@@ -2,6 +2,7 @@
 // apart.
 #include <algorithm>
 #include <atomic>
+#include <thread>
 
 #include "tests/nccl/standin_ranks.h"
 #include "tests/support/catch.h"
@@ -67,7 +68,7 @@ TEST_CASE("standin cuda: work reads what is there when it is run") {
 }
 
 TEST_CASE("standin cuda: streams wait for each other by events alone") {
-  const Settings settings;
+  const Settings settings{{"delay_us", "0"}};
   const Device device(0), other(0);
   const DeviceArray<unsigned char> memory(Bytes{1, 1}, device.stream());
   CUevent event = nullptr;
@@ -80,13 +81,41 @@ TEST_CASE("standin cuda: streams wait for each other by events alone") {
   expect(cuStreamWaitEvent(other.stream(), event, 0), "cuStreamWaitEvent");
   // What waits goes on with the record it saw.
   expect(cuEventRecord(event, other.stream()), "cuEventRecord");
-  CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  int waited = 0;  // long enough for a stream that does not wait
+  for (int k = 0; k < 1000; ++k, std::this_thread::yield())
+    waited += cuEventQuery(event) == CUDA_ERROR_NOT_READY ? 1 : 0;
+  CHECK(waited == 1000);
   let_go = true;
   CHECK(memory.read(other.stream()) == Bytes{9, 9});
   CHECK(cuEventQuery(event) == CUDA_SUCCESS);
   CHECK(cuEventSynchronize(event) == CUDA_SUCCESS);
   CHECK(hvd_standin_count("host_waits", 0) == 1);
   expect(cuEventDestroy(event), "cuEventDestroy");
+}
+
+TEST_CASE("standin cuda: streams have a priority within the range") {
+  const Settings settings;
+  const Device device(0);
+  int least = 1, greatest = 1, priority = 1;
+  expect(cuCtxGetStreamPriorityRange(&least, &greatest), "cuCtxGetStreamPriorityRange");
+  CUstream stream = nullptr;
+  expect(cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, greatest - 1), "create");
+  expect(cuStreamGetPriority(stream, &priority), "cuStreamGetPriority");
+  CHECK((least == 0 && greatest == -5 && priority == greatest));
+  expect(cuStreamDestroy(stream), "cuStreamDestroy");
+}
+
+TEST_CASE("standin cuda: pinned memory is copied as the host's") {
+  const Settings settings;
+  const Device device(0);
+  void* pinned = nullptr;
+  expect(cuMemHostAlloc(&pinned, 3, 0), "cuMemHostAlloc");
+  const DeviceArray<unsigned char> memory(Bytes{1, 2, 3}, device.stream());
+  expect(cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(pinned), memory.address(), 3, device.stream()),
+         "cuMemcpyAsync");
+  device.drain();
+  CHECK(static_cast<unsigned char*>(pinned)[2] == 3);
+  expect(cuMemFreeHost(pinned), "cuMemFreeHost");
 }
 
 TEST_CASE("standin cuda: an event is recorded in its own device's streams") {

@@ -27,7 +27,8 @@ TEST_CASE("standin faults: an asynchronous error comes with the collective it wa
     expect(sum(values, comm, device.stream()), "ncclAllReduce");
     device.drain();
     require(state_of(comm) == ncclSuccess, "the first ends well");
-    expect(sum(values, comm, device.stream()), "ncclAllReduce");
+    const ncclResult_t second = sum(values, comm, device.stream());
+    require(second == ncclSuccess || rank == 1, "it is launched, or the error is told at once");
     if (rank == 1) until("the error", [&] { return state_of(comm) == ncclInternalError; });
     if (rank == 0) until("the other waits", [&] { return hvd_standin_waiting(0) == 1; });
     require(cuStreamQuery(device.stream()) == CUDA_ERROR_NOT_READY, "it does not end");
@@ -76,7 +77,7 @@ TEST_CASE("standin faults: a rank that is gone is told, or the others hang") {
     ncclComm_t comm = make_communicator(id, 3, rank);
     const DeviceArray<float> values(10);
     ++ready;
-    until("all are there", [&] { return ready == 3; });
+    until("all are there", [&] { return ready >= 3; });
     if (rank != 2) {
       expect(sum(values, comm, device.stream()), "ncclAllReduce");
       until("it waits", [&] { return hvd_standin_waiting(rank) == 1; });

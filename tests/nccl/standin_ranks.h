@@ -5,6 +5,7 @@
 #include <nccl.h>
 
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <initializer_list>
 #include <stdexcept>
@@ -74,7 +75,10 @@ class DeviceArray {
            "cuMemcpyAsync");
     Device::drain(stream);
   }
-  ~DeviceArray() { cuMemFree(pointer_); }
+  // Freeing waits for the device; where a case fails that may have no end.
+  ~DeviceArray() {
+    if (std::uncaught_exceptions() == 0) cuMemFree(pointer_);
+  }
   DeviceArray(const DeviceArray&) = delete;
   DeviceArray& operator=(const DeviceArray&) = delete;
 

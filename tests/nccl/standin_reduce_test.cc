@@ -72,7 +72,7 @@ TEST_CASE("standin reduce: takes the ranks from the last one down") {
       for (uint64_t rank = 0; rank < 3; ++rank)
         inputs.push_back(random_values(ours, kCount, rank + 1, Values::kPlain));
       const ByteVector result =
-          reduce_by_ranks(type, kCount, inputs, [op = op](ncclComm_t) { return op; });
+          reduce_by_ranks(type, kCount, inputs, [=](ncclComm_t) { return op; });
       std::reverse(inputs.begin(), inputs.end());
       INFO(name_of(ours) << " with op " << op);
       CHECK(result == reference_reduce(ours, {.op = our_op}, inputs));
@@ -120,22 +120,24 @@ TEST_CASE("standin reduce: averages and factors come before the sum, or as an in
 
 TEST_CASE("standin reduce: an operation is for its communicator and type alone") {
   const Settings settings;
-  run_communicator(1, [](int, Device& device, ncclComm_t comm) {
+  run_ranks(1, [](int, Device& device) {
+    ncclComm_t comm = make_communicator(unique_id(), 1, 0);
     const DeviceArray<int> values({1}, device.stream());
     double scalar = 2;
-    ncclRedOp_t op = ncclSum;
-    expect(ncclRedOpCreatePreMulSum(&op, &scalar, ncclFloat64, ncclScalarHostImmediate, comm),
-           "ncclRedOpCreatePreMulSum");
+    ncclRedOp_t op = ncclSum, gone = ncclSum;
+    for (ncclRedOp_t* made : {&gone, &op})
+      expect(ncclRedOpCreatePreMulSum(made, &scalar, ncclFloat64, ncclScalarHostImmediate, comm),
+             "ncclRedOpCreatePreMulSum");
+    expect(ncclRedOpDestroy(gone, comm), "ncclRedOpDestroy");
+    require(ncclRedOpDestroy(gone, comm) == ncclInvalidArgument, "it is gone");
+    require(ncclRedOpDestroy(ncclSum, comm) == ncclInvalidArgument, "it is NCCL's own");
     require(ncclAllReduce(values.data(), values.data(), 1, ncclInt32, op, comm, device.stream()) ==
                 ncclInvalidArgument,
             "another type is refused");
-    expect(ncclRedOpDestroy(op, comm), "ncclRedOpDestroy");
-    require(ncclRedOpDestroy(op, comm) == ncclInvalidArgument, "it is gone");
-    require(ncclRedOpDestroy(ncclSum, comm) == ncclInvalidArgument, "it is NCCL's own");
+    expect(ncclCommAbort(comm), "ncclCommAbort");
   });
 }
 
-// What a test computes with that cannot take the ranks' results from each other.
 TEST_CASE("standin reduce: is the same for a test that links it") {
   const std::vector<float> a = {1, 2}, b = {3, 5};
   const auto sum = reduce(ncclFloat32, ncclSum, 2,

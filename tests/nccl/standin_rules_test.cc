@@ -76,12 +76,12 @@ TEST_CASE("standin rules: two communicators in opposite orders on one device dea
   run_ranks(2, [&](int rank, Device& device) {
     ncclComm_t comms[] = {make_communicator(ids[0], 2, rank), make_communicator(ids[1], 2, rank)};
     const Device other(rank);
-    const DeviceArray<float> values(10);
+    const DeviceArray<float> values(10), more(10);
     expect(sum(values, 10, comms[rank], device.stream()), "the first");
     until("it has the slot", [&] { return hvd_standin_waiting(rank) == 1; });
     ++waiting;
     until("both have", [&] { return waiting == 2; });
-    expect(sum(values, 10, comms[1 - rank], other.stream()), "the second");
+    expect(sum(more, 10, comms[1 - rank], other.stream()), "the second");
     if (cuStreamQuery(device.stream()) == CUDA_ERROR_NOT_READY &&
         cuStreamQuery(other.stream()) == CUDA_ERROR_NOT_READY && hvd_standin_waiting(rank) == 1)
       ++stuck;
@@ -239,11 +239,16 @@ TEST_CASE("standin rules: blocking and non-blocking communicators are not groupe
 
 TEST_CASE("standin rules: a collective's memory is that of the communicator's device") {
   const Settings settings{kNoted, kAtOnce};
-  run_communicator(1, [](int, Device& device, ncclComm_t comm) {
+  run_ranks(1, [](int, Device& device) {
+    ncclComm_t comm = make_communicator(unique_id(), 1, 0);
     float value = 0;
-    if (ncclAllReduce(&value, &value, 1, ncclFloat32, ncclSum, comm, device.stream()) !=
-        ncclInvalidArgument)
-      throw std::runtime_error("the host's memory was not refused");
+    require(ncclAllReduce(&value, &value, 1, ncclFloat32, ncclSum, comm, device.stream()) ==
+                ncclInvalidArgument,
+            "the host's memory is refused");
+    ncclResult_t state = ncclSuccess;
+    expect(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
+    require(state == ncclInvalidArgument, "an abort is all that is left");
+    expect(ncclCommAbort(comm), "ncclCommAbort");
   });
 }
 

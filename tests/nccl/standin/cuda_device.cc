@@ -16,6 +16,11 @@ std::vector<CUcontext>& visible() {
   static auto& only = *new std::vector<CUcontext>;
   return only;
 }
+// Those that are not visible too.
+std::vector<CUcontext>& existing() {
+  static auto& only = *new std::vector<CUcontext>;
+  return only;
+}
 thread_local CUcontext current = nullptr;
 thread_local std::vector<CUcontext> below;  // `current`, on the stack
 
@@ -117,12 +122,11 @@ CUresult cuInit(unsigned) {
   if (result != CUDA_SUCCESS) return result;
   const std::lock_guard lock(mutex);
   if (ready) return CUDA_SUCCESS;
-  std::vector<CUcontext> all;
-  for (int k = 0; k < setting("devices", 1); ++k) {
-    all.push_back(make_device(k));
-    all.back()->ordinal = k;
+  for (int k = static_cast<int>(existing().size()); k < setting("devices", 1); ++k) {
+    existing().push_back(make_device(k));
+    existing().back()->ordinal = k;
   }
-  visible() = seen_of(all);
+  visible() = seen_of(existing());
   if (visible().empty()) return CUDA_ERROR_NO_DEVICE;
   ready = true;
   return CUDA_SUCCESS;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -171,6 +172,20 @@ CUresult cuMemFree(CUdeviceptr pointer) {
                   [](std::byte b) { return b != kCanaryByte; }))
     violate("device memory was written behind the end of an allocation of " +
             std::to_string(bytes) + " bytes");
+  return CUDA_SUCCESS;
+}
+
+// Pinned memory is the host's as any other: all copies are asynchronous here.
+CUresult cuMemHostAlloc(void** made, size_t bytes, unsigned) {
+  if (current_context() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  *made = std::malloc(bytes);
+  return *made == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+CUresult cuMemFreeHost(void* pointer) {
+  if (current_context() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  std::free(pointer);
   return CUDA_SUCCESS;
 }
 

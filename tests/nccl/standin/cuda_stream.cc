@@ -1,5 +1,6 @@
 #include "tests/nccl/standin/cuda_stream.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <map>
@@ -12,6 +13,7 @@
 // Streams and events are kept when they are destroyed, so that a later use is seen.
 struct CUstream_st {
   CUcontext context = nullptr;
+  int priority = 0;
   std::deque<std::function<void()>> work;
   bool running = false, destroyed = false;
 };
@@ -145,11 +147,22 @@ CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned, int) {
-  const CUcontext context = current_context();
-  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+// A priority outside of the range is taken as the next one in it (CUDA Driver API).
+CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned, int priority) {
+  int least = 0, greatest = 0;
+  if (const CUresult result = cuCtxGetStreamPriorityRange(&least, &greatest);
+      result != CUDA_SUCCESS)
+    return result;
   const std::lock_guard lock(streams().mutex);
-  *stream = add_stream(context);
+  *stream = add_stream(current_context());
+  (*stream)->priority = std::clamp(priority, greatest, least);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetPriority(CUstream stream, int* priority) {
+  if (const CUresult result = find_stream(stream, "cuStreamGetPriority"); result != CUDA_SUCCESS)
+    return result;
+  *priority = stream->priority;
   return CUDA_SUCCESS;
 }
 

@@ -34,9 +34,8 @@ ncclResult_t resolve_op(ncclComm* comm, Call& call) {
               "an operation that the communicator does not have for this type");
 }
 
-ncclResult_t start_collective(ncclComm* comm, const char* name, Call call) {
-  const Visit visit(comm, name);
-  if (visit.result != ncclSuccess) return visit.result;
+// What src/misc/argcheck.cc does, and more.
+ncclResult_t check(ncclComm* comm, const char* name, Call& call) {
   const size_t size = bytes_of(call.type);
   if (size == 0) return fail(comm, ncclInvalidArgument, std::string(name) + " of an unknown type");
   if (call.root < 0 || call.root >= comm->ranks)
@@ -51,7 +50,19 @@ ncclResult_t start_collective(ncclComm* comm, const char* name, Call call) {
                 std::string(name) + " with memory that is not the device's");
   if (find_stream(call.stream, name) != CUDA_SUCCESS || context_of(call.stream) != comm->context)
     return fail(comm, ncclUnhandledCudaError, "Cuda failure 'invalid resource handle'");
-  return submit({comm, {}, call});
+  return ncclSuccess;
+}
+
+// A non-blocking communicator whose call was refused tells that error from then on, and is good for
+// an abort only (src/enqueue.cc, ncclEnqueueCheck).
+ncclResult_t start_collective(ncclComm* comm, const char* name, Call call) {
+  const Visit visit(comm, name);
+  if (visit.result != ncclSuccess) return visit.result;
+  const ncclResult_t result = check(comm, name, call);
+  if (result == ncclSuccess) return submit({comm, {}, call});
+  const std::lock_guard lock(world().mutex);
+  if (!comm->blocking) comm->state = result;
+  return result;
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <vector>
+#include <deque>
 
 #include "tests/nccl/standin/cuda_memory.h"
 #include "tests/nccl/standin/state.h"
@@ -23,6 +23,7 @@ struct Memory {
   std::map<const ncclComm*, uint64_t> made;
   std::map<uintptr_t, size_t> allocations;
   std::map<const void*, Registration> registrations;
+  std::deque<std::byte> names;  // whose addresses registrations are called by, each once
 };
 
 Memory& memory() {
@@ -56,8 +57,8 @@ long long offset_in_memory(const void* pointer, size_t bytes) {
 }
 
 void* add_registration(const ncclComm* comm, const void* pointer, size_t bytes, bool symmetric) {
-  auto* name = new std::byte;  // an address that is nobody else's, for good
   const std::lock_guard lock(memory().mutex);
+  std::byte* name = &memory().names.emplace_back();
   memory().registrations[name] = {comm, address_of(pointer), bytes, symmetric,
                                   ++memory().made[comm]};
   return name;
