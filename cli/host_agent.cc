@@ -79,11 +79,12 @@ void HostAgent::note_words(std::string_view line) {
     keeper_spoke_ = true, cut_off_ = false;
 }
 
-// A program around ssh ends as it likes, so that once ranks may run there its code tells nothing:
-// only words from there do.
+// A program around ssh may have codes of its own for a failure, so that once ranks may run there
+// none of them tells that they have ended: only words from there do.
 void HostAgent::note_keeper_end(int status, TimePoint now) {
   keeper_gone_at_ = now;
-  const bool maybe_cut = attached() || !WIFEXITED(status) || WEXITSTATUS(status) == kSshFailed;
+  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : kSshFailed;
+  const bool maybe_cut = code == kSshFailed || (attached() && code != 0);
   cut_off_ = remote() && !ended_ && !keeper_spoke_ && maybe_cut;
   keeper_ended_ = WIFEXITED(status);
   watch_.keeper_gone();
