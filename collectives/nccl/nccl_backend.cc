@@ -1,11 +1,25 @@
 #include "collectives/nccl/nccl_backend.h"
 
 #include "collectives/nccl/nccl_communicator.h"
+#include "runtime/base/env.h"
 
 namespace hvd {
 
+namespace {
+
+// Ids of NCCL's are given to ranks over links that know each other; by this variable whoever
+// connects first would be taken for a rank.
+const std::string& without_comm_id(const std::string& library) {
+  if (!env::get("NCCL_COMM_ID")) return library;
+  throw Error(ErrorCode::kInvalidArgument,
+              "NCCL_COMM_ID is set, by which ranks would meet where nothing tells them from "
+              "strangers; unset it: hvdrun's ranks do without");
+}
+
+}  // namespace
+
 NcclBackend::NcclBackend(const DeviceOptions& options)
-    : driver_(CudaDriver::load(options.cuda_library)),
+    : driver_(CudaDriver::load(without_comm_id(options.cuda_library))),
       nccl_(NcclLibrary::load(options.nccl_library)),
       device_(driver_, options.ordinal),
       description_("NCCL " + nccl_version_text(nccl_.version) + " on GPU " +

@@ -33,7 +33,8 @@ def what_is_missing_is_said():
                            (b"NCCL 2.18.1 in ", {"HVD_STANDIN_NCCL_VERSION": "21801"}),
                            (b"CUDA 11.8, too old; 12.0 is needed", {"HVD_STANDIN_DRIVER_VERSION": "11080"}),
                            (b"CUDA cannot be used here: ", {"HVD_STANDIN_INIT_RESULT": "100"}),
-                           (b"there is no GPU 1 here", {"HVD_STANDIN_DEVICES": "1"})):
+                           (b"there is no GPU 1 here", {"HVD_STANDIN_DEVICES": "1"}),
+                           (b"NCCL_COMM_ID is set, ", {"NCCL_COMM_ID": "127.0.0.1:5000"})):
         seen = sums("3", **standin)
         expect(seen.returncode, 3, seen.stderr)
         assert words in seen.stderr, (words, seen.stderr)
