@@ -29,7 +29,10 @@ namespace hvd {
 
 // ---- collectives on tensors
 //
-// Of any shape, contiguous or not, on the CPU. Those that do not end in _ leave their input alone;
+// Of any shape, contiguous or not, on the CPU or on the rank's one GPU; there as everything else of
+// LibTorch's, in the stream that is current where they are called: they return once the operation
+// is under way there, and what comes into that stream afterwards sees the result. An error that the
+// GPU finds later is thrown by the next call. Those that do not end in _ leave their input alone;
 // they are not differentiable yet, so an input that requires a gradient is kUnsupported (detach()
 // it). Types: those of <hvd/types.h>; broadcast takes any. Different shapes or types on two ranks
 // are an Error on every rank; but a call that is refused for itself (a sparse tensor, Average of
@@ -38,8 +41,9 @@ namespace hvd {
 // A tensor to come. Copies share it.
 class HVD_API TensorWork {
  public:
-  bool done() const;
-  // Throws what went wrong. May be called again. In-place results are there after the first wait().
+  bool done() const;  // on a GPU: also there
+  // On a GPU the calling thread's current stream waits, not the thread. Throws what went wrong. May
+  // be called again. In-place results are there after the first wait().
   torch::Tensor wait();
 
   class HVD_HIDDEN Impl;
@@ -107,7 +111,7 @@ class HVD_API DistributedOptimizer {
   // Collective. Throws kInvalidArgument when a parameter of `optimizer` that requires a gradient
   // has no name, or belongs to another DistributedOptimizer of this epoch; when the ranks'
   // parameters differ (the text says in what); kUnsupported for what cannot be exchanged (LBFGS,
-  // Adasum, sparse, GPU).
+  // Adasum, sparse). On a GPU a step is under way when step() returns.
   DistributedOptimizer(torch::optim::Optimizer& optimizer, const NamedParameters& named_parameters,
                        const DistributedOptimizerOptions& options = {});
   // Gives back the parameters' hooks; gradients stay. Between backward() and step() it breaks the
