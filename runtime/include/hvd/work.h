@@ -13,8 +13,9 @@ class HVD_API Work {
  public:
   virtual ~Work() = default;
   virtual bool done() const = 0;
-  // Returns when complete, of tensors on a GPU once they are in a stream's order; throws Error when ranks disagreed, CommFailure when the epoch broke. May
-  // be called again. In a forked child, which is no rank, both throw unless it was done before.
+  // Returns when complete, of tensors on a GPU once they are in a stream's order; throws Error when
+  // ranks disagreed, CommFailure when the epoch broke. May be called again. In a forked child,
+  // which is no rank, both throw unless it was done before.
   virtual void wait() = 0;
 };
 
