@@ -124,6 +124,7 @@ void add_sharing(const JobSpec& spec, std::span<const Slot> slots, Additions& ad
   for (const Slot& slot : slots)
     additions.need(kOption, "NCCL_HOSTID", "hvd-" + std::to_string(slot.world.rank),
                    {slot.world.rank});
+  additions.set("HVD_SHARE_GPU", "1");
   for (const auto& [name, value] : kNeededToShare) additions.need(kOption, name, value);
   for (const auto& [name, value] : kBestToShare) additions.set(name, value);
   const std::map<int, int> hosts = ranks_of_hosts(slots);

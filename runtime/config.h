@@ -7,6 +7,7 @@
 //   HOROVOD_STALL_SHUTDOWN_TIME_SECONDS  0: never
 //   HOROVOD_START_TIMEOUT                seconds, 30: how long the ranks' first meeting may take
 //   HOROVOD_LOG_LEVEL                    error or fatal: no warnings on stderr
+//   HVD_SHARE_GPU                        1, of hvdrun --share-gpu: ranks may have one GPU together
 //   HVD_CUDA_LIBRARY, HVD_NCCL_LIBRARY   paths of the libraries for GPUs, where these are not found
 #pragma once
 
@@ -23,6 +24,7 @@ struct Config {
   std::optional<AgentAddress> agent;  // nothing: started without hvdrun, a world of one
   EngineOptions engine;
   DeviceOptions devices;
+  bool share_gpu = false;
 
   using Lookup = std::function<std::optional<std::string>(const char* name)>;
 

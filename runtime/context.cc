@@ -80,7 +80,9 @@ std::shared_ptr<Context> join(Globals& all, const Config& config) REQUIRES(all.s
 }  // namespace
 
 Context::Context(std::unique_ptr<Peers> peers, const Config& config)
-    : devices_(config.devices), engine_(std::move(peers), config.engine) {}
+    : devices_(config.devices),
+      share_gpu_(config.share_gpu),
+      engine_(std::move(peers), config.engine) {}
 
 void Context::use_device(int ordinal) {
   DeviceOptions options = devices_;

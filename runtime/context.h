@@ -22,6 +22,7 @@ class HVD_API Context {
   // Before anything of a tensor on that GPU, numbered among those that this process sees. Any
   // thread. Throws kUnavailable, saying what is missing.
   void use_device(int ordinal);
+  bool shares_gpu() const { return share_gpu_; }  // by the user's wish
   // Engine::submit(), with a name for what has none: counted once it is submitted, so equal on all
   // ranks that submit in the same order. Where one rank is refused a call that the others made, its
   // next one takes that number, and its place if it is of that kind. Throws kInvalidArgument, too,
@@ -30,6 +31,7 @@ class HVD_API Context {
 
  private:
   const DeviceOptions devices_;
+  const bool share_gpu_;
   Engine engine_;
   uint64_t unnamed_ = 0;
 };

@@ -175,7 +175,8 @@ torch::Device local_device() {
   // LibTorch sees GPUs only if the program links its CUDA part, so the driver's files count, too.
   const auto seen = static_cast<int>(torch::cuda::device_count());
   if (seen > 0 && cuda_built())
-    return {torch::kCUDA, static_cast<c10::DeviceIndex>(own_gpu(seen, local_rank()))};
+    return {torch::kCUDA,
+            static_cast<c10::DeviceIndex>(own_gpu(seen, local_rank(), context()->shares_gpu()))};
   const std::string words =
       unused.words(std::max(seen, present_gpus()), local_rank(), cuda_built());
   if (!words.empty()) std::fprintf(stderr, "hvd: %s\n", words.c_str());

@@ -116,7 +116,8 @@ TEST_CASE("gpu settings: lists that contradict the job are refused") {
 TEST_CASE("gpu settings: ranks that share a GPU are hosts of their own to NCCL") {
   const Words words = {"-np", "2", "--share-gpu"};
   CHECK(found_by(1, words) ==
-        "NCCL_ALGO=Ring NCCL_HOSTID=hvd-1 NCCL_IB_DISABLE=1 NCCL_MAX_CTAS=1 NCCL_MNNVL_ENABLE=0 "
+        "HVD_SHARE_GPU=1 NCCL_ALGO=Ring NCCL_HOSTID=hvd-1 NCCL_IB_DISABLE=1 NCCL_MAX_CTAS=1 "
+        "NCCL_MNNVL_ENABLE=0 "
         "NCCL_NET=Socket NCCL_NVLS_ENABLE=0 NCCL_PROTO=Simple NCCL_RAS_ENABLE=0 "
         "NCCL_SOCKET_IFNAME==lo");
   CHECK(settings_of(words).notes ==
