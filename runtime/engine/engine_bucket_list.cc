@@ -167,7 +167,8 @@ void EngineBucketList::take_device_memory() {
       throw Error(ErrorCode::kUnavailable,
                   "GPU " + std::to_string(spec_.device) + " is not used by this rank");
     on_device_ = std::make_unique<DeviceBuckets>(
-        *device, std::shared_ptr<Negotiation>(parts_, parts_->negotiation.get()), spec_);
+        *device, std::shared_ptr<Negotiation>(parts_, parts_->negotiation.get()), spec_,
+        segment_->id());
   } catch (const Error& error) {
     raise_trouble(*parts_->peers, TroubleReason::kEngineError,
                   rank_text(*parts_->peers, rank_) + " cannot make its optimizer: " + error.what(),
