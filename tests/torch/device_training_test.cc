@@ -5,6 +5,8 @@
 #include <c10/core/StreamGuard.h>
 #include <torch/optim/sgd.h>
 
+#include <latch>
+
 #include "tests/nccl/standin.h"
 #include "tests/torch/device/ranks.h"
 #include "tests/torch/training.h"
@@ -268,6 +270,42 @@ TEST_CASE("device training: backward in another stream than step") {
       both.expect_same();
     });
   }
+}
+
+TEST_CASE("device training: what a void step has under way does not come over the next one") {
+  const StandinSetting at_once("delay_us", "0");
+  std::latch stepped(2);
+  run_on_devices(2, [&](const ThreadRank& rank) {
+    Training t(rank, on_device(rank, nets::mlp()), nets::sgd(0.5, 0), kSmallBuckets);
+    const c10::Stream first = new_standin_stream(device_of(rank)),
+                      second = new_standin_stream(device_of(rank));
+    std::vector<at::Tensor> before;
+    for (const at::Tensor& p : t.net->parameters()) before.push_back(p.detach().cpu());
+    const auto set_gradients = [&](double value) {
+      for (at::Tensor p : t.net->parameters()) p.mutable_grad() = at::full_like(p, value);
+    };
+    {
+      const c10::StreamGuard guard(first);
+      set_gradients(100);
+      if (rank.rank == 1) {
+        // The others' sums of the void step come when the next one has been called.
+        launch(first, {}, [&] { stepped.wait(); });
+        t.net->parameters()[0].mutable_grad() =
+            at::zeros({3, 3}, at::TensorOptions(first.device()));
+      }
+      EXPECT(contains(error_of([&] { t.optimizer->step(); }), "void on every rank: rank 1"));
+    }
+    {
+      const c10::StreamGuard guard(second);
+      set_gradients(1);
+      t.optimizer->step();
+    }
+    stepped.count_down();
+    wait_for(second);
+    const auto parameters = t.net->parameters();
+    for (size_t i = 0; i < parameters.size(); ++i)
+      EXPECT(same_bits(parameters[i], before[i] - 0.5));
+  });
 }
 
 }  // namespace hvd
