@@ -3,10 +3,18 @@
 #include <ATen/ATen.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
+#include <torch/utils.h>
 
+#include <atomic>
+#include <functional>
 #include <latch>
+#include <memory>
+#include <mutex>
+#include <optional>
 
+#include "runtime/torch/tensor_collective.h"
 #include "tests/nccl/standin.h"
 #include "tests/torch/device/ranks.h"
 #include "tests/torch/training.h"
@@ -69,6 +77,30 @@ struct Tiny : nets::Net {
   at::Tensor loss(int part, int step) override {
     const at::Tensor x = nets::random(part, step, {7}).to(scale.device());
     return (x * scale).pow(2).sum() + none.sum() + wide.sum();
+  }
+};
+
+// Two branches, which odd ranks compute in the other order, so that their gradients come in another
+// order, too. It makes its calls where SyncBatchNorm sums its statistics.
+struct Branches : nets::Net {
+  torch::nn::Linear a{40, 70}, left{70, 64}, right{70, 64}, b{64, 3};
+  std::function<void(const char*)> call = [](const char*) {};
+  Branches() {
+    register_module("a", a);
+    register_module("left", left);
+    register_module("right", right);
+    register_module("b", b);
+  }
+  at::Tensor loss(int part, int step) override {
+    const at::Tensor x = nets::random(part, step, {8, 40}).to(a->weight.device());
+    const at::Tensor trunk = torch::tanh(a(x));
+    at::Tensor first = part % 2 == 0 ? left(trunk) : right(trunk);
+    at::Tensor second = part % 2 == 0 ? right(trunk) : left(trunk);
+    call("forward");
+    at::Tensor& leftmost = part % 2 == 0 ? first : second;
+    leftmost.register_hook([this](const at::Tensor&) { call("backward"); });
+    trunk.register_hook([this](const at::Tensor&) { call("trunk"); });
+    return b(torch::tanh(first + second)).pow(2).mean();
   }
 };
 
@@ -247,29 +279,77 @@ TEST_CASE("device training: two optimizers whose parameters have the same names 
   });
 }
 
-TEST_CASE("device training: backward in another stream than step") {
+TEST_CASE("device training: hooks in another stream than step") {
   const StandinSetting delay("delay_us", "2000");
-  for (const auto compression : {Compression::kNone, Compression::kFp16}) {
-    check_on_devices([&](const ThreadRank& rank) {
-      DistributedOptimizerOptions options = kSmallBuckets;
-      options.compression = compression;
-      Both both(rank, nets::mlp(), nets::sgd(), options);
-      const c10::Stream here = current_standin_stream(device_of(rank)),
-                        other = new_standin_stream(device_of(rank));
-      for (int step = 0; step < 6; ++step) {
-        order(other, here);  // the step before has made the parameters
-        both.ranks.optimizer->zero_grad(step % 2 == 0);
-        order(other, here);
+  for (const bool some_unused : {false, true}) {
+    for (const auto compression : {Compression::kNone, Compression::kFp16}) {
+      check_on_devices([&](const ThreadRank& rank) {
+        const c10::Stream here = current_standin_stream(device_of(rank)),
+                          other = new_standin_stream(device_of(rank));
+        DistributedOptimizerOptions options = kSmallBuckets;
+        options.compression = compression;
+        std::optional<Both> both;
         {
-          const c10::StreamGuard guard(other);
-          both.ranks.backward(step);
+          const c10::StreamGuard guard(other);  // where autograd calls the hooks from then on
+          both.emplace(rank, some_unused ? nets::unused() : nets::mlp(), nets::sgd(), options);
         }
-        both.ranks.optimizer->step();
-        both.step_alone(step);
-      }
-      both.expect_same();
-    });
+        for (int step = 0; step < 6; ++step) {
+          order(other, here);  // the step before has made the parameters
+          both->ranks.optimizer->zero_grad(some_unused || step % 2 == 0);
+          order(other, here);
+          {
+            const c10::StreamGuard guard(other);
+            both->ranks.backward(step);
+          }
+          both->ranks.optimizer->step();
+          both->step_alone(step);
+        }
+        both->expect_same();
+      });
+    }
   }
+}
+
+TEST_CASE("device training: synchronous sums inside backward pass between the buckets") {
+  const nets::MakeNet branches = [] {
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
+    torch::manual_seed(42);
+    return std::make_shared<Branches>();
+  };
+  check_on_devices([&](const ThreadRank& rank) {
+    Both both(rank, branches, nets::sgd());
+    std::atomic<int> sums{0};
+    dynamic_cast<Branches&>(*both.ranks.net).call = [&](const char* name) {
+      const at::Tensor statistic = at::full({7}, rank.rank + 1, at::TensorOptions(device_of(rank)));
+      const at::Tensor sum = TensorCollective::run(
+          *rank.engine, TensorCollective::allreduce(statistic, TensorCollective::Place::kNew,
+                                                    {.op = ReduceOp::kSum}, name));
+      EXPECT(sum.cpu().eq(rank.size * (rank.size + 1) / 2).all().item<bool>());
+      ++sums;
+    };
+    both.train(0, 5);
+    EXPECT(sums == 3 * 5);
+    both.expect_same();
+  });
+}
+
+TEST_CASE("device training: memory that is let go of stays until the device is through with it") {
+  run_on_devices(2, [](const ThreadRank& rank) {
+    auto both = std::make_unique<Both>(rank, nets::mlp(), nets::sgd());
+    both->train(0, 2);
+    const auto net = both->ranks.net, alone = both->alone.net;
+    both->ranks.optimizer->zero_grad();
+    both->ranks.backward(2);
+    std::latch let_go(1);
+    launch(current_standin_stream(device_of(rank)), {}, [&] { let_go.wait(); });
+    both->ranks.optimizer->step();
+    both->step_alone(2);
+    both.reset();
+    net->zero_grad();
+    let_go.count_down();
+    expect_same(*net, *alone);
+  });
 }
 
 TEST_CASE("device training: what a void step has under way does not come over the next one") {
