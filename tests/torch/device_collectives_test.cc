@@ -5,6 +5,7 @@
 #include <latch>
 #include <vector>
 
+#include "runtime/torch/broadcast.h"
 #include "runtime/torch/tensor_collective.h"
 #include "tests/nccl/standin.h"
 #include "tests/torch/device/ranks.h"
@@ -187,6 +188,38 @@ TEST_CASE("device collectives: streams order them, the host waits for none") {
       for (int r = 0; r < rank.size; ++r)
         EXPECT(is_filled(kept[k + 2].slice(0, r * 100, r * 100 + 100), first + r));
     }
+  });
+}
+
+TEST_CASE("device collectives: parameters and an optimizer's state are root's afterwards") {
+  check_on_devices([](const ThreadRank& rank) {
+    const int root = rank.size - 1;
+    const auto make = [&](int steps_of, double lr) {
+      auto net = nets::mlp()();
+      nets::move_to(*net, device_of(rank));
+      auto optimizer = nets::sgd(lr)(net->parameters());
+      for (int step = 0; step < 3; ++step) {
+        optimizer->zero_grad();
+        net->loss(steps_of, step).backward();
+        optimizer->step();
+      }
+      return std::pair(std::move(net), std::move(optimizer));
+    };
+    const auto [net, optimizer] = make(rank.rank, 0.01 * (rank.rank + 1));
+    const auto [expected, its_optimizer] = make(root, 0.01 * (root + 1));
+    NamedTensors tensors;
+    for (const auto& item : net->named_parameters()) tensors.emplace_back(item.key(), item.value());
+    broadcast_tensors(*rank.engine, tensors, root);
+    broadcast_optimizer(*rank.engine, *optimizer, root);
+    expect_same(*net, *expected);
+    for (const auto& [one, its] :
+         {std::pair(net, optimizer.get()), std::pair(expected, its_optimizer.get())}) {
+      its->zero_grad();
+      one->loss(0, 7).backward();
+      its->step();
+      EXPECT(one->parameters()[0].device() == device_of(rank));
+    }
+    expect_same(*net, *expected);
   });
 }
 

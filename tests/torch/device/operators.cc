@@ -63,6 +63,13 @@ at::Tensor reshape_alias(const at::Tensor& self, at::IntArrayRef sizes, at::IntA
   return at::native::_reshape_alias(self, sizes, strides);
 }
 
+at::Tensor& set_storage(at::Tensor& self, at::Storage storage, int64_t offset,
+                        at::IntArrayRef sizes, at::IntArrayRef strides) {
+  self.unsafeGetTensorImpl()->set_storage_keep_dtype(std::move(storage));
+  self.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
+  return self;
+}
+
 void record_stream(at::Tensor& self, c10::Stream stream) {
   record_use(self.storage().data_ptr(), stream);
 }
@@ -220,6 +227,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("view", view);
   library.impl("as_strided", as_strided);
   library.impl("_reshape_alias", reshape_alias);
+  library.impl("set_.source_Storage_storage_offset", set_storage);
   library.impl("record_stream", record_stream);
   library.impl("_copy_from", copy_from);
 }
