@@ -333,7 +333,7 @@ StepVerdict EngineBucketList::finish(const StepWord& word) {
   fault_point("bucket_finish");
   run(exchange);
   StepVerdict verdict = read_control(word);
-  if (on_device_) on_device_->wait();
+  if (on_device_) wait_for_launches();
   reset_step();
   return verdict;
 }
@@ -361,6 +361,14 @@ void EngineBucketList::run(Operation& operation) {
   if (tells) parts_->done_waiting();
   if (operation.outcome.load(std::memory_order_acquire) != Outcome::kComplete)
     throw_failure(operation);
+}
+
+void EngineBucketList::wait_for_launches() const {
+  try {
+    on_device_->wait();
+  } catch (const CommFailure&) {
+    throw_over();
+  }
 }
 
 void EngineBucketList::throw_failure(const Operation& last) {
