@@ -21,9 +21,7 @@ class NcclBackend final : public DeviceBackend {
   std::string description() const override { return description_; }
   std::unique_ptr<Communicator> make_communicator(Peers& peers, const std::string& name,
                                                   Communicator& control) override;
-  std::shared_ptr<std::byte> allocate(size_t bytes) override {
-    return allocate_for_nccl(device_, nccl_, bytes);
-  }
+  std::shared_ptr<std::byte> allocate(size_t bytes) override { return memory_.allocate(bytes); }
   void* take_event() override { return device_.take_event().release(); }
   void give_back(void* event) noexcept override { device_.give_back(static_cast<CUevent>(event)); }
   void record(void* event, void* stream) override {
@@ -37,6 +35,7 @@ class NcclBackend final : public DeviceBackend {
   const CudaDriver driver_;
   const NcclLibrary nccl_;
   CudaDevice device_;
+  NcclMemory memory_{device_, nccl_};
   std::string description_;
 };
 

@@ -1,32 +1,90 @@
 #include "collectives/nccl/nccl_memory.h"
 
+#include <pthread.h>
+#include <signal.h>
+
+#include <mutex>
 #include <string>
+#include <utility>
+
+#include "runtime/base/start_thread.h"
 
 namespace hvd {
 
-std::shared_ptr<std::byte> allocate_for_nccl(const CudaDevice& device, const NcclLibrary& nccl,
-                                             size_t bytes) {
-  const CudaDevice::Current current(device);
+NcclMemory::NcclMemory(const CudaDevice& device, const NcclLibrary& nccl)
+    : device_(device),
+      nccl_(nccl),
+      thread_(start_thread("the one that frees device memory",
+                           [this](const std::stop_token& stop) { free_when_done(stop); })) {}
+
+NcclMemory::~NcclMemory() = default;
+
+std::byte* NcclMemory::take(size_t bytes, ncclResult_t& result) const {
   void* memory = nullptr;
-  const ncclResult_t result = nccl.ncclMemAlloc(&memory, bytes);
-  if (result == ncclSuccess)
-    return {static_cast<std::byte*>(memory), [&device, &nccl](std::byte* base) {
-              try {
-                const CudaDevice::Current again(device);
-                nccl.ncclMemFree(base);
-              } catch (const Error&) {
-                // The device is lost, and all that was on it.
-              }
-            }};
+  result = nccl_.ncclMemAlloc(&memory, bytes);
+  return result == ncclSuccess ? static_cast<std::byte*>(memory) : nullptr;
+}
+
+std::shared_ptr<std::byte> NcclMemory::allocate(size_t bytes) {
+  const CudaDevice::Current current(device_);
+  ncclResult_t result = ncclSuccess;
+  std::byte* memory = take(bytes, result);
+  if (memory == nullptr) {
+    wait_for_free();
+    memory = take(bytes, result);
+  }
+  if (memory != nullptr) return {memory, [this](std::byte* base) { let_go(base); }};
   size_t free = 0, total = 0;
-  const bool known = device.driver().cuMemGetInfo(&free, &total) == CUDA_SUCCESS;
+  const bool known = device_.driver().cuMemGetInfo(&free, &total) == CUDA_SUCCESS;
   throw Error(
       ErrorCode::kUnavailable,
-      "GPU " + std::to_string(device.ordinal()) + " has no room for " + std::to_string(bytes) +
+      "GPU " + std::to_string(device_.ordinal()) + " has no room for " + std::to_string(bytes) +
           " bytes more" +
           (known ? " (" + std::to_string(free) + " of " + std::to_string(total) + " are free)"
                  : std::string()) +
-          ": " + nccl.text_of(result, nullptr));
+          ": " + nccl_.text_of(result, nullptr));
+}
+
+// A forked child has no device, and finds the mutex as it was.
+void NcclMemory::let_go(std::byte* memory) noexcept {
+  if (process_.in_child()) return;
+  MutexLock lock(mutex_);
+  let_go_.push_back(memory);
+  changed_.notify_all();
+}
+
+// The analysis does not follow a wait's lock.
+void NcclMemory::free_when_done(const std::stop_token& stop) NO_THREAD_SAFETY_ANALYSIS {
+  pthread_setname_np(pthread_self(), "hvd-memory");
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  std::unique_lock<Mutex> lock(mutex_);
+  while (
+      changed_.wait(lock, stop, [this]() NO_THREAD_SAFETY_ANALYSIS { return !let_go_.empty(); })) {
+    const std::vector<std::byte*> taken = std::exchange(let_go_, {});
+    freeing_ = true;
+    lock.unlock();
+    free_now(taken);
+    lock.lock();
+    freeing_ = false;
+    changed_.notify_all();
+  }
+}
+
+void NcclMemory::free_now(const std::vector<std::byte*>& memories) const {
+  try {
+    const CudaDevice::Current current(device_);
+    device_.driver().cuCtxSynchronize();
+    for (std::byte* memory : memories) nccl_.ncclMemFree(memory);
+  } catch (const Error&) {
+    // The device is lost, and all that was on it.
+  }
+}
+
+void NcclMemory::wait_for_free() NO_THREAD_SAFETY_ANALYSIS {
+  std::unique_lock<Mutex> lock(mutex_);
+  changed_.wait(lock, [this]() NO_THREAD_SAFETY_ANALYSIS { return let_go_.empty() && !freeing_; });
 }
 
 }  // namespace hvd

@@ -1,21 +1,55 @@
 // Device memory of the kind that NCCL can move without a copy of its own, where the machine allows
 // that.
 //
+// NCCL takes it away at once when it is freed, whatever is to touch it still (src/allocator.cc),
+// and a program's gradients lie there: who lets go of one knows of no stream that still reads it.
+// So a thread of its own waits for all that the device was given until then.
+//
 // It is not registered with communicators yet: in one operation all ranks have to pass registered
 // memory, and the same piece of it, or none (NCCL user guide, "User Buffer Registration"), and
 // ranks choose between a bucket's home and spare each for itself.
 #pragma once
 
+#include <condition_variable>
 #include <cstddef>
 #include <memory>
+#include <thread>
+#include <vector>
 
 #include "collectives/nccl/cuda_device.h"
 #include "collectives/nccl/nccl_library.h"
+#include "runtime/base/mutex.h"
+#include "runtime/base/process_mark.h"
 
 namespace hvd {
 
-// Any thread. Both outlive it. Throws kUnavailable, with both figures, when the device has no room.
-std::shared_ptr<std::byte> allocate_for_nccl(const CudaDevice& device, const NcclLibrary& nccl,
-                                             size_t bytes);
+class NcclMemory {
+ public:
+  // Both outlive it, and it all its memory.
+  NcclMemory(const CudaDevice& device, const NcclLibrary& nccl);
+  ~NcclMemory();
+
+  // Any thread. Throws kUnavailable, with both figures, when the device has no room, also not when
+  // all that was let go of is back: it waits for the device then.
+  std::shared_ptr<std::byte> allocate(size_t bytes) EXCLUDES(mutex_);
+
+ private:
+  std::byte* take(size_t bytes, ncclResult_t& result) const;
+  void let_go(std::byte* memory) noexcept EXCLUDES(mutex_);
+  void free_when_done(const std::stop_token& stop) EXCLUDES(mutex_);
+  void free_now(const std::vector<std::byte*>& memories) const;
+  void wait_for_free() EXCLUDES(mutex_);
+
+  const CudaDevice& device_;
+  const NcclLibrary& nccl_;
+  const ProcessMark process_;
+
+  Mutex mutex_;
+  std::condition_variable_any changed_;
+  std::vector<std::byte*> let_go_ GUARDED_BY(mutex_);
+  bool freeing_ GUARDED_BY(mutex_) = false;
+
+  std::jthread thread_;
+};
 
 }  // namespace hvd

@@ -1,13 +1,20 @@
 #include "runtime/engine/device_buckets.h"
 
+#include <algorithm>
+
 #include "hvd/error.h"
 #include "runtime/base/error.h"
+#include "runtime/base/utf8.h"
 
 namespace hvd {
 
 DeviceBuckets::DeviceBuckets(DeviceBackend& device, const std::shared_ptr<Negotiation>& negotiation,
-                             const BucketListSpec& spec)
-    : device_(device), negotiation_(negotiation), spec_(spec), buckets_(spec.buckets.size()) {
+                             const BucketListSpec& spec, uint32_t number)
+    : device_(device),
+      negotiation_(negotiation),
+      spec_(spec),
+      number_(number),
+      buckets_(spec.buckets.size()) {
   for (size_t i = 0; i < buckets_.size(); ++i)
     buckets_[i].memory[0] = allocate(static_cast<int>(i));
 }
@@ -15,11 +22,17 @@ DeviceBuckets::DeviceBuckets(DeviceBackend& device, const std::shared_ptr<Negoti
 std::shared_ptr<std::byte> DeviceBuckets::allocate(int bucket) const {
   const BucketShape& shape = spec_.buckets[static_cast<size_t>(bucket)];
   try {
-    return device_.allocate(shape.count * size_of(shape.type));
+    return device_.allocate(std::max<size_t>(shape.count * size_of(shape.type), 1));
   } catch (const Error& error) {
     throw Error(error.code(),
                 "bucket " + std::to_string(bucket) + " of \"" + spec_.name + "\": " + error.what());
   }
+}
+
+// In the log, where names have a longest length.
+std::string DeviceBuckets::name_of(int bucket) const {
+  const std::string own = ".list." + std::to_string(number_) + ".bucket." + std::to_string(bucket);
+  return std::string(head_of(spec_.name, LogWords::kNameBytes - 1 - own.size())) + own;
 }
 
 void DeviceBuckets::take_spare(int bucket) {
@@ -35,7 +48,7 @@ void DeviceBuckets::submit(int bucket, Home home, void* stream) {
   one.events = std::make_shared<DeviceEvents>(device_);
   one.events->begin_behind(stream);
   auto submission = std::make_unique<Submission>();
-  submission->name = spec_.name + ".bucket." + std::to_string(bucket);
+  submission->name = name_of(bucket);
   submission->keep_alive = std::make_shared<InFlight>(InFlight{one.events, of(bucket, home)});
   Operation& operation = submission->operation;
   operation.kind = OperationKind::kAllreduce;

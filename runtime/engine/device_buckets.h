@@ -5,6 +5,7 @@
 // before is still under way there, so each has its own pair of events.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,9 +21,9 @@ class DeviceBuckets {
   using Home = BucketList::Home;
 
   // Throws kUnavailable, naming the bucket, when the device has no room. Device and `spec` outlive
-  // it.
+  // it. `number` is the list's own, and the same on all ranks: lists may have one name.
   DeviceBuckets(DeviceBackend& device, const std::shared_ptr<Negotiation>& negotiation,
-                const BucketListSpec& spec);
+                const BucketListSpec& spec, uint32_t number);
 
   std::byte* memory(int bucket, Home home) const { return of(bucket, home).get(); }
   std::shared_ptr<const void> holder(int bucket, Home home) const { return of(bucket, home); }
@@ -52,10 +53,12 @@ class DeviceBuckets {
     return buckets_[static_cast<size_t>(bucket)].memory[static_cast<size_t>(home)];
   }
   std::shared_ptr<std::byte> allocate(int bucket) const;
+  std::string name_of(int bucket) const;
 
   DeviceBackend& device_;
   const std::weak_ptr<Negotiation> negotiation_;
   const BucketListSpec& spec_;
+  const uint32_t number_;
   std::vector<Bucket> buckets_;
 };
 

@@ -167,7 +167,8 @@ void EngineBucketList::take_device_memory() {
       throw Error(ErrorCode::kUnavailable,
                   "GPU " + std::to_string(spec_.device) + " is not used by this rank");
     on_device_ = std::make_unique<DeviceBuckets>(
-        *device, std::shared_ptr<Negotiation>(parts_, parts_->negotiation.get()), spec_);
+        *device, std::shared_ptr<Negotiation>(parts_, parts_->negotiation.get()), spec_,
+        segment_->id());
   } catch (const Error& error) {
     raise_trouble(*parts_->peers, TroubleReason::kEngineError,
                   rank_text(*parts_->peers, rank_) + " cannot make its optimizer: " + error.what(),
@@ -332,7 +333,7 @@ StepVerdict EngineBucketList::finish(const StepWord& word) {
   fault_point("bucket_finish");
   run(exchange);
   StepVerdict verdict = read_control(word);
-  if (on_device_) on_device_->wait();
+  if (on_device_) wait_for_launches();
   reset_step();
   return verdict;
 }
@@ -360,6 +361,14 @@ void EngineBucketList::run(Operation& operation) {
   if (tells) parts_->done_waiting();
   if (operation.outcome.load(std::memory_order_acquire) != Outcome::kComplete)
     throw_failure(operation);
+}
+
+void EngineBucketList::wait_for_launches() const {
+  try {
+    on_device_->wait();
+  } catch (const CommFailure&) {
+    throw_over();
+  }
 }
 
 void EngineBucketList::throw_failure(const Operation& last) {

@@ -73,6 +73,7 @@ class EngineBucketList final : public BucketList, private Feed {
   StepVerdict read_control(const StepWord& word);
   std::string exchange_poison(int poisoned_rank, const std::string& mine);
   void run(Operation& operation);
+  void wait_for_launches() const;
   void reset_step();
   [[noreturn]] void throw_failure(const Operation& last);
   [[noreturn]] void throw_over() const;

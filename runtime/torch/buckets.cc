@@ -238,13 +238,15 @@ StepVerdict Buckets::finish(const Additions& additions) {
   if (word.poison.empty()) word.poison = additions.refusal;
   StepVerdict verdict = list_->finish(word);
   MutexLock lock(mutex_);
+  // Of a void step, too: its sums are under way, and must not come over the next step's gradients.
+  if (stream_) list_->join(stream_->native_handle());
   begin_step();
   return verdict;
 }
 
 void Buckets::take_results(const StepVerdict& verdict) {
   MutexLock lock(mutex_);
-  if (!device_.is_cpu()) list_->join(current_stream(device_).native_handle());
+  follow_stream();
   HVD_CHECK(verdict.used.size() >= word_.used.size(), "a verdict has a bit for every parameter");
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& p = parameters_[i];

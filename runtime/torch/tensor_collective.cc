@@ -201,8 +201,9 @@ at::Tensor TensorCollective::take_result() {
   if (events_) {
     const c10::Stream stream = current_stream(device());
     events_->join(stream.native_handle());
-    // It was had in another stream, and may be freed while this one uses it.
-    if (kind_ == OperationKind::kAllgather && target_.defined()) target_.record_stream(stream);
+    // What was had in another stream may be freed while this one uses it.
+    for (const at::Tensor* one : {&buffer_, &target_})
+      if (one->defined()) one->record_stream(stream);
   }
   if (kind_ == OperationKind::kAllgather) return gathered();
   MutexLock lock(mutex_);

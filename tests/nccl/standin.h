@@ -57,7 +57,8 @@ void hvd_standin_set(const char* name, const char* value);
 // Counted for each device, or -1 for all: collectives, collective_launches (a group is one for each
 // communicator), symmetric_collectives (all buffers lie in symmetric windows), copies_in,
 // copies_out, copies_within and bytes_in, bytes_out, bytes_within, memsets, kernels, host_waits,
-// communicators. Unknown names count nothing.
+// drains (cuCtxSynchronize(), which is in host_waits no more than ncclMemFree() is), communicators.
+// Unknown names count nothing.
 long long hvd_standin_count(const char* name, int device);
 void hvd_standin_reset_counts();
 

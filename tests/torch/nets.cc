@@ -20,7 +20,7 @@ struct Mlp : Net {
     register_module("c", c);
   }
   at::Tensor loss(int part, int step) override {
-    const auto x = random(part, step, {8, 40}).to(a->weight.scalar_type());
+    const auto x = random(part, step, {8, 40}).to(a->weight.options().requires_grad(false));
     return c(torch::relu(b(torch::tanh(a(x))))).pow(2).mean();
   }
 };
@@ -39,7 +39,9 @@ struct ChannelsLast : Net {
       if (p.dim() == 4) p.set_data(p.contiguous(at::MemoryFormat::ChannelsLast));
   }
   at::Tensor loss(int part, int step) override {
-    const auto x = random(part, step, {3, 4, 8, 8}).contiguous(at::MemoryFormat::ChannelsLast);
+    const auto x = random(part, step, {3, 4, 8, 8})
+                       .contiguous(at::MemoryFormat::ChannelsLast)
+                       .to(a->weight.device());
     return c(torch::relu(b(torch::relu(norm(a(x))))).flatten(1)).pow(2).mean();
   }
 };
@@ -53,7 +55,7 @@ struct Unused : Net {
     register_module("b", b);
   }
   at::Tensor loss(int part, int step) override {
-    auto x = torch::tanh(a(random(part, step, {8, 64})));
+    auto x = torch::tanh(a(random(part, step, {8, 64}).to(a->weight.device())));
     if ((part + step) % 3 == 0) x = torch::tanh(sometimes(x));
     return b(x).pow(2).mean();
   }
@@ -66,8 +68,9 @@ struct Shared : Net {
     register_module("a", a);
     head = register_parameter("head", at::full({80}, 0.1));
   }
+  void take_own() override { head = named_parameters(false)["head"]; }
   at::Tensor loss(int part, int step) override {
-    const auto x = torch::tanh(a(torch::tanh(a(random(part, step, {8, 80})))));
+    const auto x = torch::tanh(a(torch::tanh(a(random(part, step, {8, 80}).to(head.device())))));
     return (at::mm(x, a->weight) * head).pow(2).mean();
   }
 };
@@ -80,8 +83,15 @@ struct ListedTwice : Net {
     register_module("b", b);
   }
   at::Tensor loss(int part, int step) override {
-    return b(torch::tanh(a(torch::tanh(a(random(part, step, {8, 60})))))).pow(2).mean();
+    return b(torch::tanh(a(torch::tanh(a(random(part, step, {8, 60}).to(a->weight.device()))))))
+        .pow(2)
+        .mean();
   }
+};
+
+// To where a module keeps what it has registered.
+struct Registry : torch::nn::Module {
+  static auto parameters() { return &Registry::parameters_; }
 };
 
 // LibTorch's default generator is one for all threads.
@@ -102,6 +112,19 @@ at::Tensor random(int part, int step, at::IntArrayRef sizes) {
   const auto generator = at::detail::createCPUGenerator(1000 * static_cast<uint64_t>(step) +
                                                         static_cast<uint64_t>(part) + 17);
   return at::randn(sizes, generator, at::kFloat);
+}
+
+void move_to(Net& net, at::Device device) {
+  for (const auto& module : net.modules()) {
+    auto& registered = (*module).*Registry::parameters();
+    for (auto& parameter : registered)
+      parameter.value() = parameter.value().detach().to(device).requires_grad_();
+    if (auto* linear = dynamic_cast<torch::nn::LinearImpl*>(module.get())) {
+      linear->weight = registered["weight"];
+      linear->bias = registered["bias"];
+    }
+  }
+  net.take_own();
 }
 
 MakeNet mlp() { return make<Mlp>(); }

@@ -16,6 +16,8 @@ namespace hvd::nets {
 // loss() of one rank's part of one step; the same values whoever computes it.
 struct Net : torch::nn::Module {
   virtual at::Tensor loss(int part, int step) = 0;
+  // Its own parameters were replaced by those of these names.
+  virtual void take_own() {}
 };
 
 at::Tensor random(int part, int step, at::IntArrayRef sizes);
@@ -25,6 +27,10 @@ using MakeOptimizer =
     std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)>;
 
 // Every net begins with the same parameters, whichever thread makes it.
+// As Module::to(), which cannot change a tensor's kind to or from LibTorch's private device. Linear
+// layers, and parameters of the net itself.
+void move_to(Net& net, at::Device device);
+
 MakeNet mlp();            // three layers
 MakeNet channels_last();  // convolutions, batch norm
 MakeNet unused();         // a layer used by some parts in some steps, and one never used

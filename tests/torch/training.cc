@@ -11,7 +11,7 @@ namespace hvd {
 void use_one_thread() { at::set_num_threads(1); }
 
 bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  const at::Tensor x = a.detach().contiguous(), y = b.detach().contiguous();
+  const at::Tensor x = a.detach().cpu().contiguous(), y = b.detach().cpu().contiguous();
   return x.scalar_type() == y.scalar_type() && x.sizes() == y.sizes() &&
          std::memcmp(x.data_ptr(), y.data_ptr(), x.nbytes()) == 0;
 }
@@ -81,13 +81,13 @@ at::Tensor combine(const std::vector<at::Tensor>& parts,
   return fp16 ? sum.to(at::kHalf).to(like.scalar_type()) : sum;
 }
 
-void backward_alone(nets::Net& net, int parts, int step,
-                    const DistributedOptimizerOptions& options) {
+void backward_alone(nets::Net& net, int parts, int step, const DistributedOptimizerOptions& options,
+                    AddFrom from) {
   const auto parameters = net.parameters();
   std::vector<std::vector<at::Tensor>> gradients(parameters.size());
-  for (int part = 0; part < parts; ++part) {
+  for (int k = 0; k < parts; ++k) {
     net.zero_grad();
-    net.loss(part, step).backward();
+    net.loss(from == AddFrom::kFirst ? k : parts - 1 - k, step).backward();
     for (size_t i = 0; i < parameters.size(); ++i) gradients[i].push_back(parameters[i].grad());
   }
   for (size_t i = 0; i < parameters.size(); ++i)

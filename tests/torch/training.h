@@ -67,9 +67,13 @@ struct Training {
 at::Tensor combine(const std::vector<at::Tensor>& parts,
                    const DistributedOptimizerOptions& options);
 
+// With which part a sum begins: CPU ranks' with the first, the stand-in of NCCL's with the last.
+enum class AddFrom { kFirst, kLast };
+
 // The gradients of all parts, computed one after the other and combined, left in .grad.
 void backward_alone(nets::Net& net, int parts, int step,
-                    const DistributedOptimizerOptions& options = {});
+                    const DistributedOptimizerOptions& options = {},
+                    AddFrom from = AddFrom::kFirst);
 
 // One process that computes all parts of each step.
 struct Alone {

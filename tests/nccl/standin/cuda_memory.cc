@@ -106,6 +106,29 @@ bool device_bytes_held(const void* pointer) {
   return found != nullptr && found->second.held > 0;
 }
 
+CUresult free_device_bytes(CUdeviceptr pointer) {
+  std::unique_ptr<std::byte[]> host;
+  size_t bytes = 0;
+  {
+    const std::lock_guard lock(memory().mutex);
+    const auto found = memory().allocations.find(static_cast<uintptr_t>(pointer));
+    if (found != memory().allocations.end() && found->second.host != nullptr) {
+      host = std::move(found->second.host);
+      bytes = found->second.bytes;
+      memory().used[found->second.context] -= bytes;
+    }
+  }
+  if (host == nullptr) {
+    violate("cuMemFree of what is no device memory, or was freed before");
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (std::any_of(host.get() + bytes, host.get() + bytes + kCanary,
+                  [](std::byte b) { return b != kCanaryByte; }))
+    violate("device memory was written behind the end of an allocation of " +
+            std::to_string(bytes) + " bytes");
+  return CUDA_SUCCESS;
+}
+
 }  // namespace hvd
 
 using namespace hvd;
@@ -147,32 +170,11 @@ CUresult cuMemAlloc(CUdeviceptr* pointer, size_t bytes) {
 CUresult cuMemFree(CUdeviceptr pointer) {
   if (current_context() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (pointer == 0) return CUDA_SUCCESS;
-  CUcontext context = nullptr;
-  {
-    const std::lock_guard lock(memory().mutex);
-    const auto found = memory().allocations.find(static_cast<uintptr_t>(pointer));
-    if (found != memory().allocations.end() && found->second.host != nullptr)
-      context = found->second.context;
+  if (const CUcontext context = find_device_bytes(pointer_of(pointer), 0).context) {
+    count("host_waits", context->ordinal);
+    synchronize(context);
   }
-  if (context == nullptr) {
-    violate("cuMemFree of what is no device memory, or was freed before");
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  synchronize(context);
-  std::unique_ptr<std::byte[]> host;
-  size_t bytes = 0;
-  {
-    const std::lock_guard lock(memory().mutex);
-    Allocation& freed = memory().allocations[static_cast<uintptr_t>(pointer)];
-    host = std::move(freed.host);
-    bytes = freed.bytes;
-    memory().used[context] -= bytes;
-  }
-  if (std::any_of(host.get() + bytes, host.get() + bytes + kCanary,
-                  [](std::byte b) { return b != kCanaryByte; }))
-    violate("device memory was written behind the end of an allocation of " +
-            std::to_string(bytes) + " bytes");
-  return CUDA_SUCCESS;
+  return free_device_bytes(pointer);
 }
 
 // Pinned memory is the host's as any other: all copies are asynchronous here.

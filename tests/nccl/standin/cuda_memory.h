@@ -19,5 +19,7 @@ HVD_STANDIN_API DeviceBytes find_device_bytes(const void* pointer, size_t bytes)
 HVD_STANDIN_API void hold_device_bytes(const void* pointer);
 HVD_STANDIN_API void let_go_of_device_bytes(const void* pointer);
 HVD_STANDIN_API bool device_bytes_held(const void* pointer);
+// Frees them at once, whatever the device does.
+HVD_STANDIN_API CUresult free_device_bytes(CUdeviceptr pointer);
 
 }  // namespace hvd

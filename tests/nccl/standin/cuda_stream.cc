@@ -127,7 +127,6 @@ void enqueue(CUstream stream, std::function<void()> work) {
 CUcontext context_of(CUstream stream) { return stream->context; }
 
 void synchronize(CUcontext context) {
-  count("host_waits", context->ordinal);
   std::unique_lock lock(streams().mutex);
   streams().changed.wait(lock, [&] {
     for (const auto& [stream, owner] : streams().all)
@@ -181,6 +180,14 @@ CUresult cuStreamQuery(CUstream stream) {
     return result;
   const std::lock_guard lock(streams().mutex);
   return stream->work.empty() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+CUresult cuCtxSynchronize() {
+  const CUcontext context = current_context();
+  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  count("drains", context->ordinal);
+  synchronize(context);
+  return CUDA_SUCCESS;
 }
 
 CUresult cuStreamSynchronize(CUstream stream) {

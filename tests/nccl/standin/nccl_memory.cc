@@ -129,7 +129,7 @@ ncclResult_t ncclMemFree(void* pointer) {
     const std::lock_guard lock(memory().mutex);
     memory().allocations.erase(address_of(pointer));
   }
-  const CUresult result = cuMemFree(reinterpret_cast<CUdeviceptr>(pointer));
+  const CUresult result = free_device_bytes(reinterpret_cast<CUdeviceptr>(pointer));
   return result == CUDA_SUCCESS
              ? ncclSuccess
              : fail(nullptr, ncclUnhandledCudaError, "Cuda failure when memory was freed");
