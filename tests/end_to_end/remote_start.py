@@ -358,7 +358,21 @@ def what_ssh_cannot_reach_is_named_at_once():
         support.expect(seen.attempts("h2"), 1)
 
 
+NAME_SERVER = "import socket, time; one = socket.socket(type=socket.SOCK_DGRAM); one.bind(('', 53)); print(flush=True); time.sleep(1000)"
 LISTENER = "import socket, time; listener = socket.create_server(('', 99)); print(flush=True); time.sleep(1000)"
+
+
+def a_name_server_that_never_answers_is_named_in_time():
+    with hosts.Hosts(1) as world:
+        server = subprocess.Popen(world.command("h1", "python3", "-c", NAME_SERVER), stdout=subprocess.PIPE, start_new_session=True)
+        with contextlib.closing(server.stdout):
+            server.stdout.readline()
+            for file, text in (("nsswitch.conf", "hosts: files dns\n"), ("resolv.conf", "nameserver 10.77.0.1\n")):
+                write(world, "h0", f"/tmp/{file}", text)
+                world.run("h0", "mount", "-n", "--bind", f"/tmp/{file}", f"/etc/{file}")
+            seen = start(world, "far.test", "h1", limit_s=2)
+        support.expect((list(seen.started), [words for name, words in seen.phases if name == "far.test"][-1]), (["h1"], "resolving 1"))
+        expect_failure(seen, "far.test", r"its name was still being looked up after 2\.\d s: does the name server answer\?; try by hand: ssh ")
 
 
 def an_sshd_that_never_answers_is_named_in_time():
@@ -461,7 +475,7 @@ if __name__ == "__main__":
              a_start_file_that_never_ends_is_named, folders_that_cannot_take_it_are_passed_over,
              a_home_that_others_may_change_is_not_used, what_another_puts_where_a_folder_was_missing_is_not_used, many_that_race_for_one_folder_all_start,
              a_good_copy_is_not_replaced, a_host_of_another_kind_is_named, a_clock_that_is_off_is_told, what_ssh_cannot_reach_is_named_at_once, an_sshd_that_never_answers_is_named_in_time,
-             a_busy_sshd_is_tried_again, an_ssh_that_still_connects_ends_with_the_launcher,
+             a_name_server_that_never_answers_is_named_in_time, a_busy_sshd_is_tried_again, an_ssh_that_still_connects_ends_with_the_launcher,
              a_copy_that_is_broken_off_leaves_nothing, who_is_cut_off_before_its_bootstrap_ends_after_the_heal,
              agents_end_with_whoever_keeps_them]
     support.main(*cases, why_not=hosts.why_not())
