@@ -184,6 +184,33 @@ def a_start_file_that_never_ends_is_named():
         expect_failure(seen, "h1", 'its login shell ended with exit code 3; the last words were "bye"')
 
 
+def start_files_that_end_or_wait_are_named_in_every_shell():
+    with hosts.Hosts(1) as world:
+        write(world, "h1", hosts.home("bash", ".bashrc"), "exit 0\n")
+        write(world, "h1", hosts.home("fish", ".config/fish/conf.d/own.fish"), "echo bye >&2; exec sh -c 'exit 4'\n")
+        write(world, "h1", hosts.home("csh", ".cshrc"), "echo bye; exec sh -c 'exit 5'\n")
+        write(world, "h1", hosts.home("dash", ".ssh/rc"), "echo bye; cat; exit 6\n")  # sshd has a shell of its own read this one
+        write(world, "h1", hosts.home("root", ".bashrc"), "exec sh -c 'exit 7'\n")
+        seen = start(world, "bash@h1", "fish@h1", "csh@h1", "dash@h1", "h1")
+        support.expect((sorted(seen.started), set(seen.ended.values())), (["dash@h1"], {"0"}), seen.failed)
+        expect_failure(seen, "bash@h1", "^its login shell ended without running what it was given; it said nothing$")
+        for name, words in (("fish@h1", 'exit code 4; the last words were "bye"'), ("csh@h1", 'exit code 5; the last words were "bye"'), ("h1", "exit code 7; it said nothing")):
+            expect_failure(seen, name, f"^its login shell ended with {words}$")
+        # These shells leave the file alone by it.
+        write(world, "h1", hosts.home("fish", ".config/fish/conf.d/own.fish"), "echo bye >&2; exit 4\n")
+        write(world, "h1", hosts.home("csh", ".cshrc"), "echo bye; exit 5\n")
+        expect_started(start(world, "fish@h1", "csh@h1"), "fish@h1", "csh@h1")
+        write(world, "h1", hosts.home("bash", ".bashrc"), "exec cat\n")
+        write(world, "h1", hosts.home("fish", ".config/fish/conf.d/own.fish"), "echo Good morning; sleep 100\n")
+        write(world, "h1", hosts.home("csh", ".cshrc"), "cat\n")
+        write(world, "h1", hosts.home("dash", ".ssh/rc"), "sleep 100\n")
+        write(world, "h1", hosts.home("root", ".bashrc"), "exec sh\n")
+        names = ["bash@h1", "fish@h1", "csh@h1", "dash@h1", "h1"]
+        seen = start(world, *names, limit_s=3)
+        for name in names:
+            expect_failure(seen, name, r"printed \"Good morning\" but ran nothing of ours" if name == "fish@h1" else "there was no answer for [23]|ran nothing of ours for")
+
+
 def mount(world, where, options, kind="tmpfs"):
     world.run("h1", "mount", "-n", "-t", kind, "-o", options, "none", where)
 
@@ -470,7 +497,7 @@ def agents_end_with_whoever_keeps_them():
 if __name__ == "__main__":
     support.parse_options("start_remote")
     cases = [every_shell_and_a_bare_host_get_the_agent_once, a_copy_that_is_damaged_is_replaced, start_files_may_print_read_wait_and_change_the_path,
-             what_start_files_say_in_sshs_words_is_not_sshs,
+             what_start_files_say_in_sshs_words_is_not_sshs, start_files_that_end_or_wait_are_named_in_every_shell,
              programs_that_are_on_the_users_path_alone_will_do,
              a_start_file_that_never_ends_is_named, folders_that_cannot_take_it_are_passed_over,
              a_home_that_others_may_change_is_not_used, what_another_puts_where_a_folder_was_missing_is_not_used, many_that_race_for_one_folder_all_start,
