@@ -158,7 +158,7 @@ std::vector<std::string> RemoteHosts::progress(TimePoint now) const {
     if (!at) continue;
     std::string line = spec_.hosts[size_t(host)].name + ": ";
     char text[64];
-    if (!at->reason.empty() && (at->queued || at->phase == StartPhase::kConnecting)) {
+    if (!at->reason.empty() && (at->queued || at->phase <= StartPhase::kConnecting)) {
       line += "tried " + std::to_string(at->attempts) + (at->attempts == 1 ? " time" : " times") +
               ", " + at->reason.substr(0, at->reason.find_first_of(":;"));
     } else {

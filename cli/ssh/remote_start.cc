@@ -67,6 +67,8 @@ std::string seconds_text(Clock::duration time) {
 
 std::string_view phase_name(StartPhase phase) {
   switch (phase) {
+    case StartPhase::kResolving:
+      return "resolving";
     case StartPhase::kConnecting:
       return "connecting";
     case StartPhase::kCopying:

@@ -17,7 +17,8 @@
 
 namespace hvd {
 
-enum class StartPhase { kConnecting, kCopying, kStarting, kShipping, kReady, kFailed };
+// A RemoteStart itself begins with kConnecting: it hears nothing of what is before.
+enum class StartPhase { kResolving, kConnecting, kCopying, kStarting, kShipping, kReady, kFailed };
 std::string_view phase_name(StartPhase phase);
 std::string seconds_text(Clock::duration time);  // "1.5 s"
 

@@ -19,6 +19,7 @@
 #include "cli/pipe.h"
 #include "cli/quoted.h"
 #include "cli/ssh/remote_script.h"
+#include "cli/ssh/ssh_state.h"
 #include "cli/ssh/ssh_words.h"
 #include "cli/subprocess.h"
 #include "runtime/base/error.h"
@@ -80,6 +81,12 @@ struct SshCarrier::Start {
   std::string reason = {};  // why the last attempt failed
   std::unique_ptr<Ssh> ssh = {};
 };
+
+StartPhase SshCarrier::phase_of(const Ssh& ssh) {
+  const StartPhase phase = ssh.remote.phase();
+  const bool silent = phase == StartPhase::kConnecting && ssh.remote.before_login();
+  return silent && is_resolving(ssh.pid) ? StartPhase::kResolving : phase;
+}
 
 SshCarrier::SshCarrier(Loop& loop, AgentFile& file, Options options, Callbacks callbacks)
     : loop_(loop),
@@ -423,13 +430,15 @@ void SshCarrier::turn(Start& start, TimePoint now) {
 
 std::string SshCarrier::time_is_over(const Start& start, TimePoint now) const {
   const std::string age = seconds_text(now - start.since);
-  if (start.ssh && start.ssh->remote.phase() != StartPhase::kConnecting)
-    return start.ssh->remote.unfinished(now);
+  const StartPhase phase = start.ssh ? phase_of(*start.ssh) : StartPhase::kConnecting;
+  if (phase > StartPhase::kConnecting) return start.ssh->remote.unfinished(now);
   if (!start.reason.empty())
     return "ssh failed " + std::to_string(start.attempts) + " times in " + age + ": " +
            start.reason;
   if (start.ssh)
-    return start.ssh->remote.unfinished(now) +
+    return (phase == StartPhase::kResolving ? "its name was still being looked up after " + age +
+                                                  ": does the name server answer?"
+                                            : start.ssh->remote.unfinished(now)) +
            "; try by hand: " + ssh_by_hand(options_.ssh, start.target);
   return "it was not its turn in " + age + ": " + std::to_string(options_.at_once) +
          " others were still being started";
@@ -462,7 +471,7 @@ std::optional<SshCarrier::Progress> SshCarrier::progress(int host) const {
                     .reason = start.reason};
   if (start.ssh) {
     const RemoteStart& remote = start.ssh->remote;
-    progress.phase = remote.phase();
+    progress.phase = phase_of(*start.ssh);
     progress.since = remote.since();
     progress.copied = remote.file_at();
     progress.bytes = file_.bytes();

@@ -95,6 +95,7 @@ class SshCarrier {
   void look(Start& start, TimePoint now);
   void hand_over(Start& start);
   static bool ask_differently(Start& start);
+  static StartPhase phase_of(const Ssh& ssh);
   void judge(Start& start, int wait_status, TimePoint now);
   void try_again(Start& start, std::string reason, Clock::duration most, TimePoint now);
   void fail(int host, const std::string& reason);

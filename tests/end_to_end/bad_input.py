@@ -99,6 +99,26 @@ def host_lists():
             refused(folder, ["-np", "2", "-H", hosts, *TOUCH], 2, part)
 
 
+# Each would leave a canary if a shell or ssh were given it; a file may hold what no list can.
+HOSTILE = ["-oProxyCommand=touch${IFS}canary", "--", "-F/dev/null", "$(touch canary)", "`touch canary`", "a;touch canary", "a|touch canary", "a&touch canary",
+           "a\ttouch\tcanary", "a>canary", "'a", '"a', "a\\\ntouch canary", "../canary", "a/../../canary", "~root", "*", "{a,b}", "user@-oProxyCommand=touch",
+           "-oProxyCommand=touch@a", "$(touch canary)@a", "h\u00f6st", "h\u202est", "x" * 65536, "[$(touch canary)]:2", "[fe80::1%$(touch canary)]", "a[1-2;touch canary]"]
+HOSTILE_BYTES = [b"a\0b", b"\0", b"a\x1b[2Jb", b"\xff\xfe", b"a\r touch canary", b"[::1\0]:2", b"localhost slots=$(touch canary)", b"localhost slots=2 ;touch canary"]
+
+
+def hostile_host_names_are_refused_and_run_nowhere():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "hosts")
+        for name in HOSTILE + HOSTILE_BYTES:
+            text = name if isinstance(name, bytes) else name.encode()
+            with open(path, "wb") as file:
+                file.write(text + b"\n")
+            refused(folder, ["-np", "2", "--hostfile", "hosts", *TOUCH], 2, "hosts:")
+            if b"\0" not in text and not isinstance(name, bytes) and len(text) < 60_000:
+                refused(folder, ["-np", "2", "-H", text, *TOUCH], 2)
+        expect(os.listdir(folder), ["hosts"])
+
+
 def host_files():
     with tempfile.TemporaryDirectory() as folder:
         refused(folder, ["--hostfile", "gone", *TOUCH], 2, '"gone"', "No such file")
@@ -273,7 +293,7 @@ support.parse_options()
 # AddressSanitizer itself needs /proc.
 of_the_product = [] if support.options.sanitizers else [containers_without_dev_or_proc]
 support.main(how_many_ranks, *of_the_product, programs_on_a_file_system_mounted_noexec,
-             options_that_are_not_known_or_not_there_yet, host_lists, host_files, commands,
+             options_that_are_not_known_or_not_there_yet, host_lists, hostile_host_names_are_refused_and_run_nowhere, host_files, commands,
              a_job_that_is_not_started_has_a_result_all_the_same, places_that_cannot_be_written, a_limit_that_the_output_files_exceed, files_of_an_earlier_job_stay_when_no_host_comes,
              a_link_that_anybody_may_have_put_there,
              what_is_accepted_starts_exactly_the_ranks_asked_for, a_host_without_slots_has_no_part_in_the_job,

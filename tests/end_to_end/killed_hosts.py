@@ -13,7 +13,9 @@ from remote_jobs import LONELY, PAIR, hosts, launcher, on_hosts, processes, star
 from support import wait_for
 from victims import SHAPES
 
-LIMIT_S = 15.0
+LIMIT_S = 3.0  # until nothing is left on any host
+BEGUN_LIMIT_S = 5.0  # the same for what had hardly begun, and may be begun once more
+END_LIMIT_S = 15.0  # until hvdrun has ended, too: it waits up to 11 s for what it cannot see
 HOSTS = ("h1", "h2")
 KILL, RESET = "hvdrun is killed", "connections are reset"
 
@@ -74,9 +76,9 @@ class Round:
             left = {host: names for host in HOSTS if (names := processes(host))}
             seconds = time.monotonic() - begin
             gone = None if left else gone or seconds
-            return (gone and self.job.poll() is not None) or seconds > limit_s
+            return (gone and self.job.poll() is not None) or seconds > (END_LIMIT_S if gone else limit_s)
 
-        wait_for(is_over, 2 * limit_s)
+        wait_for(is_over, 2 * END_LIMIT_S)
         return gone or time.monotonic() - begin, left
 
     def run(self):
@@ -89,7 +91,7 @@ class Round:
         elif seen == "running":
             seconds, left = self.left_after(lambda: world.reset("h2"))
         else:
-            seconds, left = self.left_after(lambda: world.reset("h2"), 5)
+            seconds, left = self.left_after(lambda: world.reset("h2"), BEGUN_LIMIT_S)
             if self.job.poll() is None:  # what had hardly begun was begun once more
                 seen = "connected again"
                 seconds, left = self.left_after(self.kill)

@@ -62,14 +62,14 @@ world = None
 class Job:
     """Ranks of two hosts that sum without end, and a secret in hvdrun's environment that came on no command line."""
 
-    def __init__(self, *words):
-        self.secret = os.urandom(16).hex()
+    def __init__(self, *words, secret=None, going=True):
+        self.secret = secret or os.urandom(16).hex()
         command = ["sh", "-c", 'read CANARY; export CANARY; exec "$0" "$@"', support.options.hvdrun, "-np", "4", "-H", "h1:2,h2:2", *words,
                    "--", support.options.worker, "loop", "0"]
         self.process = subprocess.Popen(world.command("h0", *command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.process.stdin.write(f"{self.secret}\n".encode())
         self.process.stdin.flush()
-        for _ in range(4):
+        for _ in range(4 * going):
             assert b"going" in self.process.stdout.readline()
 
     def seen(self):
@@ -104,6 +104,81 @@ def a_secret_variable_is_its_ranks_and_nobody_elses():
         assert job.secret not in (world.files / host / "sshd.log").read_text(), host
     said = job.end()
     assert job.secret not in said and "rank 0" in said, said
+
+
+def files_with(secret):
+    """Paths of files that hold it, on all hosts."""
+    found = []
+    for host in NAMES:
+        seen = world.run(host, "grep", "-rslF", "-f", "-", *PLACES.split(), check=False, input=f"{secret}\n", stdin=None)
+        found += [f"{host}:{path}" for path in seen.stdout.split()]
+    return found
+
+
+def audits_until(job, over):
+    """What was seen of all hosts' processes, and of files with the secret, over and over until `over` holds of the last."""
+    seen = []
+    wait_for(lambda: seen.append((job.seen(), files_with(job.secret))) or over(seen[-1][0]), limit_s=60)
+    return seen
+
+
+def a_secret_of_a_file_or_a_variable_is_nowhere_while_the_job_starts():
+    """Not even while the agents are sent: they get it over their own channel, once they are there."""
+    for host in ("h1", "h2"):
+        world.run(host, "rm", "-rf", hosts.home("root", ".cache/hvdrun"))
+        world.limit(host, "100mbit")  # of forty megabytes
+    secret = os.urandom(16).hex()
+    world.run("h0", "mkdir", "-m", "700", "/run/home/root/kept")
+    secrets = world.path("h0", "/run/home/root/kept/job.env")
+    secrets.write_text(f"FROM_FILE={secret}\n")
+    job = Job("--env-file", "/run/home/root/kept/job.env", "-x", "CANARY", "--verbose", "--log-level", "trace", secret=secret, going=False)
+    seen = audits_until(job, lambda now: all(len(with_name(now[host], "e2e_worker")) == 2 for host in ("h1", "h2")))
+    assert any(with_name(now["h0"], "ssh") and not with_name(now["h1"], "hvd-agent") for now, _ in seen), "not seen while it starts"
+    for now, files in seen:
+        expect(files, ["h0:/run/home/root/kept/job.env"])
+        for host in NAMES:
+            for one in now[host]:
+                expect(one["on its command line"], False, one)
+                may = one["name"] == "e2e_worker" or (host == "h0" and one["name"] in ("sh", "hvdrun", "ssh"))
+                assert may or not one["in its environment"], one
+    said = job.end()
+    assert secret not in said, said
+
+
+def no_rank_and_nothing_before_it_has_a_terminal_there():
+    """However much the user's configuration wants one, and hvdrun has one itself."""
+    config = world.path("h0", hosts.home("root", ".ssh/config"))
+    config.write_text("RequestTTY force\n")
+    world.path("h1", hosts.home("root", ".bashrc")).write_text("tty >/tmp/tty.start; ps -eo tty= | sort -u >>/tmp/tty.start\n")
+    script = "tty; (true </dev/tty) 2>/dev/null && echo has one; ps -eo tty= | sort -u"
+    line = world.command("h0", "script", "-qec", f"{support.options.hvdrun} -H h1:1 --no-tag-output -- sh -c '{script}'", "/dev/null")
+    seen = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
+    lines = [line for line in seen.stdout.decode().splitlines() if not line.startswith("hvdrun: ")]
+    expect((seen.returncode, lines), (0, ["not a tty", "?"]), seen)
+    expect(world.path("h1", "/tmp/tty.start").read_text(), "not a tty\n?\n")
+
+
+def an_agent_of_another_build_is_refused_with_both_named():
+    """It lies under this one's name and is as long, as nothing but a meddler or a failing disk leaves it, and it speaks."""
+    words = ["-H", "h1:1", "--wdir", "/", "--", "true"]
+
+    def run():
+        return subprocess.run(world.command("h0", support.options.hvdrun, *words), stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
+
+    expect(run().returncode, 0)
+    kept, = world.path("h1", hosts.home("root", ".cache/hvdrun")).glob("*/hvdrun")
+    build = kept.parent.name.split("_")[0]
+    whole = kept.read_bytes()
+    other = bytes.fromhex(build)[::-1]
+    expect(whole.count(bytes.fromhex(build)), 1)
+    kept.write_bytes(whole.replace(bytes.fromhex(build), other))
+    seen = run()
+    expect((seen.returncode, seen.stdout), (125, b""), seen.stderr)
+    said = seen.stderr.decode().splitlines()[-1]
+    assert all(word in said for word in ("no agent on h1: its agent is of hvdrun ", other.hex(), " and this is hvdrun ", build, "remove ~/.cache/hvdrun there")), said
+    wait_for(lambda: not [one for one in world.run("h1", "ps", "-eo", "comm=").stdout.split() if one in ENDED])
+    world.run("h1", "rm", "-r", hosts.home("root", ".cache/hvdrun"))  # as it says
+    expect(run().returncode, 0)
 
 
 def who_is_where(address):
@@ -191,6 +266,7 @@ def what_a_host_says_moves_no_cursor():
 
 
 support.parse_options("worker")
-support.main(*map(hosts.on_hosts, [a_secret_variable_is_its_ranks_and_nobody_elses, every_process_listens_and_talks_only_where_it_has_to,
+support.main(*map(hosts.on_hosts, [a_secret_variable_is_its_ranks_and_nobody_elses, a_secret_of_a_file_or_a_variable_is_nowhere_while_the_job_starts,
+                                 no_rank_and_nothing_before_it_has_a_terminal_there, an_agent_of_another_build_is_refused_with_both_named, every_process_listens_and_talks_only_where_it_has_to,
                                  what_a_host_says_without_end_waits_there_for_the_reader, what_a_host_says_moves_no_cursor]),
              why_not=hosts.why_not())

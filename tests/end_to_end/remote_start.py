@@ -1,4 +1,4 @@
-"""Agents by ssh on hosts that have nothing: every login shell, start files that meddle, folders that take nothing, hosts that fail."""
+"""Agents by ssh on hosts that have nothing: every login shell, folders that take nothing, hosts that fail."""
 
 import contextlib
 import hashlib
@@ -134,54 +134,10 @@ def a_copy_that_is_damaged_is_replaced():
         support.expect((kept[0][1].read_bytes() == whole, [one.joinpath("theirs").is_dir() for one in kept[0][1].parent.glob("hvdrun.aside.*")]), (True, [True]))
 
 
-def start_files_may_print_read_wait_and_change_the_path():
-    loud = "head -c 300000 /dev/zero | tr '[\\000]' n"
-    with hosts.Hosts(1) as world:
-        write(world, "h1", hosts.home("bash", ".bashrc"), f"echo noise; echo hvdrun-remote; {loud}; echo more >&2; read x; PATH=/nowhere; sleep 0.3\n")
-        write(world, "h1", hosts.home("fish", ".config/fish/config.fish"), f"echo noise; {loud}; read x; set -gx PATH /nowhere\n")
-        write(world, "h1", hosts.home("csh", ".cshrc"), f"echo noise; {loud}; set x = $<; setenv PATH /nowhere\n")
-        write(world, "h1", hosts.home("dash", ".ssh/rc"), f"echo noise; {loud}; sleep 0.3\n")
-        write(world, "h1", hosts.home("root", ".bashrc"), "sleep 2.5\n")  # and reads nothing of what comes for those that do
-        names = ["bash@h1", "fish@h1", "csh@h1", "dash@h1", "root@h1"]
-        for copying in (set(names), set()):
-            seen = start(world, *names)
-            expect_started(seen, *names)
-            support.expect(seen.went_through("copying"), copying)
-
-
-def what_start_files_say_in_sshs_words_is_not_sshs():
-    banner = "@@@@@@@@@@@\n@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\n@       WARNING: REVOKED HOST KEY DETECTED!               @\n" \
-             "@ WARNING: POSSIBLE DNS SPOOFING DETECTED! @\nHost key for h1 has changed and you have requested strict checking.\nHost key verification failed.\n"
-    with hosts.Hosts(1) as world:
-        write(world, "h1", "/tmp/banner", banner)
-        write(world, "h1", hosts.home("bash", ".bashrc"), "cat /tmp/banner >&2; cat /tmp/banner\n")
-        write(world, "h1", hosts.home("fish", ".config/fish/config.fish"), "cat /tmp/banner >&2\n")
-        write(world, "h1", hosts.home("csh", ".cshrc"), "sh -c 'cat /tmp/banner >&2'\n")
-        write(world, "h1", hosts.home("dash", ".ssh/rc"), "cat /tmp/banner >&2\n")
-        names = ["bash@h1", "fish@h1", "csh@h1", "dash@h1"]
-        for _ in range(2):  # a host whose key is new, and one whose key is known
-            seen = start(world, *names)
-            expect_started(seen, *names)
-        support.expect({seen.attempts(name) for name in names}, {1})
-        write(world, "h1", hosts.home("bash", ".bashrc"), "cat /tmp/banner >&2; echo bye; exit 255\n")
-        expect_failure(start(world, "bash@h1"), "bash@h1", "^ssh failed; the last words were")
-
-
 def programs_that_are_on_the_users_path_alone_will_do():
     with hosts.Hosts(1, sshd_options={"h1": "SetEnv PATH=/nowhere:/tmp/tools"}) as world:
         world.run("h1", "sh", "-c", "mkdir /tmp/tools && cp $(command -v ls) /tmp/tools && mount -n --bind /dev/null $(command -v ls)")
         expect_started(start(world, "h1", "bash@h1"), "h1", "bash@h1")
-
-
-def a_start_file_that_never_ends_is_named():
-    with hosts.Hosts(1) as world:
-        write(world, "h1", hosts.home("bash", ".bashrc"), "echo Good morning; cat >/dev/null\n")
-        write(world, "h1", hosts.home("csh", ".cshrc"), "sleep 100\n")
-        write(world, "h1", hosts.home("root", ".bashrc"), "echo bye; exit 3\n")
-        seen = start(world, "bash@h1", "csh@h1", "h1", limit_s=3)
-        expect_failure(seen, "bash@h1", r'printed "Good morning" but ran nothing of ours for [23]\.\d s: does one of its start files')
-        expect_failure(seen, "csh@h1", r"there was no answer for [23]\.\d s: .*does a start file of the login shell wait")
-        expect_failure(seen, "h1", 'its login shell ended with exit code 3; the last words were "bye"')
 
 
 def mount(world, where, options, kind="tmpfs"):
@@ -358,7 +314,21 @@ def what_ssh_cannot_reach_is_named_at_once():
         support.expect(seen.attempts("h2"), 1)
 
 
+NAME_SERVER = "import socket, time; one = socket.socket(type=socket.SOCK_DGRAM); one.bind(('', 53)); print(flush=True); time.sleep(1000)"
 LISTENER = "import socket, time; listener = socket.create_server(('', 99)); print(flush=True); time.sleep(1000)"
+
+
+def a_name_server_that_never_answers_is_named_in_time():
+    with hosts.Hosts(1) as world:
+        server = subprocess.Popen(world.command("h1", "python3", "-c", NAME_SERVER), stdout=subprocess.PIPE, start_new_session=True)
+        with contextlib.closing(server.stdout):
+            server.stdout.readline()
+            for file, text in (("nsswitch.conf", "hosts: files dns\n"), ("resolv.conf", "nameserver 10.77.0.1\n")):
+                write(world, "h0", f"/tmp/{file}", text)
+                world.run("h0", "mount", "-n", "--bind", f"/tmp/{file}", f"/etc/{file}")
+            seen = start(world, "far.test", "h1", limit_s=2)
+        support.expect((list(seen.started), [words for name, words in seen.phases if name == "far.test"][-1]), (["h1"], "resolving 1"))
+        expect_failure(seen, "far.test", r"its name was still being looked up after 2\.\d s: does the name server answer\?; try by hand: ssh ")
 
 
 def an_sshd_that_never_answers_is_named_in_time():
@@ -455,13 +425,11 @@ def agents_end_with_whoever_keeps_them():
 
 if __name__ == "__main__":
     support.parse_options("start_remote")
-    cases = [every_shell_and_a_bare_host_get_the_agent_once, a_copy_that_is_damaged_is_replaced, start_files_may_print_read_wait_and_change_the_path,
-             what_start_files_say_in_sshs_words_is_not_sshs,
-             programs_that_are_on_the_users_path_alone_will_do,
-             a_start_file_that_never_ends_is_named, folders_that_cannot_take_it_are_passed_over,
+    cases = [every_shell_and_a_bare_host_get_the_agent_once, a_copy_that_is_damaged_is_replaced,
+             programs_that_are_on_the_users_path_alone_will_do, folders_that_cannot_take_it_are_passed_over,
              a_home_that_others_may_change_is_not_used, what_another_puts_where_a_folder_was_missing_is_not_used, many_that_race_for_one_folder_all_start,
              a_good_copy_is_not_replaced, a_host_of_another_kind_is_named, a_clock_that_is_off_is_told, what_ssh_cannot_reach_is_named_at_once, an_sshd_that_never_answers_is_named_in_time,
-             a_busy_sshd_is_tried_again, an_ssh_that_still_connects_ends_with_the_launcher,
+             a_name_server_that_never_answers_is_named_in_time, a_busy_sshd_is_tried_again, an_ssh_that_still_connects_ends_with_the_launcher,
              a_copy_that_is_broken_off_leaves_nothing, who_is_cut_off_before_its_bootstrap_ends_after_the_heal,
              agents_end_with_whoever_keeps_them]
     support.main(*cases, why_not=hosts.why_not())
