@@ -51,7 +51,7 @@ THIRD_PARTY = (
     (r"(torch|ATen|c10)/.*", r"runtime/torch/|runtime/include/hvd/torch\.h|examples/|tests/(torch|examples|benchmark)/",
      "LibTorch is seen by the torch layer and programs only"),
     (r"CLI/.*", r"cli/(command_line|help|man)[a-z_]*\.|examples/|tests/benchmark/", "CLI11 only where argv is parsed"),
-    (r"(grpc|grpcpp|google/protobuf)/.*", GRPC_PART + r"|cli/version\.cc|tests/rendezvous/", "gRPC stays in rendezvous/client and server"),
+    (r"(grpc|grpcpp|google/protobuf)/.*", GRPC_PART + r"|tests/rendezvous/", "gRPC stays in rendezvous/client and server"),
     (r"(nccl|cuda|cuda_runtime|cuda_runtime_api)\.h", r"collectives/nccl/|tests/nccl/", "CUDA and NCCL only in collectives/nccl/"),
     (r"openssl/.*", r"rendezvous/[a-z_]+\.cc|tests/rendezvous/", "OpenSSL stays behind rendezvous/credentials.h"),
     (r"hwy/.*", r"collectives/|tests/collectives/", "vector instructions only in collectives/"),

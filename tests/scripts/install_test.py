@@ -1,6 +1,6 @@
 """An installed copy is whole: examples built outside the tree against it run under the installed hvdrun.
 
-usage: install_test.py BUILD CMAKE WITH_TORCH(0 or 1)
+usage: install_test.py BUILD CMAKE WITH_TORCH(0 or 1) WITH_CUDA(0 or 1)
 """
 
 import os
@@ -13,7 +13,7 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD, CMAKE, WITH_TORCH = sys.argv[1], sys.argv[2], sys.argv[3] == "1"
+BUILD, CMAKE, WITH_TORCH, WITH_CUDA = sys.argv[1], sys.argv[2], sys.argv[3] == "1", sys.argv[4] == "1"
 SECONDS = 480
 # What libhvd shows beside its API: its torch layer is a library of its own.
 FOR_THE_TORCH_LIBRARY = {"Context", "Engine", "context", "check_failed", "throw_forked", "ProcessMark"}
@@ -56,10 +56,13 @@ class Installed(unittest.TestCase):
         wanted = {"bin/hvdrun", "include/hvd/hvd.h", "lib/libhvd.so", "lib/cmake/hvd/hvdConfig.cmake", "lib/pkgconfig/hvd.pc"}
         if WITH_TORCH:
             wanted |= {"include/hvd/torch.h", "lib/libhvd_torch.so"}
+        if WITH_CUDA:
+            wanted |= {"lib/libhvd_nccl.so"}
         self.assertLessEqual(wanted, files)
-        allowed = r"bin/hvdrun|include/hvd/\w+\.h|lib/libhvd(_torch)?\.so[.\d]*|lib/cmake/hvd/hvdConfig\w*\.cmake|lib/pkgconfig/hvd\.pc|share/man/man1/hvdrun\.1"
+        allowed = r"bin/hvdrun|include/hvd/\w+\.h|lib/libhvd(_torch)?\.so[.\d]*|lib/libhvd_nccl\.so|lib/cmake/hvd/hvdConfig\w*\.cmake|lib/pkgconfig/hvd\.pc|share/man/man1/hvdrun\.1"
         self.assertEqual([name for name in sorted(files) if not re.fullmatch(allowed, name)], [])
         self.assertEqual("include/hvd/torch.h" in files, WITH_TORCH)
+        self.assertEqual("lib/libhvd_nccl.so" in files, WITH_CUDA)
 
     def test_installed_headers_include_none_of_the_tree(self):
         for header in self.prefix.glob("include/hvd/*.h"):
