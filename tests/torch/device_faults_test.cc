@@ -43,6 +43,8 @@ std::vector<std::string> errors_of(int size, const std::function<void(const Thre
 class FullDevice {
  public:
   FullDevice(int ordinal, size_t all, size_t left) : ordinal_(ordinal) {
+    // What tests before have let go of is freed before an allocation is refused.
+    EXPECT(contains(error_of([&] { standin_backend(ordinal).allocate(all + 1); }), "no room"));
     const CudaDevice::Current current(standin_device(ordinal));
     standin_driver().check(
         standin_driver().cuMemAlloc(&memory_, all - hvd_standin_used(ordinal) - left), "the rest");
