@@ -144,6 +144,25 @@ TEST_CASE("device faults: without room beside kept gradients the step fails for 
                           Catch::Contains("GPU 1 has no room for 36416 bytes more ("));
 }
 
+TEST_CASE("device faults: a GPU that is lost in backward ends the step of all by name") {
+  const auto errors = errors_of(3, [](const ThreadRank& rank) {
+    Training t(rank, mlp_on(device_of(rank)), nets::sgd(), kSmallBuckets);
+    t.train(0, 2);
+    t.optimizer->zero_grad();
+    if (rank.rank == 1) {
+      const StandinSetting lost("lost_device", "1");
+      t.backward(2);
+    } else {
+      t.backward(2);
+    }
+    t.optimizer->step();
+  });
+  for (const std::string& error : errors)
+    CHECK_THAT(error, Catch::StartsWith("CommFailure: step 3 of ") &&
+                          Catch::Contains("rank 1 cannot hand out its gradients: an event cannot "
+                                          "be recorded: unspecified launch failure"));
+}
+
 TEST_CASE("device faults: an optimizer on CPU here and on a GPU there is an error on every rank") {
   const auto errors = errors_of(2, [](const ThreadRank& rank) {
     const c10::Device mine = rank.rank == 0 ? c10::Device(c10::kCPU) : device_of(rank);
