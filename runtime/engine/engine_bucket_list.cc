@@ -249,11 +249,7 @@ bool EngineBucketList::take_spare(int bucket) {
       segment_->populate(peers.world().local_rank, at, std::min(kLookEvery, end - at));
     }
   } catch (const std::exception& error) {
-    no_room_.store(true, std::memory_order_release);
-    raise_trouble(peers, TroubleReason::kEngineError,
-                  rank_text(peers, rank_) +
-                      " kept gradients and has no room for the next ones: " + error.what(),
-                  std::span(&rank_, 1));
+    give_up(std::string(" kept gradients and has no room for the next ones: ") + error.what());
     return false;
   }
   one.has_spare = true;
@@ -265,8 +261,23 @@ void EngineBucketList::ready(int bucket, Home home, void* stream) {
   Bucket& one = buckets_[static_cast<size_t>(bucket)];
   one.home.store(home, std::memory_order_relaxed);
   one.ready.store(true, std::memory_order_release);
-  if (on_device_) on_device_->submit(bucket, home, stream);
+  if (on_device_) submit_on_device(bucket, home, stream);
   parts_->progress.kick_and_work();
+}
+
+// The others wait for it, and would go on waiting after this rank's error.
+void EngineBucketList::submit_on_device(int bucket, Home home, void* stream) {
+  try {
+    on_device_->submit(bucket, home, stream);
+  } catch (const std::exception& error) {
+    give_up(std::string(" cannot hand out its gradients: ") + error.what());
+  }
+}
+
+void EngineBucketList::give_up(const std::string& why) {
+  gave_up_.store(true, std::memory_order_release);
+  raise_trouble(*parts_->peers, TroubleReason::kEngineError, rank_text(*parts_->peers, rank_) + why,
+                std::span(&rank_, 1));
 }
 
 // The last bucket of a step waits for finish().
@@ -318,7 +329,7 @@ class EngineBucketList::StepStatus {
 StepVerdict EngineBucketList::finish(const StepWord& word) {
   check_open();
   const StepStatus status(*this);
-  if (no_room_.load(std::memory_order_acquire)) {
+  if (gave_up_.load(std::memory_order_acquire)) {
     parts_->progress.wait_until_over();
     throw_over();
   }

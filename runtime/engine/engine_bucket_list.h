@@ -67,6 +67,8 @@ class EngineBucketList final : public BucketList, private Feed {
   void epoch_over() override {}
 
   void issue(int bucket);
+  void submit_on_device(int bucket, Home home, void* stream);
+  void give_up(const std::string& why);
   std::byte* control() const { return segment_->own() + offsets_.control; }
   size_t control_bytes() const;
   void write_control(const StepWord& word);
@@ -87,7 +89,7 @@ class EngineBucketList final : public BucketList, private Feed {
   std::unique_ptr<Bucket[]> buckets_;
   std::unique_ptr<DeviceBuckets> on_device_;  // null: they lie in the segment
   std::atomic<uint64_t> step_{0};
-  std::atomic<bool> no_room_{false};  // for a spare: the epoch breaks
+  std::atomic<bool> gave_up_{false};  // a bucket does not go out: the epoch breaks
   const ProcessMark process_;
 
   // Guarded by the progress token.

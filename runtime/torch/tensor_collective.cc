@@ -197,16 +197,20 @@ at::Tensor TensorCollective::gathered() const {
                                                " has no elements; gather another dimension");
 }
 
+void TensorCollective::join_current_stream() {
+  const c10::Stream stream = current_stream(device());
+  events_->join(stream.native_handle());
+  // What was had in another stream may be freed while this one uses it.
+  for (const at::Tensor* one : {&buffer_, &target_})
+    if (one->defined()) one->record_stream(stream);
+  if (taken_in_ && *taken_in_ != stream) queue_behind(stream, *taken_in_);
+  if (!taken_in_) taken_in_ = stream;
+}
+
 at::Tensor TensorCollective::take_result() {
-  if (events_) {
-    const c10::Stream stream = current_stream(device());
-    events_->join(stream.native_handle());
-    // What was had in another stream may be freed while this one uses it.
-    for (const at::Tensor* one : {&buffer_, &target_})
-      if (one->defined()) one->record_stream(stream);
-  }
-  if (kind_ == OperationKind::kAllgather) return gathered();
   MutexLock lock(mutex_);
+  if (events_) join_current_stream();
+  if (kind_ == OperationKind::kAllgather) return gathered();
   if (taken_) return target_;
   at::NoGradGuard no_grad;
   if (!buffer_.is_same(target_)) {

@@ -5,8 +5,10 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -58,6 +60,7 @@ class TensorCollective {
   void begin_on_device(Engine& engine, Operation& operation);
   void* allocate_parts(std::span<const uint64_t> counts);
   at::Tensor gathered() const;
+  void join_current_stream() REQUIRES(mutex_);
   void describe(Operation& operation);  // which points into this object
   std::string title() const;            // `allreduce "loss"`, for errors
 
@@ -73,7 +76,8 @@ class TensorCollective {
   int root_ = 0;
 
   Mutex mutex_;
-  bool taken_ GUARDED_BY(mutex_) = false;  // `target_` is written
+  bool taken_ GUARDED_BY(mutex_) = false;                   // `target_` is written
+  std::optional<c10::Stream> taken_in_ GUARDED_BY(mutex_);  // on a device: or will be, there
 };
 
 }  // namespace hvd

@@ -29,6 +29,7 @@ extern "C" {
 //   driver_version      13000
 //   delay_us            work of a stream begins up to so much later than it could (100)
 //   seed                of what is random here (1)
+//   lost_device         on which no event can be recorded any more (-1)
 //   module_result       what cuModuleLoadData() returns: 209 where the image has no code for the
 //                       device (0)
 //   no_peer_access      cuDeviceCanAccessPeer() says no (0)

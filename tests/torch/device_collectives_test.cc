@@ -8,6 +8,7 @@
 #include "runtime/torch/broadcast.h"
 #include "runtime/torch/tensor_collective.h"
 #include "tests/nccl/standin.h"
+#include "tests/support/until.h"
 #include "tests/torch/device/ranks.h"
 #include "tests/torch/training.h"
 
@@ -188,6 +189,70 @@ TEST_CASE("device collectives: streams order them, the host waits for none") {
       for (int r = 0; r < rank.size; ++r)
         EXPECT(is_filled(kept[k + 2].slice(0, r * 100, r * 100 + 100), first + r));
     }
+  });
+}
+
+TEST_CASE("device collectives: what one stream takes stays until that is through with it") {
+  run_on_devices(1, [](const ThreadRank& rank) {
+    const c10::Device device = device_of(rank);
+    const c10::Stream here = current_standin_stream(device), first = new_standin_stream(device),
+                      second = new_standin_stream(device);
+    const auto options = at::TensorOptions(device);
+    const at::Tensor in_place = at::full({100, 10}, 5.0, options).t();
+    for (int kind = 0; kind < 3; ++kind) {
+      Pending pending;
+      {
+        const c10::StreamGuard guard(first);
+        const at::Tensor source = at::full({100}, 5.0, options);
+        pending = submit(
+            rank, kind == 0   ? TensorCollective::allreduce(source, Place::kNew, kSum, "t")
+                  : kind == 1 ? TensorCollective::allreduce(in_place, Place::kInPlace, kSum, "t")
+                              : TensorCollective::allgather(source, "t"));
+      }
+      std::latch may_read(1);
+      at::Tensor seen;
+      {
+        const c10::StreamGuard guard(second);
+        launch(second, {}, [&] { may_read.wait(); });
+        seen = pending.take().clone();
+      }
+      until("the sum", [&] { return pending.work->done(); });
+      pending = {};
+      for (const c10::Stream& stream : {here, first}) wait_for(stream);
+      may_read.count_down();
+      wait_for(second);
+      EXPECT(is_filled(seen, 5));
+    }
+  });
+}
+
+TEST_CASE("device collectives: of two streams that take one result both have the whole") {
+  run_on_devices(1, [](const ThreadRank& rank) {
+    const StandinSetting at_once("delay_us", "0");
+    const c10::Device device = device_of(rank);
+    const c10::Stream first = new_standin_stream(device), second = new_standin_stream(device),
+                      third = new_standin_stream(device);
+    const at::Tensor whole = at::full({100, 10}, 3.0, at::TensorOptions(device));
+    const Pending pending =
+        submit(rank, TensorCollective::allreduce(whole.t(), Place::kInPlace,
+                                                 {.op = ReduceOp::kSum, .prescale = 2}, "t"));
+    std::latch may_write(1);
+    {
+      const c10::StreamGuard guard(first);
+      launch(first, {}, [&] { may_write.wait(); });
+      pending.take();
+    }
+    at::Tensor seen;
+    {
+      const c10::StreamGuard guard(second);
+      pending.take();
+      seen = whole.clone();
+    }
+    for (int k = 0; k < 20; ++k) launch(third, {}, [] {});  // as long as a copy takes
+    wait_for(third);
+    may_write.count_down();
+    wait_for(second);
+    EXPECT(is_filled(seen, 6));
   });
 }
 

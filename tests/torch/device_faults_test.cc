@@ -43,6 +43,8 @@ std::vector<std::string> errors_of(int size, const std::function<void(const Thre
 class FullDevice {
  public:
   FullDevice(int ordinal, size_t all, size_t left) : ordinal_(ordinal) {
+    // What tests before have let go of is freed before an allocation is refused.
+    EXPECT(contains(error_of([&] { standin_backend(ordinal).allocate(all + 1); }), "no room"));
     const CudaDevice::Current current(standin_device(ordinal));
     standin_driver().check(
         standin_driver().cuMemAlloc(&memory_, all - hvd_standin_used(ordinal) - left), "the rest");
@@ -140,6 +142,25 @@ TEST_CASE("device faults: without room beside kept gradients the step fails for 
     CHECK_THAT(error, Catch::Contains("rank 1 kept gradients and has no room for the next ones: "
                                       "bucket 1 of ") &&
                           Catch::Contains("GPU 1 has no room for 36416 bytes more ("));
+}
+
+TEST_CASE("device faults: a GPU that is lost in backward ends the step of all by name") {
+  const auto errors = errors_of(3, [](const ThreadRank& rank) {
+    Training t(rank, mlp_on(device_of(rank)), nets::sgd(), kSmallBuckets);
+    t.train(0, 2);
+    t.optimizer->zero_grad();
+    if (rank.rank == 1) {
+      const StandinSetting lost("lost_device", "1");
+      t.backward(2);
+    } else {
+      t.backward(2);
+    }
+    t.optimizer->step();
+  });
+  for (const std::string& error : errors)
+    CHECK_THAT(error, Catch::StartsWith("CommFailure: step 3 of ") &&
+                          Catch::Contains("rank 1 cannot hand out its gradients: an event cannot "
+                                          "be recorded: unspecified launch failure"));
 }
 
 TEST_CASE("device faults: an optimizer on CPU here and on a GPU there is an error on every rank") {

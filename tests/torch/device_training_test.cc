@@ -80,6 +80,18 @@ struct Tiny : nets::Net {
   }
 };
 
+struct Transposed : nets::Net {
+  at::Tensor weight;
+  Transposed() {
+    register_parameter("weight", nets::random(0, 100, {30, 20}).t());
+    take_own();
+  }
+  void take_own() override { weight = named_parameters()["weight"]; }
+  at::Tensor loss(int part, int step) override {
+    return nets::random(part, step, {8, 20}).to(weight.device()).mm(weight).pow(2).mean() * 0.01;
+  }
+};
+
 // Two branches, which odd ranks compute in the other order, so that their gradients come in another
 // order, too. It makes its calls where SyncBatchNorm sums its statistics.
 struct Branches : nets::Net {
@@ -212,6 +224,16 @@ TEST_CASE("device training: kept gradients stay what they were, and outlive the 
       keep(*both.ranks.net);
     }
     expect_whole();
+  });
+}
+
+TEST_CASE("device training: gradients lie in the parameters' strides, whatever those are") {
+  check_on_devices([](const ThreadRank& rank) {
+    Both both(rank, [] { return std::make_shared<Transposed>(); }, nets::sgd());
+    both.train(0, 4);
+    const at::Tensor weight = both.ranks.net->named_parameters()["weight"];
+    EXPECT(!weight.is_contiguous() && weight.grad().strides() == weight.strides());
+    both.expect_same();
   });
 }
 

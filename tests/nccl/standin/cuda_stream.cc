@@ -235,6 +235,7 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
   if (const CUresult result = find_both(stream, event, "cuEventRecord"); result != CUDA_SUCCESS)
     return result;
   if (event->context != context_of(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  if (setting("lost_device", -1) == context_of(stream)->ordinal) return CUDA_ERROR_LAUNCH_FAILED;
   const auto mark = std::make_shared<Mark>();
   {
     const std::lock_guard lock(streams().mutex);
