@@ -19,6 +19,11 @@ std::vector<std::string> role_words(const CleanOrder& order) {
 }  // namespace
 
 // Who has told has ended, and its ssh, which we may not wait for, goes with what it started.
+bool nobody_lives(const proto::CleanReport& report, const HostIdentity& host) {
+  return report.nobody() && !host.boot.empty() && report.boot() == host.boot &&
+         report.processes() == host.processes;
+}
+
 RemoteCleaning::RemoteCleaning(Loop& loop, const JobSpec& spec, const StartState& start,
                                const CleanOrder& order, Events events)
     : spec_(spec),

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "cli/agent/clean_host.h"
+#include "cli/host_identity.h"
 #include "cli/job_spec.h"
 #include "cli/loop.h"
 #include "cli/ssh/agent_file.h"
@@ -20,6 +21,10 @@
 #include "proto/rendezvous.pb.h"
 
 namespace hvd {
+
+// Whether nothing of the job that was asked for can run on that host: it says so, and is the one
+// that is meant, not another one behind the same name. Pure.
+bool nobody_lives(const proto::CleanReport& report, const HostIdentity& host);
 
 class RemoteCleaning {
  public:

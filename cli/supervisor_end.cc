@@ -228,6 +228,9 @@ void Supervisor::clean_after(const HostAgent& agent) {
                         RemoteCleaning::Events{
                             .told =
                                 [this, order](int host, const proto::CleanReport& report) {
+                                  HostAgent* lost = agent_of(host);
+                                  if (lost && nobody_lives(report, lost->identity))
+                                    lost->note_nobody_left();
                                   if (report.jobs().empty()) return;
                                   for (const std::string& line : describe(report, order))
                                     say(spec_.hosts.at(size_t(host)).name + ": " + line);
