@@ -66,6 +66,7 @@ class HostAgent {
   void note_words(std::string_view line);
   const std::string& last_words() const { return words_; }  // a line of its stderr
   void note_keeper_end(int status, TimePoint now);
+  void note_nobody_left() { cut_off_ = false; }  // the host itself says so
   bool ended() const { return ended_; }
   bool keeper_gone() const { return keeper_gone_at_.has_value(); }
   bool keeper_ended() const { return keeper_ended_; }  // by itself: nobody is left below it

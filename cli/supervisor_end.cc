@@ -224,6 +224,9 @@ void Supervisor::clean_after(const HostAgent& agent) {
                                 [this, order](int host, const std::string& message) {
                                   proto::CleanReport report;
                                   if (!report.ParseFromString(message)) return false;
+                                  HostAgent* lost = agent_of(host);
+                                  if (lost && nobody_lives(report, lost->identity))
+                                    lost->note_nobody_left();
                                   if (report.jobs().empty()) return true;
                                   for (const std::string& line : describe(report, order))
                                     say(spec_.hosts.at(size_t(host)).name + ": " + line);

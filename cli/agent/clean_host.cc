@@ -17,6 +17,7 @@
 
 #include "cli/agent/descendants.h"
 #include "cli/agent/process_state.h"
+#include "cli/host_identity.h"
 #include "cli/quoted.h"
 #include "cli/read_file.h"
 #include "cli/ship/folders.h"
@@ -35,6 +36,8 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kKeeper = "hvd-keeper", kAgent = "hvd-agent";
 constexpr std::chrono::milliseconds kEndLimit{5000};
+constexpr std::chrono::milliseconds kAgentsEnd{
+    2500};  // of whose lease has ended: 1.5 s, and reaping
 constexpr auto kOldCopy = std::chrono::hours(24 * 30), kOldScrap = std::chrono::hours(24);
 constexpr size_t kSmallBytes = 64u << 10;
 constexpr size_t kEnvironmentBytes = 8u << 20;  // the kernel takes 6 MiB
@@ -357,6 +360,21 @@ void end_jobs(const CleanOrder& order, proto::CleanReport& report) {
   }
 }
 
+// Its agent may still be at the end of what it ran, in which its keeper does not let it go on for
+// long. Of another job it is not known which: while that lives, nothing is said of this one.
+void look_for_one_job(const CleanOrder& order, proto::CleanReport& report) {
+  end_orphans(order, report);
+  const Deadline deadline = Deadline::in(kAgentsEnd);
+  while (!find_left().empty() && !deadline.passed()) poll(nullptr, 0, 20);
+  end_orphans(order, report);
+  report.set_nobody(find_left().empty() && std::ranges::all_of(report.jobs(), [](const auto& job) {
+                      return job.stuck() == 0;
+                    }));
+  const HostIdentity here = look_at_this_host();
+  report.set_boot(here.boot);
+  report.set_processes(here.processes);
+}
+
 constexpr std::string_view kOthersJobs =
     "its file system may be other hosts' too, whose jobs cannot be seen from here; remove it when "
     "none of them has one";
@@ -422,13 +440,21 @@ std::vector<std::string> role_words(const CleanOrder& order) {
 
 proto::CleanReport clean_host(const CleanOrder& order, const std::string& build) {
   proto::CleanReport report;
-  if (order.job.empty()) end_jobs(order, report);
+  if (!order.job.empty()) {
+    look_for_one_job(order, report);
+    return report;
+  }
+  end_jobs(order, report);
   end_orphans(order, report);
-  if (!order.job.empty()) return report;
   remove_copies(order, build, report);
   remove_scraps(order, report);
   remove_shipments(order, report);
   return report;
+}
+
+bool nobody_lives(const proto::CleanReport& report, const HostIdentity& host) {
+  return report.nobody() && !host.boot.empty() && report.boot() == host.boot &&
+         report.processes() == host.processes;
 }
 
 std::vector<std::string> describe(const proto::CleanReport& report, const CleanOrder& order) {

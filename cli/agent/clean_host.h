@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/host_identity.h"
 #include "proto/rendezvous.pb.h"
 
 namespace hvd {
@@ -27,6 +28,10 @@ std::vector<std::string> role_words(const CleanOrder& order);
 
 // `build`: AgentFile::name() of this program, whose copy stays.
 proto::CleanReport clean_host(const CleanOrder& order, const std::string& build);
+
+// Whether nothing of the job that was asked for can run on that host: it says so, and is the one
+// that is meant, not another one behind the same name. Pure.
+bool nobody_lives(const proto::CleanReport& report, const HostIdentity& host);
 
 // "ended what a job had left (agent 12, 3 processes)", a line for each thing; never none.
 std::vector<std::string> describe(const proto::CleanReport& report, const CleanOrder& order);
