@@ -333,10 +333,12 @@ bool SshCarrier::child_ended(pid_t pid, int wait_status) {
 
 // Whether the next attempt may do, having other options, where ssh ended before any login. Who lets
 // it say nothing has to know himself whether a new key is to be taken.
-bool SshCarrier::ask_differently(Start& start) {
+bool SshCarrier::ask_differently(Start& start, int wait_status) {
   const std::string& words = start.ssh->remote.words();
   if (!start.is_old_ssh && is_old_ssh(words)) return start.is_old_ssh = true;
-  if (start.keys == HostKeys::kKnown && (is_new_host_key(words) || words.empty()))
+  const bool silent =
+      words.empty() && WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == kSshFailed;
+  if (start.keys == HostKeys::kKnown && (silent || is_new_host_key(words)))
     return start.keys = HostKeys::kUsers, true;
   if (start.keys == HostKeys::kUsers && is_new_host_key(words) && !wants_known_key(words))
     return start.keys = HostKeys::kNew, true;
@@ -357,7 +359,7 @@ void SshCarrier::judge(Start& start, int wait_status, TimePoint now) {
   if (remote.phase() == StartPhase::kReady && options_.ends_after_hello) return hand_over(start);
   if (remote.phase() == StartPhase::kReady)
     return fail(start.host, "the agent ended right after its first words" + remote.last_said());
-  if (remote.before_login() && ask_differently(start)) {
+  if (remote.before_login() && ask_differently(start, wait_status)) {
     --start.attempts;
     start.due = now;
     return drop(start);

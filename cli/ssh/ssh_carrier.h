@@ -94,7 +94,7 @@ class SshCarrier {
   void read_rest(Start& start, const UniqueFd& fd, void (SshCarrier::*read)(Start&));
   void look(Start& start, TimePoint now);
   void hand_over(Start& start);
-  static bool ask_differently(Start& start);
+  static bool ask_differently(Start& start, int wait_status);
   static StartPhase phase_of(const Ssh& ssh);
   void judge(Start& start, int wait_status, TimePoint now);
   void try_again(Start& start, std::string reason, Clock::duration most, TimePoint now);
