@@ -4,6 +4,7 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
 
 #include <utility>
 
@@ -116,7 +117,12 @@ void* TensorCollective::allocate_parts(std::span<const uint64_t> counts) {
   for (const uint64_t count : counts) elements += count;
   std::vector<int64_t> sizes = buffer_.sizes().vec();
   sizes[0] = static_cast<int64_t>(elements) / row_elements(buffer_);
-  target_ = at::empty(sizes, buffer_.options());
+  try {
+    target_ = at::empty(sizes, buffer_.options());
+  } catch (const c10::Error& error) {
+    throw Error(ErrorCode::kUnavailable,
+                title() + ": no room for its result: " + error.what_without_backtrace());
+  }
   // Memory is had in this thread's stream, where others may still be about to use it.
   if (events_) events_->begin_behind_also(current_stream(device()).native_handle());
   return target_.data_ptr();

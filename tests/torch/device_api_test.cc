@@ -56,6 +56,21 @@ TEST_CASE("device API: what is on CPU here and on a GPU there is an error on eve
   }
 }
 
+TEST_CASE("device API: a tensor on a GPU that is not the rank's is refused, the next one is not") {
+  const Job job;
+  const AllreduceOptions sum{.op = ReduceOp::kSum};
+  CHECK(is_filled(allreduce(filled({2}, 1), sum), size()));
+  const c10::Device other = standin_torch_device(local_rank() + 4);
+  const at::Tensor elsewhere = at::ones({2}, at::TensorOptions(other));
+  const std::string refusal = "this rank uses GPU " + std::to_string(local_rank()) +
+                              ", and cannot use GPU " + std::to_string(other.index());
+  CHECK_THROWS_WITH(allreduce(elsewhere, sum), Catch::Contains(refusal));
+  CHECK_THROWS_WITH(allgather_async(elsewhere), Catch::Contains(refusal));
+  CHECK_THROWS_WITH(broadcast_parameters(std::vector<at::Tensor>{elsewhere}, 0),
+                    Catch::Contains(refusal));
+  CHECK(is_filled(allreduce(filled({2}, 1), sum), size()));
+}
+
 TEST_CASE("device API: a training from root's parameters and state, the same on all ranks") {
   const Job job;
   at::Tensor weight = at::full({20, 30}, 0.01 * (rank() + 1)).to(device()).requires_grad_();

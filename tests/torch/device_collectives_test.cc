@@ -184,7 +184,8 @@ TEST_CASE("device collectives: streams order them, the host waits for none") {
     EXPECT(waited == 0);
     for (const c10::Stream& stream : streams) wait_for(stream);
     for (size_t k = 0; k < kept.size(); k += 3) {
-      const double first = double(k / 3 + 1), sum = first * rank.size + sum_of_ranks(rank.size);
+      const size_t round = k / 3 + 1;
+      const double first = double(round), sum = first * rank.size + sum_of_ranks(rank.size);
       EXPECT(is_filled(kept[k], sum) && is_filled(kept[k + 1], sum));
       for (int r = 0; r < rank.size; ++r)
         EXPECT(is_filled(kept[k + 2].slice(0, r * 100, r * 100 + 100), first + r));

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/torch/tensor_collective.h"
 #include "tests/nccl/device_ranks.h"
 #include "tests/nccl/standin.h"
 #include "tests/torch/device/ranks.h"
@@ -142,6 +143,24 @@ TEST_CASE("device faults: without room beside kept gradients the step fails for 
     CHECK_THAT(error, Catch::Contains("rank 1 kept gradients and has no room for the next ones: "
                                       "bucket 1 of ") &&
                           Catch::Contains("GPU 1 has no room for 36416 bytes more ("));
+}
+
+TEST_CASE("device faults: without room for what is gathered there is an error on all ranks") {
+  const StandinSetting all("device_bytes", kDeviceBytesText.c_str());
+  const auto errors = errors_of(3, [](const ThreadRank& rank) {
+    const at::Tensor mine = at::ones({1 << 20}, at::TensorOptions(device_of(rank)));
+    std::optional<FullDevice> full;
+    if (rank.rank == 1) full.emplace(1, kDeviceBytes, 6 << 20);  // a copy, and no more
+    const auto gather = [&] {
+      TensorCollective::run(*rank.engine, TensorCollective::allgather(mine, "parts"));
+    };
+    gather();
+    gather();  // of the first one the others may have launched theirs
+  });
+  for (const std::string& error : errors)
+    CHECK_THAT(error, Catch::StartsWith("CommFailure: ") &&
+                          Catch::Contains("rank 1: allgather \"parts\": no room for its result: "
+                                          "device 1 has no room for"));
 }
 
 TEST_CASE("device faults: a GPU that is lost in backward ends the step of all by name") {

@@ -384,7 +384,7 @@ TEST_CASE("device training: what a void step has under way does not come over th
     std::vector<at::Tensor> before;
     for (const at::Tensor& p : t.net->parameters()) before.push_back(p.detach().cpu());
     const auto set_gradients = [&](double value) {
-      for (at::Tensor p : t.net->parameters()) p.mutable_grad() = at::full_like(p, value);
+      for (const at::Tensor& p : t.net->parameters()) p.mutable_grad() = at::full_like(p, value);
     };
     {
       const c10::StreamGuard guard(first);
