@@ -43,6 +43,7 @@ class Place:
         self.build = os.path.abspath(build)
         self.environment = {**os.environ, **self._nccl()}
         self.deadline_s = 0.0
+        self.stand_ins = False  # as describe() finds
         for name in ("hvdrun", "device_worker"):
             if not self.has(name):
                 raise NotBuilt(f"{self.program(name)} is not there; build with the headers of CUDA and NCCL: scripts/setup --cuda, scripts/build release")
@@ -74,7 +75,8 @@ class Place:
             what = "there is no GPU here" if ended.status == NO_GPU else "no GPU can be used here"
             raise NotUsable(f"{what}: {(ended.err.strip() or ended.words()).splitlines()[-1]}")
         said = dict(row.split(": ", 1) for row in ended.out.splitlines())
-        return {"stand_ins": said["stand-ins"] == "yes", "device": said["device"], "gpus": int(said["GPUs"]),
+        self.stand_ins = said["stand-ins"] == "yes"
+        return {"stand_ins": self.stand_ins, "device": said["device"], "gpus": int(said["GPUs"]),
                 "driver": f"{driver()}, CUDA {said['CUDA of the driver']}", "commit": machine.commit(), "build": self.build}
 
     def begin(self, limit_s):
