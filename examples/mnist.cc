@@ -82,14 +82,15 @@ class Training {
  public:
   explicit Training(const Options& options)
       : o_(options),
-        training_(load_digits(o_.data_dir, Part::kTraining)),
-        test_(load_digits(o_.data_dir, Part::kTest)),
+        device_(o_.no_cuda ? torch::Device(torch::kCPU) : hvd::local_device()),
+        training_(digits(Part::kTraining)),
+        test_(digits(Part::kTest)),
         sampler_(static_cast<size_t>(training_.images.size(0)), static_cast<size_t>(hvd::size()),
                  static_cast<size_t>(hvd::rank())),
         samples_((training_.images.size(0) + hvd::size() - 1) / hvd::size()),
         sgd_(model_->parameters(),
              torch::optim::SGDOptions(o_.lr * hvd::size()).momentum(o_.momentum)) {
-    if (!o_.no_cuda) model_->to(hvd::local_device());
+    model_->to(device_);
     if (hvd::rank() == 0) check_checkpoint();
     if (o_.resume && hvd::rank() == 0) load();
     first_epoch_ =
@@ -115,6 +116,11 @@ class Training {
   }
 
  private:
+  Digits digits(Part part) const {
+    const Digits loaded = load_digits(o_.data_dir, part);
+    return {loaded.images.to(device_), loaded.targets.to(device_)};
+  }
+
   void train(int epoch) {
     model_->train();
     sampler_.set_epoch(static_cast<size_t>(epoch));
@@ -125,7 +131,8 @@ class Training {
     const int64_t batches = (samples_ + o_.batch_size - 1) / o_.batch_size;
     for (int64_t batch = 0; batch < batches; ++batch) {
       const auto drawn = sampler_.next(static_cast<size_t>(o_.batch_size));
-      const torch::Tensor index = torch::tensor(std::vector<int64_t>(drawn->begin(), drawn->end()));
+      const torch::Tensor index =
+          torch::tensor(std::vector<int64_t>(drawn->begin(), drawn->end())).to(device_);
       optimizer_->zero_grad();
       const torch::Tensor loss = torch::nll_loss(model_(training_.images.index_select(0, index)),
                                                  training_.targets.index_select(0, index));
@@ -145,8 +152,9 @@ class Training {
     const int64_t count = test_.images.size(0);
     // Of more ranks than images some have none.
     const torch::Tensor mine =
-        torch::arange(std::min<int64_t>(hvd::rank(), count), count, hvd::size());
-    torch::Tensor sums = torch::zeros({3}, torch::kDouble);  // loss, correct, images
+        torch::arange(std::min<int64_t>(hvd::rank(), count), count, hvd::size()).to(device_);
+    // Loss, correct, images.
+    torch::Tensor sums = torch::zeros({3}, torch::dtype(torch::kDouble).device(device_));
     for (const torch::Tensor& index : mine.split(o_.test_batch_size)) {
       if (index.numel() == 0) continue;
       const torch::Tensor output = model_(test_.images.index_select(0, index));
@@ -204,7 +212,7 @@ class Training {
       throw std::runtime_error(o_.checkpoint + ": no such checkpoint; run without --resume first");
     try {
       torch::serialize::InputArchive archive, model, optimizer;
-      archive.load_from(o_.checkpoint);
+      archive.load_from(o_.checkpoint, device_);
       torch::Tensor epoch;
       archive.read("epoch", epoch);
       archive.read("model", model);
@@ -234,6 +242,7 @@ class Training {
 
   const Options o_;
   const std::string unfinished_ = o_.checkpoint + ".unfinished";
+  const torch::Device device_;
   const Digits training_, test_;
   torch::data::samplers::DistributedRandomSampler sampler_;
   const int64_t samples_;  // of this rank in an epoch

@@ -1,10 +1,18 @@
-# HVD_WITH_CUDA: the NCCL backend, for which the headers of CUDA and NCCL are looked for. Their libraries are not: they are
-# opened when a program uses a device. Sets HVD_CUDA and HVD_NCCL_VERSION, empty without.
+# HVD_WITH_CUDA: the NCCL backend, for which the headers of CUDA and NCCL are looked for: the machine's own, then
+# those of `scripts/setup --cuda`. Their libraries are not: they are opened when a program uses a device. Sets HVD_CUDA and
+# HVD_NCCL_VERSION, empty without.
 set(HVD_CUDA FALSE)
 set(HVD_NCCL_VERSION "")
 if(NOT HVD_WITH_CUDA STREQUAL "OFF")
-  find_path(HVD_CUDA_INCLUDE cuda.h PATHS /usr/local/cuda/include)
-  find_path(HVD_NCCL_INCLUDE nccl.h PATHS /usr/local/cuda/include)
+  set(own_cuda "")
+  set(own_nccl "")
+  set(environment ${environments}/cuda-13.0.2)
+  if(EXISTS ${environment}/complete)
+    file(GLOB own_cuda ${environment}/lib/python3*/site-packages/nvidia/cu13/include)
+    file(GLOB own_nccl ${environment}/lib/python3*/site-packages/nvidia/nccl/include)
+  endif()
+  find_path(HVD_CUDA_INCLUDE cuda.h PATHS /usr/local/cuda/include ${own_cuda})
+  find_path(HVD_NCCL_INCLUDE nccl.h PATHS /usr/local/cuda/include ${own_nccl})
   if(HVD_CUDA_INCLUDE AND HVD_NCCL_INCLUDE)
     set(HVD_CUDA TRUE)
     foreach(part MAJOR MINOR PATCH)
@@ -15,9 +23,9 @@ if(NOT HVD_WITH_CUDA STREQUAL "OFF")
     list(JOIN HVD_NCCL_VERSION . HVD_NCCL_VERSION)
     message(STATUS "CUDA: ${HVD_CUDA_INCLUDE}, NCCL ${HVD_NCCL_VERSION}: ${HVD_NCCL_INCLUDE}")
   elseif(HVD_WITH_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "HVD_WITH_CUDA=ON but cuda.h (${HVD_CUDA_INCLUDE}) or nccl.h (${HVD_NCCL_INCLUDE}) was not found: set "
-      "HVD_CUDA_INCLUDE and HVD_NCCL_INCLUDE, or leave HVD_WITH_CUDA at AUTO")
+    message(FATAL_ERROR "HVD_WITH_CUDA=ON but cuda.h (${HVD_CUDA_INCLUDE}) or nccl.h (${HVD_NCCL_INCLUDE}) was not found: run "
+      "scripts/setup --cuda, set HVD_CUDA_INCLUDE and HVD_NCCL_INCLUDE, or leave HVD_WITH_CUDA at AUTO")
   else()
-    message(STATUS "CUDA: not found; built without GPUs")
+    message(STATUS "CUDA: not found; built without GPUs (scripts/setup --cuda installs its headers)")
   endif()
 endif()

@@ -18,5 +18,8 @@ if(HVD_BUILD_TESTS)
   hvd_find_package(Catch2 REQUIRED)
 endif()
 
+# Where scripts/setup keeps what it does not install for the whole machine.
+execute_process(COMMAND ${PROJECT_SOURCE_DIR}/scripts/cache_home OUTPUT_VARIABLE environments OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+string(APPEND environments /hvdrun)
 include(hvd_torch)
 include(hvd_cuda)

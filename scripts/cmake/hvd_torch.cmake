@@ -24,8 +24,7 @@ function(hvd_find_torch folder why)
 endfunction()
 
 # The environment of scripts/setup; its file `complete` says `cpp`, or `python` when torch can be imported there too.
-execute_process(COMMAND ${PROJECT_SOURCE_DIR}/scripts/cache_home OUTPUT_VARIABLE cache_home OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-set(environment ${cache_home}/hvdrun/torch-2.11.0)
+set(environment ${environments}/torch-2.11.0)
 set(environment_content "")
 if(EXISTS ${environment}/complete)
   file(STRINGS ${environment}/complete environment_content LIMIT_COUNT 1)

@@ -14,7 +14,7 @@ def settings(**standin):
 
 
 def sums(*words, np=2, **standin):
-    return run("--no-tag-output", "--", support.options.worker, *words, np=np, env=settings(**standin))
+    return run("--no-tag-output", "--", support.options.worker, "sums", *words, np=np, env=settings(**standin))
 
 
 def sums_of_ranks_with_a_gpu_each():
@@ -35,7 +35,7 @@ def what_is_missing_is_said():
                            (b"CUDA cannot be used here: ", {"HVD_STANDIN_INIT_RESULT": "100"}),
                            (b"there is no GPU 1 here", {"HVD_STANDIN_DEVICES": "1"}),
                            (b"NCCL_COMM_ID is set, ", {"NCCL_COMM_ID": "127.0.0.1:5000"})):
-        seen = sums("3", **standin)
+        seen = sums("3", "1", **standin)
         expect(seen.returncode, 3, seen.stderr)
         assert words in seen.stderr, (words, seen.stderr)
 
@@ -49,7 +49,7 @@ def two_ranks_on_one_gpu_are_told_so_in_nccls_words():
 # Its driver ends as it did for a peer that went: by a hang, or by an error of its own.
 def a_rank_that_is_killed_in_a_sum_ends_all_by_name():
     for remote_error in "0", "1":
-        job = start("--no-tag-output", "--", support.options.worker, "0", np=4, env=settings(HVD_STANDIN_PEER_DEATH_ERROR=remote_error))
+        job = start("--no-tag-output", "--", support.options.worker, "sums", "0", np=4, env=settings(HVD_STANDIN_PEER_DEATH_ERROR=remote_error))
         for _ in range(4):
             job.stdout.readline()
         pid = next(pid for pid in wait_for(lambda: len(ranks_of(job.pid)) == 4 and ranks_of(job.pid))

@@ -12,6 +12,10 @@ import unittest
 
 CMAKE = sys.argv[1]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+# Where a machine may have them, each by all its names.
+PLACES = ("/usr/include", "/usr/local/include", "/usr/local/cuda/include",
+          *(f"{programs}/../include" for programs in os.environ["PATH"].split(":")))
+HEADER_FOLDERS = sorted({name for place in PLACES for name in (os.path.normpath(place), os.path.realpath(place))})
 NO_CUDA = ("-DHVD_CUDA_INCLUDE=", "-DHVD_NCCL_INCLUDE=")
 
 
@@ -82,6 +86,26 @@ class Configure(unittest.TestCase):
                 self.assertIn(words, said)
             else:
                 self.assertNotIn("CUDA", said)
+
+    def test_headers_of_cuda_in_setups_environment_come_after_the_machines(self):
+        packages = self.folder / "cache/hvdrun/cuda-13.0.2/lib/python3.11/site-packages/nvidia"
+        machine = self.folder / "prefix/include"
+        for include, patch in ((packages / "cu13/include", 9), (packages / "nccl/include", 9), (machine, 7)):
+            include.mkdir(parents=True)
+            (include / "cuda.h").write_text("")
+            (include / "nccl.h").write_text(f"#define NCCL_MAJOR 2\n#define NCCL_MINOR 28\n#define NCCL_PATCH {patch}\n")
+        options = ("-DHVD_WITH_TORCH=OFF", "-DHVD_WITH_CUDA=ON", "-UHVD_CUDA_INCLUDE", "-UHVD_NCCL_INCLUDE", f"-DCMAKE_IGNORE_PATH={';'.join(HEADER_FOLDERS)}",
+                   "-DZLIB_INCLUDE_DIR=/usr/include")  # hidden with them
+        good, said = self.configure(*options)
+        self.assertFalse(good, said)
+        self.assertIn("run scripts/setup --cuda", said)
+        (self.folder / "cache/hvdrun/cuda-13.0.2/complete").write_text("cuda\n")
+        good, said = self.configure(*options)
+        self.assertTrue(good, said)
+        self.assertIn(f"CUDA: {packages}/cu13/include, NCCL 2.28.9: {packages}/nccl/include", said)
+        good, said = self.configure(*options, f"-DCMAKE_PREFIX_PATH={machine.parent}")
+        self.assertTrue(good, said)
+        self.assertIn(f"CUDA: {machine}, NCCL 2.28.7: {machine}", said)
 
     def test_what_lies_beside_programs_on_the_path_is_not_taken_for_the_systems(self):
         for name in ("bin/protoc", "bin/grpc_cpp_plugin", "bin/pkg-config"):

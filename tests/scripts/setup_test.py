@@ -24,8 +24,11 @@ esac
 # Stand for what comes from the index: by name, the version and what is in it.
 WHEELS = {
     "cuda_toolkit": ("13.0.2", {}, "Provides-Extra: cudart\nRequires-Dist: nvidia-cuda-runtime; extra == 'cudart'\n"
-                     "Provides-Extra: cupti\nRequires-Dist: nvidia-cuda-cupti; extra == 'cupti'\n"),
-    "nvidia_cuda_runtime": ("13.0.2", {"nvidia/cudart.so": "x"}, ""),
+                     "Provides-Extra: cupti\nRequires-Dist: nvidia-cuda-cupti; extra == 'cupti'\n"
+                     "Provides-Extra: crt\nRequires-Dist: nvidia-cuda-crt; extra == 'crt'\n"),
+    "nvidia_cuda_runtime": ("13.0.2", {"nvidia/cudart.so": "x", "nvidia/cu13/include/cuda.h": "x"}, ""),
+    "nvidia_cuda_crt": ("13.0.2", {"nvidia/cu13/include/crt/host_config.h": "x"}, ""),
+    "nvidia_nccl_cu13": ("2.28.9", {"nvidia/nccl/include/nccl.h": "x"}, ""),
     "nvidia_cuda_cupti": ("13.0.2", {"nvidia/cupti.so": "x"}, ""),
     "torch": ("2.11.0", {"torch/__init__.py": "import a_dependency\n", "torch/distributed.py": ""}, "Requires-Dist: a_dependency\n"),
     "a_dependency": ("1.0", {"a_dependency.py": ""}, ""),
@@ -71,8 +74,8 @@ class Setup(unittest.TestCase):
         self.program("df", "#!/bin/sh\necho Avail; echo 10000\n")
         return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder)}
 
-    def installed(self):
-        folder = next(self.environment.glob("lib/python3*/site-packages"))
+    def installed(self, environment=None):
+        folder = next((environment or self.environment).glob("lib/python3*/site-packages"))
         return {path.name.split("-")[0] for path in folder.glob("*.dist-info")} & set(WHEELS)
 
     def run_setup(self, *arguments, **more):
@@ -265,7 +268,7 @@ class Setup(unittest.TestCase):
         status, said = self.run_setup("--peers", **index)
         self.assertEqual(status, 0, said)
         self.assertEqual((self.environment / "complete").read_text(), "python\n")
-        self.assertEqual(self.installed(), set(WHEELS))
+        self.assertEqual(self.installed(), set(WHEELS) - {"nvidia_cuda_crt", "nvidia_nccl_cu13"})
         (self.environment / "complete").unlink()  # interrupted when all was there: nothing is fetched again
         status, said = self.run_setup()
         self.assertEqual(status, 0, said)
@@ -275,6 +278,37 @@ class Setup(unittest.TestCase):
         status, said = self.run_setup(**index)
         self.assertEqual(status, 0, said)
         self.assertIn("removing", said)
+
+    def test_headers_of_cuda_get_an_environment_unless_the_machine_has_them(self):
+        self.environment.mkdir(parents=True)
+        (self.environment / "complete").write_text("cpp\n")
+        own = self.folder / "cache/hvdrun/cuda-13.0.2"
+        status, said = self.run_setup(**self.index())
+        self.assertEqual((status, own.exists()), (0, False), said)  # nobody asked
+        include = self.folder / "system/usr/local/cuda/include"
+        include.mkdir(parents=True)
+        (include / "nccl.h").write_text("")
+        (include / "cuda.h").write_text("")
+        status, said = self.run_setup("--cuda")
+        self.assertEqual((status, own.exists()), (0, False), said)
+        self.assertIn("CUDA and NCCL: the machine's own headers\n", said)
+        (include / "nccl.h").unlink()
+        status, said = self.run_setup("--cuda")
+        self.assertNotEqual(status, 0)  # there is no index to install from
+        status, said = self.run_setup("--cuda", PIP_NO_INDEX="1", PIP_FIND_LINKS=str(self.folder / "wheels"))
+        self.assertEqual(status, 0, said)
+        self.assertIn("which an interrupted run has left", said)
+        self.assertIn("this machine lacks cuda.h or nccl.h", said)
+        self.assertEqual((own / "complete").read_text(), "cuda\n")
+        self.assertEqual(self.installed(own), {"cuda_toolkit", "nvidia_cuda_runtime", "nvidia_cuda_crt", "nvidia_nccl_cu13"})
+        status, said = self.run_setup("--cuda")  # the second time it asks for nothing
+        self.assertEqual(status, 0, said)
+        self.assertIn(f"CUDA and NCCL: {own}\n", said)
+        self.assertNotIn("making", said)
+        next(own.glob("lib/python3*/site-packages/nvidia/nccl/include/nccl.h")).unlink()
+        self.assertEqual(self.run_setup("--cuda")[0], 0)
+        (own / "complete").unlink()  # not before it is known to be interrupted are files looked at
+        self.assertNotEqual(self.run_setup("--cuda")[0], 0)
 
     def test_a_setup_that_is_ended_leaves_no_temporary_files(self):
         self.program("df", "#!/bin/sh\necho Avail; echo 10000\n")

@@ -11,7 +11,8 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SCRIPTS = ("benchmark", "build", "cache_home", "check_format", "check_tidy.py", "check_tree.py", "demo", "find_torch.py", "fuzz", "setup", "test")
+SCRIPTS = ("benchmark", "build", "cache_home", "check_format", "check_tidy.py", "check_tree.py", "demo", "find_torch.py", "fuzz", "gpu_check",
+           "setup", "test")
 PARTS = ("limits", "cxx_text.py", "cmake")  # of other scripts
 
 
@@ -55,7 +56,7 @@ class Usage(unittest.TestCase):
         self.assertEqual(run("check_tidy.py")[0], 2)
 
     def test_unknown_options_are_refused(self):
-        for name in ("benchmark", "build", "cache_home", "check_format", "demo", "fuzz", "setup", "test"):
+        for name in ("benchmark", "build", "cache_home", "check_format", "demo", "fuzz", "gpu_check", "setup", "test"):
             self.assertNotEqual(run(name, "--typo")[0], 0, name)
 
     def test_the_tests_are_not_even_set_up_for_what_is_unknown(self):

@@ -1,0 +1,14 @@
+// What a launch costs the host: ratios of one run.
+#pragma once
+
+#include <string>
+
+#include "tests/gpu_check/device_rank.h"
+
+namespace hvd {
+
+// Medians of sums of one bucket's size, a line for each, "name: value": all in microseconds of the
+// host. All ranks; each its own.
+std::string measure_launches(DeviceRank& rank);
+
+}  // namespace hvd

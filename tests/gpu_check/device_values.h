@@ -1,0 +1,12 @@
+// Whether collectives on GPUs give what the CPU computes.
+#pragma once
+
+#include "tests/gpu_check/device_rank.h"
+
+namespace hvd {
+
+// All reductions of all types that GPUs have, broadcasts from every root, and allgathers. Returns
+// how many collectives there were; throws kInternal, with the element, at the first wrong one.
+int check_values(DeviceRank& rank);
+
+}  // namespace hvd

@@ -1,0 +1,124 @@
+// A rank as a program has it, linked with libhvd.so, whose tensors lie on a GPU; what gpu_check and
+// an end-to-end test start.
+//
+//   device_worker sums ROUNDS [ORDINAL]  0: until it is ended. On that GPU, else on the local
+//   rank's device_worker abort ROUND            sums, until the last rank breaks the epoch in that
+//   one device_worker values                 all collectives beside what the CPU computes
+//   device_worker times                  what a launch costs the host
+//   device_worker describe               no rank: the GPU and libraries that one would use
+//
+// Exit status: 1 a wrong sum, 2 usage, 3 what stderr says, 4 there is no GPU.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+#include "collectives/nccl/nccl_backend.h"
+#include "hvd/hvd.h"
+#include "tests/gpu_check/device_times.h"
+#include "tests/gpu_check/device_values.h"
+
+namespace {
+
+constexpr size_t kCount = 10'000;
+
+void print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
+// Ranks that outnumber the GPUs share them.
+int local_gpu() {
+  const hvd::CudaDriver driver = hvd::CudaDriver::load(hvd::cuda_library());
+  int count = 0;
+  driver.check(driver.cuDeviceGetCount(&count), "GPUs cannot be counted");
+  return hvd::local_rank() % std::max(count, 1);
+}
+
+// Every other rank may still be at the round before.
+bool sum_is_right(hvd::DeviceRank& rank, const std::shared_ptr<std::byte>& memory, int round) {
+  std::vector<float> values(kCount, static_cast<float>(round + hvd::rank()));
+  rank.write(memory.get(), values.data(), kCount * sizeof(float));
+  rank.run(hvd::make_sum("sum", memory, kCount));
+  rank.read(values.data(), memory.get(), kCount * sizeof(float));
+  const auto size = static_cast<float>(hvd::size());
+  const float wanted = size * static_cast<float>(round) + size * (size - 1) / 2;
+  return std::ranges::all_of(values, [&](float value) { return value == wanted; });
+}
+
+// `rounds` 0: until it is ended. In round `abort`, -1: never, the last rank breaks the epoch.
+int sum_in_rounds(hvd::DeviceRank& rank, int rounds, int abort) {
+  const std::shared_ptr<std::byte> memory = rank.allocate(kCount * sizeof(float));
+  for (int round = 0; rounds == 0 || round < rounds; ++round) {
+    if (round == abort && hvd::rank() == hvd::size() - 1) rank.engine().abort("the check ends it");
+    if (!sum_is_right(rank, memory, round)) {
+      print("wrong sum in round " + std::to_string(round) + "\n");
+      return 1;
+    }
+    if (round == 0) print(rank.backend().description() + "\n");
+  }
+  return 0;
+}
+
+bool is_stand_in(const std::string& path, const char* what) {
+  void (*set)(const char*, const char*) = nullptr;
+  hvd::DynamicLibrary(path, what).find_if_there("hvd_standin_set", set);
+  return set != nullptr;
+}
+
+int describe() {
+  hvd::DeviceOptions options;
+  options.cuda_library = hvd::cuda_library();
+  if (const char* path = std::getenv("HVD_NCCL_LIBRARY")) options.nccl_library = path;
+  int version = 0, count = 0;
+  try {
+    const hvd::CudaDriver driver = hvd::CudaDriver::load(options.cuda_library);
+    driver.check(driver.cuDriverGetVersion(&version), "the CUDA driver does not tell its version");
+    driver.check(driver.cuDeviceGetCount(&count), "GPUs cannot be counted");
+    if (count == 0) throw hvd::Error(hvd::ErrorCode::kUnavailable, "the CUDA driver sees no GPU");
+  } catch (const hvd::Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 4;
+  }
+  const hvd::NcclBackend backend(options);
+  const bool stand_ins =
+      (!options.cuda_library.empty() && is_stand_in(options.cuda_library, "the CUDA driver")) ||
+      (!options.nccl_library.empty() && is_stand_in(options.nccl_library, "NCCL"));
+  print("device: " + backend.description() + "\nGPUs: " + std::to_string(count) +
+        "\nCUDA of the driver: " + std::to_string(version / 1000) + "." +
+        std::to_string(version % 1000 / 10) + "\nstand-ins: " + (stand_ins ? "yes" : "no") + "\n");
+  return 0;
+}
+
+int run_as_rank(std::string_view mode, int argc, char** argv) {
+  hvd::init();
+  hvd::DeviceRank rank(argc > 3 ? std::atoi(argv[3]) : local_gpu());
+  int status = 0;
+  if (mode == "sums")
+    status = sum_in_rounds(rank, std::atoi(argv[2]), -1);
+  else if (mode == "abort")
+    status = sum_in_rounds(rank, 0, std::atoi(argv[2]));
+  else if (mode == "values")
+    print("right: " + std::to_string(hvd::check_values(rank)) + " collectives\n");
+  else if (const std::string times = hvd::measure_launches(rank); hvd::rank() == 0)
+    print(times);
+  hvd::shutdown();
+  return status;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  const std::string_view mode = argc > 1 ? argv[1] : "";
+  const bool has_number = mode == "sums" || mode == "abort";
+  if (!(has_number && argc > 2) && mode != "values" && mode != "times" && mode != "describe") {
+    std::fputs(
+        "usage: device_worker sums ROUNDS [ORDINAL] | abort ROUND | values | times | describe\n",
+        stderr);
+    return 2;
+  }
+  return mode == "describe" ? describe() : run_as_rank(mode, argc, argv);
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return 3;
+}

@@ -1,0 +1,66 @@
+"""scripts/gpu_check: reads the command line, runs the checks in turn, writes the report."""
+import argparse
+import os
+import sys
+import time
+
+from checks import CHECKS
+from place import ROOT, NotBuilt, NotUsable, Place
+from verdicts import FAILED, judge, line, text, write
+
+LIMIT_S = 480
+INTRODUCTION = """\
+Checks the backend for GPUs on a GPU of this machine: what collectives give beside what the CPU computes, with one to
+four ranks that share the GPU, what becomes of a job whose rank is killed, what a launch costs, examples that train.
+Reaches no network but loopback. The report, DIR/gpu_check.txt and .json, has each check's verdict: ok, failed, or
+could not run, and why."""
+ENDING = """\
+exit status: 0 nothing failed (which may be because little could run: read the report); 1 a check failed;
+             2 usage, or not built; 3 there is no GPU, or none that can be used, and nothing was checked.
+
+HVD_CUDA_LIBRARY and HVD_NCCL_LIBRARY name the libraries, as for any program of hvdrun's. Where they are the stand-ins
+of tests/nccl, the report's first line says so: it shows nothing of a GPU then."""
+
+
+def seconds(word):
+    value = float(word)
+    if not 0 < value < 86400:
+        raise argparse.ArgumentTypeError(f"{word} is no number of seconds above 0")
+    return value
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser("scripts/gpu_check", description=INTRODUCTION, epilog=ENDING,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", metavar="DIR", required=True, help="folder for the report, made where it is not there")
+    parser.add_argument("--build", default=os.path.join(ROOT, "build", "release"), metavar="DIR", help="build folder to check (build/release)")
+    parser.add_argument("--only", default="", metavar="WORDS", help="checks alone whose name holds them")
+    parser.add_argument("--seconds", type=seconds, default=LIMIT_S, metavar="S", help=f"end after so long ({LIMIT_S})")
+    options = parser.parse_args(arguments)
+    options.checks = [check for check in CHECKS if options.only in check.name]
+    if not options.checks:
+        parser.error(f"--only {options.only}: no check is called that; there are: {', '.join(check.name for check in CHECKS)}")
+    return options
+
+
+def main(arguments):
+    options = parse(arguments)
+    end_s = time.monotonic() + options.seconds
+    try:
+        place = Place(options.build)
+        machine = place.describe()
+        os.makedirs(options.output, exist_ok=True)
+        results = []
+        write(options.output, machine, results, False)  # found now, not after the first check
+    except NotUsable as error:
+        print(f"gpu_check: {error}", file=sys.stderr)
+        return 3
+    except (NotBuilt, OSError) as error:
+        print(f"gpu_check: {error}", file=sys.stderr)
+        return 2
+    for check in options.checks:
+        results.append(judge(check, place, end_s - time.monotonic()))
+        print(line(results[-1]), file=sys.stderr, flush=True)
+        write(options.output, machine, results, len(results) == len(options.checks))
+    print(text(machine, results, True), end="")
+    return 1 if any(result.verdict == FAILED for result in results) else 0
