@@ -5,13 +5,13 @@ usage: gpu_check_test.py BUILD CUDA_STANDIN NCCL_STANDIN
 import json
 import os
 import pathlib
-import re
 import subprocess
 import sys
 import tempfile
 import unittest
 
 import checks
+import place
 import verdicts
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -19,7 +19,7 @@ BUILD, CUDA, NCCL = sys.argv[1:4]
 VALUES = [f"values of {ranks} rank{'s' * (ranks > 1)}" for ranks in (1, 2, 3, 4)]
 
 
-class Place:
+class PlayedPlace:
     """Stands for what a check is given."""
 
     def __init__(self, left=0):
@@ -109,21 +109,31 @@ class Verdicts(unittest.TestCase):
 
     def test_each_check_has_one(self):
         for raised, wanted in ((None, "ok"), (verdicts.Failed("why"), "failed"), (verdicts.CouldNotRun("why"), "could not run"), (KeyError("x"), "failed")):
-            self.assertEqual(verdicts.judge(self.check(raised), Place(), 5).verdict, wanted)
-        self.assertEqual(verdicts.judge(self.check(), Place(left=2), 5).note, "2 processes were left running")
+            self.assertEqual(verdicts.judge(self.check(raised), PlayedPlace(), 5).verdict, wanted)
+        self.assertEqual(verdicts.judge(self.check(), PlayedPlace(left=2), 5).note, "2 processes were left running")
 
     def test_the_shorter_limit_counts(self):
-        place = Place()
+        played = PlayedPlace()
         for left_s in (5, 50):
-            verdicts.judge(self.check(), place, left_s)
-        self.assertEqual(place.limits, [5, 10])
-        self.assertEqual(verdicts.judge(self.check(), place, -1).verdict, "could not run")
+            verdicts.judge(self.check(), played, left_s)
+        self.assertEqual(played.limits, [5, 10])
+        self.assertEqual(verdicts.judge(self.check(), played, -1).verdict, "could not run")
 
     def test_on_a_gpu_the_first_line_counts_verdicts(self):
         results = [verdicts.Result("a", "ok", "", 1), verdicts.Result("b", "could not run", "why", 0)]
         said = verdicts.text({"stand_ins": False, "device": "NCCL 2 on GPU 0, X"}, results, True).splitlines()
         self.assertEqual(said[0], "gpu_check on NCCL 2 on GPU 0, X: 1 ok, 0 failed, 1 could not run")
         self.assertEqual(said[-2:], ["ok             a (1 s)", "could not run  b: why (0 s)"])
+
+    def test_the_library_beside_the_header_is_taken(self):
+        with tempfile.TemporaryDirectory() as folder:
+            nccl = pathlib.Path(folder, "nccl")
+            self.assertEqual(place.nccl_beside_header(folder), {})
+            pathlib.Path(folder, "CMakeCache.txt").write_text(f"HVD_NCCL_INCLUDE:PATH={nccl}/include\n")
+            self.assertEqual(place.nccl_beside_header(folder), {})
+            (nccl / "lib").mkdir(parents=True)
+            (nccl / "lib/libnccl.so.2").write_text("")
+            self.assertEqual(place.nccl_beside_header(folder), {"HVD_NCCL_LIBRARY": f"{nccl}/lib/libnccl.so.2"})
 
     def test_losses_of_two_ranks_are_near_those_of_one(self):
         one = [1.27, 0.68, 0.5, 0.35, 0.27]

@@ -41,7 +41,7 @@ class Ended(NamedTuple):
 class Place:
     def __init__(self, build):
         self.build = os.path.abspath(build)
-        self.environment = {**os.environ, **self._nccl()}
+        self.environment = {**nccl_beside_header(self.build), **os.environ}
         self.deadline_s = 0.0
         self.stand_ins = False  # as describe() finds
         for name in ("hvdrun", "device_worker"):
@@ -56,16 +56,6 @@ class Place:
 
     def has(self, name):
         return os.access(self.program(name), os.X_OK)
-
-    def _nccl(self):
-        """The library that lies beside the header the tree was built with, as pip installs them."""
-        try:
-            with open(os.path.join(self.build, "CMakeCache.txt")) as cache:
-                include = re.search(r"^HVD_NCCL_INCLUDE:\w+=(.+)$", cache.read(), re.MULTILINE)
-        except OSError:
-            return {}
-        library = include and os.path.join(os.path.dirname(include[1]), "lib", "libnccl.so.2")
-        return {"HVD_NCCL_LIBRARY": library} if library and os.path.exists(library) and "HVD_NCCL_LIBRARY" not in os.environ else {}
 
     def describe(self):
         """What has to be known of a result; NotUsable without a GPU."""
@@ -122,6 +112,17 @@ class Place:
     def end_all(self):
         """How many it had to kill."""
         return machine.end_descendants()
+
+
+def nccl_beside_header(build):
+    """The variable that names the library of the header that the tree was built with, where they lie as pip installs them."""
+    try:
+        with open(os.path.join(build, "CMakeCache.txt")) as cache:
+            include = re.search(r"^HVD_NCCL_INCLUDE:\w+=(.+)$", cache.read(), re.MULTILINE)
+    except OSError:
+        return {}
+    library = include and os.path.join(os.path.dirname(include[1]), "lib", "libnccl.so.2")
+    return {"HVD_NCCL_LIBRARY": library} if library and os.path.exists(library) else {}
 
 
 def driver():
