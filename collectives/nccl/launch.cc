@@ -120,7 +120,8 @@ ncclResult_t NcclCommunicator::call_allreduce(const Operation& operation, NcclRe
     NcclScalar scalar = nccl_scalar(reduction.factor, data.type);
     const ncclResult_t made = nccl_.ncclRedOpCreatePreMulSum(
         &reduction.op, scalar.bytes, type, ncclScalarHostImmediate, communicator_);
-    if (made != ncclSuccess) return made;
+    // Under way would be taken for the allreduce.
+    if (made != ncclSuccess) return made == ncclInProgress ? ncclInternalError : made;
     own_op_ = reduction.op;
   }
   return nccl_.ncclAllReduce(data.data, data.data, data.count, type, reduction.op, communicator_,

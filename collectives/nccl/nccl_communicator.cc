@@ -18,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 constexpr auto kAcquire = std::memory_order_acquire;
-constexpr auto kAbortLimit = 5s;
+constexpr auto kFinalizeLimit = 5s, kAbortLimit = 5s;
 constexpr int kLookAtAbortMs = 1;
 constexpr int kExitStuck = 125;
 constexpr std::chrono::milliseconds kLookAgain{1};  // a device has no descriptor to sleep on
@@ -157,6 +157,7 @@ void NcclCommunicator::close() {
     return begin_abort();
   calling_ = "leaving";
   state_ = State::kFinalizes;
+  end_began_ = Clock::now();
   try {
     finalize();
   } catch (const Error&) {
@@ -167,7 +168,7 @@ void NcclCommunicator::close() {
 // In a whole epoch, with nothing under way.
 bool NcclCommunicator::finalize() {
   const CudaDevice::Current current(device_);
-  if (block_.trouble.load(kAcquire) != 0) {
+  if (block_.trouble.load(kAcquire) != 0 || Clock::now() - end_began_ > kFinalizeLimit) {
     begin_abort();
     return true;
   }
@@ -186,7 +187,7 @@ bool NcclCommunicator::finalize() {
 void NcclCommunicator::begin_abort() {
   fault_point("nccl_abort");
   state_ = State::kAborts;
-  abort_began_ = Clock::now();
+  end_began_ = Clock::now();
   const auto end = [this] {
     nccl_.ncclCommAbort(communicator_);
     while (device_.is_busy()) poll(nullptr, 0, kLookAtAbortMs);
@@ -207,7 +208,7 @@ bool NcclCommunicator::finish_abort() {
     state_ = State::kGone;
     return true;
   }
-  if (Clock::now() - abort_began_ < kAbortLimit) return false;
+  if (Clock::now() - end_began_ < kAbortLimit) return false;
   std::fprintf(stderr, "hvd: %s ends, since NCCL could not be aborted within 5 s\n",
                rank_text(peers_, peers_.world().rank).c_str());
   _exit(kExitStuck);

@@ -122,7 +122,7 @@ class NcclCommunicator final : public Communicator {
   bool closed_ = false, failed_ = false, finalized_ = false;
 
   std::atomic<bool> aborted_{false};
-  TimePoint abort_began_{};
+  TimePoint end_began_{};  // of finalizing, or of the abort
   std::jthread abort_thread_;
 };
 

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <chrono>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -10,6 +11,11 @@
 #include "runtime/base/start_thread.h"
 
 namespace hvd {
+namespace {
+
+constexpr std::chrono::seconds kFreeLimit{10};  // for a device that comes to no end
+
+}  // namespace
 
 NcclMemory::NcclMemory(const CudaDevice& device, const NcclLibrary& nccl)
     : device_(device),
@@ -84,7 +90,8 @@ void NcclMemory::free_now(const std::vector<std::byte*>& memories) const {
 
 void NcclMemory::wait_for_free() NO_THREAD_SAFETY_ANALYSIS {
   std::unique_lock<Mutex> lock(mutex_);
-  changed_.wait(lock, [this]() NO_THREAD_SAFETY_ANALYSIS { return let_go_.empty() && !freeing_; });
+  changed_.wait_for(lock, kFreeLimit,
+                    [this]() NO_THREAD_SAFETY_ANALYSIS { return let_go_.empty() && !freeing_; });
 }
 
 }  // namespace hvd

@@ -30,7 +30,8 @@ class NcclMemory {
   ~NcclMemory();
 
   // Any thread. Throws kUnavailable, with both figures, when the device has no room, also not when
-  // all that was let go of is back: it waits for the device then.
+  // all that was let go of is back: it waits for the device then, ten
+  // seconds at most.
   std::shared_ptr<std::byte> allocate(size_t bytes) EXCLUDES(mutex_);
 
  private:
