@@ -1,5 +1,7 @@
 #include "cli/arguments.h"
 
+#include <cstring>
+
 #include "cli/quoted.h"
 #include "runtime/base/error.h"
 
@@ -36,9 +38,10 @@ GivenOption read_option(std::span<const std::string> words, size_t& used) {
   const std::string name = word.substr(0, equals);
   const size_t value_at = name.find('@') + 1;  // -x@0,2-5: the first value, in the same word
   const Option* option = find_option(name);
-  GivenOption given{option, {}};
+  GivenOption given{option, name, {}};
   if (option == nullptr && value_at > 0) {
-    given.option = option = find_option(name.substr(0, value_at));
+    given.spelling = name.substr(0, value_at);
+    given.option = option = find_option(given.spelling);
     given.values.push_back(name.substr(value_at));
   }
   if (option == nullptr) refuse_unknown(word);
@@ -69,6 +72,7 @@ GivenOption read_option(std::span<const std::string> words, size_t& used) {
 
 Arguments split_arguments(std::span<const std::string> words) {
   Arguments arguments;
+  const size_t count = words.size();
   while (!words.empty() && is_option_word(words[0])) {
     if (words[0] == "--") {
       words = words.subspan(1);
@@ -77,9 +81,21 @@ Arguments split_arguments(std::span<const std::string> words) {
     size_t used = 0;
     arguments.options.push_back(read_option(words, used));
     words = words.subspan(used);
+    arguments.options.back().last_word = count - words.size() - 1;
   }
   arguments.command.assign(words.begin(), words.end());
   return arguments;
+}
+
+void hide_values(std::span<const std::string> words, std::span<char* const> argv) {
+  for (const GivenOption& given : split_arguments(words).options) {
+    if (!given.option->name.starts_with("--env") || given.option->name == "--env-file") continue;
+    const size_t equals = given.values.back().find('=');
+    if (equals == std::string::npos) continue;
+    const size_t bytes = given.values.back().size() - equals - 1;
+    char* word = argv[given.last_word];  // which ends with the value
+    std::memset(word + std::strlen(word) - bytes, '*', bytes);
+  }
 }
 
 }  // namespace hvd

@@ -14,7 +14,9 @@ namespace hvd {
 
 struct GivenOption {
   const Option* option;
+  std::string spelling;             // of its name, as it was given
   std::vector<std::string> values;  // as many as the option takes
+  size_t last_word = 0;             // the place of the one that ends it
 };
 
 struct Arguments {
@@ -25,5 +27,9 @@ struct Arguments {
 // `words` are those behind the program's name. Throws kInvalidArgument for an unknown option (with
 // the nearest known one), a value that is missing or empty, and a value given to a flag.
 Arguments split_arguments(std::span<const std::string> words);
+
+// Overwrites the values that -x and -x@ give variables in `argv`, where `words` come from: every
+// user of the machine may read a process's command line, for as long as it lives.
+void hide_values(std::span<const std::string> words, std::span<char* const> argv);
 
 }  // namespace hvd

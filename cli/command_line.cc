@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <set>
 #include <string_view>
 
 #include "cli/agent/worker_environment.h"
@@ -38,17 +39,14 @@ std::optional<std::string> requested_text(const Arguments& arguments) {
 // What Horovod's options come to that do nothing here: a warning each, or an error.
 std::vector<std::string> answer_horovod_options(const Arguments& arguments) {
   std::vector<std::string> warnings;
+  std::set<const Option*> warned;
   for (const GivenOption& given : arguments.options) {
     const Option& option = *given.option;
     const std::string text(option.text);
-    if (option.fate == OptionFate::kRefused) {
-      refuse(ErrorCode::kUnsupported, std::string(option.name) + " is not supported yet; " + text);
-    }
-    if (option.fate != OptionFate::kIgnored) continue;
-    const std::string warning = std::string(option.name) + " has no effect: " + text;
-    if (std::find(warnings.begin(), warnings.end(), warning) == warnings.end()) {
-      warnings.push_back(warning);
-    }
+    if (option.fate == OptionFate::kRefused)
+      refuse(ErrorCode::kUnsupported, given.spelling + " is not supported yet; " + text);
+    if (option.fate == OptionFate::kIgnored && warned.insert(&option).second)
+      warnings.push_back(given.spelling + " has no effect: " + text);
   }
   return warnings;
 }

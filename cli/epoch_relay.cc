@@ -62,12 +62,14 @@ void EpochRelay::note(int host, const proto::Died& died) {
 }
 
 // The first reason is that of all hosts that have none of their own.
-void EpochRelay::note(int host, const proto::Broken& broken) {
-  if (broken.epoch() != epoch_ || !hosts_.contains(host) || std::exchange(broken_, true)) return;
+bool EpochRelay::note(int host, const proto::Broken& broken) {
+  if (broken.epoch() != epoch_ || !hosts_.contains(host) || std::exchange(broken_, true))
+    return false;
   if (store_) store_->broken(broken.reason());
   proto::ToAgent order;
   *order.mutable_broken() = broken;
   tell_all_but({host}, order);
+  return true;
 }
 
 void EpochRelay::note(int host, const proto::StoreQuestion& question, TimePoint now) {

@@ -32,7 +32,8 @@ class EpochRelay {
   void note(int host, const proto::Listening& listening) { listening_[host] = listening; }
   void start(const action::StartEpoch& start);
   void note(int host, const proto::Died& died);
-  void note(int host, const proto::Broken& broken);
+  // True: it is the first that is heard of what broke the epoch.
+  bool note(int host, const proto::Broken& broken);
   void note(int host, const proto::StoreQuestion& question, TimePoint now);
   void note_end(int rank);
   // Its agent is gone, and why: nobody else will say what became of its ranks. The first time

@@ -78,8 +78,8 @@ void sort_by_death(std::vector<RankEnd>& ends) {
 }
 
 struct Blame {
-  const RankEnd* rank;
-  int code;  // the job's exit status
+  const RankEnd* rank;  // null: a link between hosts is
+  int code;             // the job's exit status
   std::string why;
 };
 
@@ -95,7 +95,9 @@ std::optional<Blame> deserter_before(const RankEnd& end, const std::vector<RankE
   for (const RankEnd& other : sorted) {
     if (!end.told || other.rank == end.rank) break;
     if (!failed(other) && !other.told && other.stranded_others)  // the world had not broken before
-      return Blame{&other, 1, "it ended while other ranks needed it for a collective"};
+      return Blame{&other, 1,
+                   "rank " + std::to_string(other.rank) +
+                       " ended while other ranks needed it for a collective"};
   }
   return std::nullopt;
 }
@@ -126,8 +128,9 @@ std::optional<Blame> first_failure(const std::vector<RankEnd>& sorted, const Job
   std::optional<Blame> told;
   for (const RankEnd& end : sorted) {
     if (!failed(end) || end.sent_signal != 0) continue;
-    const Blame blame = blame_for(end, sorted, facts);
+    Blame blame = blame_for(end, sorted, facts);
     if (!end.told || blame.rank != &end) return blame;
+    if (!told && !facts.lost_link.empty()) blame = {nullptr, code_of(end), facts.lost_link};
     if (!told) told = blame;
   }
   if (told) return told;
@@ -138,11 +141,11 @@ std::optional<Blame> first_failure(const std::vector<RankEnd>& sorted, const Job
   return std::nullopt;
 }
 
-// Whether a failed end follows from another: from a signal of ours, or from what libhvd had told
-// its program. Uncaught, that is SIGABRT.
-bool is_fallout(const RankEnd& end, const std::optional<RankEnd>& first) {
+// Whether a failed end follows from what was to blame, if that is known: from a signal of ours, or
+// from what libhvd had told its program. Uncaught, that is SIGABRT.
+bool is_fallout(const RankEnd& end, bool is_known) {
   if (end.sent_signal != 0 || !end.given_up.empty()) return true;
-  return first && end.told && (!end.killed || end.status == SIGABRT);
+  return is_known && end.told && (!end.killed || end.status == SIGABRT);
 }
 
 std::string list_of(std::string words, const std::vector<RankEnd>& ends) {
@@ -190,14 +193,14 @@ Verdict attribute(const JobFacts& facts) {
   Verdict verdict;
   const bool by_rank = facts.cause == EndCause::kNone || facts.cause == EndCause::kRankFailed;
   const std::optional<Blame> blame = by_rank ? first_failure(ends, facts) : std::nullopt;
-  if (blame) verdict.first = *blame->rank;
+  if (blame && blame->rank != nullptr) verdict.first = *blame->rank;
   std::vector<bool> known(size_t(facts.size), false);
   for (const RankEnd& end : ends) {
     if (end.rank >= 0 && end.rank < facts.size) known[size_t(end.rank)] = true;
     if (verdict.first && verdict.first->rank == end.rank) continue;
-    auto& part = !failed(end)                     ? verdict.finished
-                 : is_fallout(end, verdict.first) ? verdict.fallout
-                                                  : verdict.also;
+    auto& part = !failed(end)                         ? verdict.finished
+                 : is_fallout(end, blame.has_value()) ? verdict.fallout
+                                                      : verdict.also;
     part.push_back(end);
   }
   for (int rank = 0; rank < facts.size; ++rank)
@@ -225,9 +228,9 @@ std::string report(const Verdict& verdict, const JobFacts& facts,
     for (const std::string& one : stderr_tail) text += "  | " + one + "\n";
   }
   if (!verdict.fallout.empty())
-    line(list_of(verdict.first ? "only fallout:" : "ended by hvdrun:", verdict.fallout));
+    line(list_of(verdict.is_explained() ? "only fallout:" : "ended by hvdrun:", verdict.fallout));
   if (!verdict.also.empty())
-    line(list_of(verdict.first ? "also failed:" : "failed:", verdict.also));
+    line(list_of(verdict.is_explained() ? "also failed:" : "failed:", verdict.also));
   for (size_t i = 0; i < facts.stuck.size() && i < kShownMax; ++i) line(describe(facts.stuck[i]));
   if (facts.stuck.size() > kShownMax)
     line("and " + std::to_string(facts.stuck.size() - kShownMax) + " more cannot be ended");
@@ -261,9 +264,9 @@ std::string report(const Verdict& verdict, const JobFacts& facts,
   if (verdict.first) {
     if (!verdict.first->doing.empty())
       line("rank " + std::to_string(verdict.first->rank) + " " + verdict.first->doing);
-    if (!verdict.why.empty()) line(verdict.why);
-    line("first failure: " + describe(*verdict.first));
   }
+  if (!verdict.why.empty()) line(verdict.why);
+  if (verdict.first) line("first failure: " + describe(*verdict.first));
   return text;
 }
 

@@ -44,6 +44,14 @@ struct StuckProcess {
   std::string why;
 };
 
+// A line for each on the terminal and an entry in the result file; of more only how many they are.
+constexpr size_t kHostLinesMost = 10;
+
+struct FailedStart {
+  std::string host;
+  std::string why;
+};
+
 struct JobFacts {
   int size = 0;
   std::vector<RankEnd> ends;  // in the order they were heard of
@@ -51,21 +59,26 @@ struct JobFacts {
   std::string cause_text;           // of a cause that needs words
   std::string init_refused;         // why init() failed on ranks that waited in it
   std::vector<int> never_came;      // whom they waited for
+  std::string lost_link;            // between ranks of several hosts, which broke their world
   std::vector<StuckProcess> stuck;  // the agent gave up ending them
   bool output_lost = false;
-  std::string input_error;  // why hvdrun's own could not be read to its end
+  std::string input_error;               // why hvdrun's own could not be read to its end
+  std::vector<FailedStart> not_started;  // of hosts, at most kHostLinesMost
+  size_t more_not_started = 0;
 };
 
 struct Verdict {
   std::optional<RankEnd> first;   // the initiating failure
-  std::string why;                // more about it than its exit code says
+  std::string why;                // more about it than its exit code says; of no rank: of a link
   std::vector<RankEnd> fallout;   // of it: told by libhvd that a peer is gone; or ended by us
   std::vector<RankEnd> also;      // failed too, and nothing shows that the first was the reason
   std::vector<RankEnd> finished;  // exit code 0
   std::vector<int> missing;       // ranks of which no end is known
   ExitStatus status;
+  bool is_explained() const { return first || !why.empty(); }
 };
 
+// No rank is to blame for a link that was lost: its world broke of it, and each rank was only told.
 Verdict attribute(const JobFacts& facts);
 
 std::string how_it_ended(const RankEnd& end);  // "was killed by SIGSEGV"

@@ -1,6 +1,8 @@
 // A look at the GPUs that a job is to use, beside its start: nvidia-smi may take seconds.
 //
-// Lives on the supervisor's loop.
+// Ranks wait for it, but not for long: what it finds later is told when it is, or not at all when
+// they have ended by then. It looks at this machine alone; hvdrun devices asks all hosts, and waits
+// for longer. Lives on the supervisor's loop.
 #pragma once
 
 #include <functional>
@@ -16,16 +18,23 @@
 
 namespace hvd {
 
-// Only of a job that is known to use GPUs, with ranks here.
-bool wants_gpu_look(const JobSpec& spec, const std::vector<Slot>& slots);
+// Of a job with ranks here that is known to use GPUs, or may: there are some, and its environment
+// does not hide them all.
+bool wants_gpu_look(const JobSpec& spec, const std::vector<Slot>& slots, const StartState& start);
 
 class GpuLook {
  public:
-  // Call as spawn(). `say` is called by a turn, once at most.
+  struct Events {
+    std::function<void(const std::string&)> say;
+    std::function<void()> enough;  // ranks need not wait for it any longer
+  };
+  // Call as spawn(). Both events are a turn's, `enough` once, behind what is said by then.
   GpuLook(Loop& loop, const JobSpec& spec, const std::vector<Slot>& slots, const StartState& start,
-          std::function<void(const std::string&)> say);
-  void turn(TimePoint now) { asked_.turn(now); }
-  std::optional<TimePoint> next_deadline() const { return asked_.next_deadline(); }
+          Events events);
+  void turn(TimePoint now);
+  std::optional<TimePoint> next_deadline() const;
+  // Ranks start: says so, once, if they do without its answer.
+  void note_start();
 
  private:
   std::string note(const NvidiaSmiAnswers& answers) const;
@@ -33,6 +42,9 @@ class GpuLook {
   const JobSpec& spec_;
   const std::vector<Slot> slots_;
   const StartState& start_;
+  const Events events_;
+  std::optional<TimePoint> patience_;  // until then ranks wait
+  bool ranks_started_ = false;
   NvidiaSmi asked_;
 };
 

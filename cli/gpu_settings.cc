@@ -9,6 +9,7 @@
 
 #include "cli/after_cd.h"
 #include "cli/agent/worker_environment.h"
+#include "cli/gpu_list.h"
 #include "cli/quoted.h"
 #include "cli/rank_folder.h"
 #include "runtime/base/error.h"
@@ -138,14 +139,17 @@ void add_sharing(const JobSpec& spec, std::span<const Slot> slots, Additions& ad
 }
 
 // The bits of a sum depend on its order, and that on algorithm, protocol and channels, of which
-// NCCL otherwise chooses as it measures; so do cuBLAS's, on workspaces that streams share.
+// NCCL otherwise chooses as it measures; so do cuBLAS's, on workspaces that streams share. Of sums
+// in registered windows NCCL chooses the kernel before it looks at any of these
+// (src/scheduler/symmetric_sched.cc of 2.28).
 void add_deterministic(const JobSpec& spec, Additions& additions) {
   constexpr const char* kOption = "--deterministic";
   const char* const channels = spec.gpus.share ? "1" : "8";
   additions.need(kOption, "NCCL_ALGO", "Ring");
   additions.need(kOption, "NCCL_PROTO", "Simple");
-  additions.set("NCCL_MIN_NCHANNELS", channels);
-  additions.set("NCCL_MAX_NCHANNELS", channels);
+  additions.need(kOption, "NCCL_WIN_ENABLE", "0");
+  additions.need(kOption, "NCCL_MIN_NCHANNELS", channels);
+  additions.need(kOption, "NCCL_MAX_NCHANNELS", channels);
   constexpr const char* kWorkspace = "CUBLAS_WORKSPACE_CONFIG";
   if (additions.value(kWorkspace) != ":16:8") additions.need(kOption, kWorkspace, ":4096:8");
 }
@@ -191,6 +195,18 @@ void check_ranks_of_gpus(const JobSpec& spec, std::span<const Slot> slots) {
       refuse(std::to_string(ranks) + " ranks on " + hvd::quoted(spec.hosts.at(size_t(host)).name) +
              ", but --devices names " + count + (gpus == 1 ? " GPU" : " GPUs") + "; start " +
              count + " there, name more GPUs, or let ranks share by --share-gpu");
+}
+
+void check_devices_of(const JobSpec& spec, const std::string& host, int gpus) {
+  const auto is_index = [](const GpuName& one) { return one.kind == GpuName::Kind::kIndex; };
+  if (gpus == 0 || !std::ranges::all_of(spec.gpus.devices, is_index)) return;
+  std::vector<ListedGpu> there;
+  for (int index = 0; index < gpus; ++index) there.push_back({index, "", {}});
+  try {
+    check_gpu_list("--devices", spec.gpus.devices, there);
+  } catch (const Error& error) {
+    throw Error(error.code(), host + ": " + error.what());
+  }
 }
 
 GpuSettings gpu_settings(const JobSpec& spec, std::span<const Slot> slots,

@@ -21,6 +21,9 @@ struct GpuSettings {
 // Throws kInvalidArgument when a host has more ranks than --devices names GPUs, and --share-gpu is
 // not given; once more when it is known which hosts are one.
 void check_ranks_of_gpus(const JobSpec& spec, std::span<const Slot> slots);
+// Whether a host elsewhere that has so many GPUs has those that --devices names by index: of names
+// nothing is known from here, nor of a host whose files tell of none. Throws kInvalidArgument.
+void check_devices_of(const JobSpec& spec, const std::string& host, int gpus);
 
 // `environment` is what hvdrun was started with, `directory` where; the job's own variables are
 // complete. Throws as check_ranks_of_gpus(), and kInvalidArgument when options contradict each

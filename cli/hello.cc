@@ -50,6 +50,7 @@ std::string hello_bytes(const Hello& hello) {
   message.set_processes(hello.identity.processes);
   message.set_user(hello.identity.user);
   message.set_gpus(hello.gpus);
+  message.set_gpus_there(hello.gpus_there);
   for (const InterfaceAddress& one : hello.interfaces) {
     if (message.addresses_size() == kInterfacesMax) break;
     message.add_interfaces(one.interface);
@@ -74,7 +75,8 @@ Hello read_hello(std::string_view bytes, const Hello& ours) {
                .processes = message.processes(),
                .user = message.user()},
               {},
-              std::clamp(message.gpus(), 0, kLocalRanksMax)};
+              std::clamp(message.gpus(), 0, kLocalRanksMax),
+              std::clamp(message.gpus_there(), 0, kLocalRanksMax)};
   const int count =
       std::min({message.interfaces_size(), message.addresses_size(), message.speeds_mbps_size()});
   for (int i = 0; i < std::min(count, kInterfacesMax); ++i) {
@@ -86,8 +88,8 @@ Hello read_hello(std::string_view bytes, const Hello& ours) {
   }
   if (hello.version != ours.version || hello.build != ours.build)
     throw Error(ErrorCode::kUnavailable, "its agent is of " + name_of(hello) + ", and this is " +
-                                             name_of(ours) +
-                                             ": remove ~/.cache/hvdrun there, it is filled anew");
+                                             name_of(ours) + ": remove ~/.cache/hvdrun/" +
+                                             ours.build + " there, it is made anew");
   return hello;
 }
 

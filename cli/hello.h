@@ -20,7 +20,8 @@ struct Hello {
   std::string hvdrun_address = {}, own_address = {};
   HostIdentity identity = {};
   std::vector<InterfaceAddress> interfaces = {};
-  int gpus = 0;  // that programs started there may use
+  int gpus = 0;        // that programs started there may use
+  int gpus_there = 0;  // in all, as its files say; 0: they say nothing
 
   friend bool operator==(const Hello&, const Hello&) = default;
 };

@@ -197,6 +197,12 @@ constexpr std::string_view kEnvironmentFile =
     "\\`, \\n and \\t mean what they mean to a shell's printf. Nothing is expanded, and a value "
     "ends "
     "with its line.";
+constexpr std::string_view kGpuLibraries =
+    "A rank opens the GPU driver's library and NCCL's once it uses a GPU: the copy of NCCL that "
+    "its "
+    "process has, else those that the loader finds as libcuda.so.1 and libnccl.so.2, or with "
+    "-x HVD_CUDA_LIBRARY=PATH and -x HVD_NCCL_LIBRARY=PATH the files named there, as one that was "
+    "installed for Python.";
 constexpr std::string_view kShipping =
     "Hosts that are reached by ssh get each PATH once: a file is known by its content, and kept "
     "in ~/.cache/hvdrun/shipped, or, where that takes nothing, in hvdrun-UID in $TMPDIR, "
@@ -210,18 +216,23 @@ constexpr std::string_view kShipping =
     "again for a start with the very same files, and for no other: results are better off in a "
     "folder of their own. What they change of it is put back. Of a program that is a PATH or "
     "a word of the command, hosts ask their own loader which libraries they lack or have too "
-    "old, and get those; what it opens while it runs (plug-ins, modules) is not seen: ship the "
-    "folder. A host without a C library for the command gets one with it. Where the working "
+    "old, and get those, libhvd's part for GPUs with libhvd; what else it opens while it runs "
+    "(plug-ins, modules) is not seen: ship the folder. A host without a C library for the command "
+    "gets one with it. Where the working "
     "directory is not there, ranks start in the home folder, unless --wdir names one. "
-    "--start-timeout counts, and what has arrived by then is not sent again. This machine needs "
-    "nothing sent.";
+    "As with rsync's --timeout, --start-timeout runs only while nothing goes; what has arrived is "
+    "not sent again. This machine needs nothing sent.";
 constexpr std::string_view kDevices =
     "hvdrun devices [-np N] [-H LIST] [--devices LIST] prints which rank of a job would use which "
     "GPU of this machine, or of the hosts, with each GPU's name, address and NUMA node, its memory "
     "and who else uses it, and which GPUs read each other's memory. It asks nvidia-smi on each "
     "host, and waits 10 s at most, or as --timeout says; CUDA_VISIBLE_DEVICES of each host's "
     "session counts. It ends with 0, with 1 when a CUDA program would find no GPU on one of them, "
-    "or with 125 when that is not known.";
+    "or with 125 when that is not known. A job asks, too, and tells before its ranks start which "
+    "of their GPUs on this machine others use, or are short of memory: they wait for nvidia-smi "
+    "for 2 s at most, or half of --start-timeout, and what it answers later is told then. Of other "
+    "hosts' GPUs only hvdrun devices tells. A job that uses none does not wait with "
+    "CUDA_VISIBLE_DEVICES= in its environment, or with --log-level error.";
 constexpr std::string_view kManOutput =
     "Each line that a rank prints comes out whole, behind its rank and stream: [0]<stdout>:text. "
     "But one of more than 64 KiB comes in parts, and so does one that was begun and is not ended "
@@ -250,6 +261,8 @@ constexpr Variable kVariables[] = {
      "with --devices the GPUs that it names, and that indices count as in hvdrun devices"},
     {"NCCL_HOSTID and more of NCCL's, CUBLAS_WORKSPACE_CONFIG, CUDA_LAUNCH_BLOCKING",
      "what options about GPUs come to, which --dry-run shows; unless they are set"},
+    {"NCCL_LAUNCH_ORDER_IMPLICIT",
+     "1, so that NCCL begins on a GPU what it was given in that order; unless it is set"},
     {"OMP_NUM_THREADS", "the rank's share of the machine's CPUs; unless it is set"},
     {"PWD", "with --wdir that directory; unless -x names it"},
     {"PYTHONUNBUFFERED", "1, so that Python's output comes at once; unless it is set"},
@@ -270,10 +283,14 @@ constexpr Field kResultFields[] = {
      "found, or this machine lacks what a start needs)"},
     {"cause_text",
      "the cause in words if it needs some, or an empty text; of rank_failed why and how the first "
-     "rank failed"},
+     "rank failed, or which link between hosts was lost"},
     {"first_failure",
-     "null, or the rank that failed first, as in ranks, with why (more than its exit status "
+     "null, as where a link between hosts was lost, or the rank that failed first, as in ranks, "
+     "with why (more than its exit status "
      "says) and stderr_tail (its last lines there, 20 at most, each cut at 2 KiB)"},
+    {"hosts",
+     "not_started: a list of the hosts on which no agent could be started (host and why), the "
+     "first of all first, 10 at most; more_not_started: how many others there are"},
     {"ranks",
      "a list, one entry for each rank: rank and outcome always. The outcome is finished (exit "
      "code 0), failed (the first; without one, by itself), fallout (a failure that followed from "
@@ -315,7 +332,7 @@ std::string full_help() {
   out += "\nOptions of Horovod that are not supported yet:\n" +
          wrapped(horovod_names(OptionFate::kRefused), 2);
   out += "\nThe environment of ranks:\n" + wrapped(kEnvironment, 2) + wrapped(session_names(), 6) +
-         wrapped(kHostLimits, 2) + wrapped(kEnvironmentFile, 2);
+         wrapped(kHostLimits, 2) + wrapped(kGpuLibraries, 2) + wrapped(kEnvironmentFile, 2);
   out += "\nWhat --ship sends:\n" + wrapped(kShipping, 2);
   out += "\nhvdrun devices:\n" + wrapped(kDevices, 2);
   out += "\nVariables that each rank finds set:\n";
@@ -354,7 +371,8 @@ std::string man_page() {
   out += ".SH HOSTS\n" + roff(kManHosts) + "\n.SH WHAT \\-\\-SHIP SENDS\n" + roff(kShipping) +
          "\n.SH DEVICES\n" + roff(kDevices) + "\n.SH OUTPUT\n" + roff(kManOutput) + "\n";
   out += ".SH ENVIRONMENT\n" + roff(kEnvironment) + roff(session_names()) + ". " +
-         roff(kHostLimits) + "\n.PP\n" + roff(kEnvironmentFile) + "\n";
+         roff(kHostLimits) + "\n.PP\n" + roff(kGpuLibraries) + "\n.PP\n" + roff(kEnvironmentFile) +
+         "\n";
   for (const Variable& variable : kVariables) out += man_term(variable.names, variable.meaning);
   out += ".SH RESULT FILE\nThe JSON object that " + roff("--result-file") +
          " writes has these fields. A file may be there early, when all ranks of a failed job have "

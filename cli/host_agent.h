@@ -85,6 +85,7 @@ class HostAgent {
   bool lost = false;           // and that has been said
   HostIdentity identity;
   int gpus = 0;                              // of the host, where its slots stand for them
+  int gpus_there = 0;                        // of the host, in all
   std::vector<InterfaceAddress> interfaces;  // of the host
   std::string by_ssh;                        // its address there, as other hosts may know it
   InterfaceAddress place;                    // where other hosts reach it

@@ -186,9 +186,12 @@ std::optional<Refusal> check_ssh(const std::string& program) {
                                        .path = env::get("PATH").value_or(std::string(kDefaultPath)),
                                        .start = ""});
   if (found) return std::nullopt;
-  return Refusal{kExitOwnFailure, "cannot run " + quoted(program) +
-                                      ", which is to reach other hosts; install it, or name "
-                                      "another by --ssh-command"};
+  const bool has_words = program.find(' ') != program.npos;
+  return Refusal{kExitOwnFailure,
+                 "cannot run " + quoted(program) + ", which is to reach other hosts; " +
+                     (has_words ? "--ssh-command names a program alone: each word more goes by an "
+                                  "--ssh-arg of its own, as in --ssh-arg=-v"
+                                : "install it, or name another by --ssh-command")};
 }
 
 // Whether each rank can have its files and each other host its connections: found out before any

@@ -180,6 +180,10 @@ void JobLog::reached(const std::string& host, const std::string& address,
                            (interface.empty() ? "" : " (" + interface + ")") + ", " + why);
 }
 
+void JobLog::unreached(const std::string& line) const {
+  if (logger_) say(LogLevel::kInfo, line);
+}
+
 void JobLog::note(const Action& action) {
   if (logger_) std::visit([this](const auto& one) { perform(one); }, action);
 }

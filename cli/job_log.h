@@ -33,6 +33,7 @@ class JobLog {
   void note(const Action& action);
   void reached(const std::string& host, const std::string& address, const std::string& interface,
                const std::string& why) const;
+  void unreached(const std::string& line) const;
   void ended(const ExitStatus& status, double seconds);
 
  private:

@@ -91,6 +91,10 @@ void JobRecord::note_agent_lost(const std::string& text) {
   facts_.cause_text = text;
 }
 
+void JobRecord::note(const proto::Broken& broken) {
+  if (broken.lost_link()) facts_.lost_link = printable(head_of(broken.reason(), kReasonMax));
+}
+
 void JobRecord::note_init_refused(const std::string& reason, const std::vector<int>& missing) {
   if (!facts_.init_refused.empty()) return;
   facts_.init_refused = reason;
@@ -100,6 +104,7 @@ void JobRecord::note_init_refused(const std::string& reason, const std::vector<i
 void JobRecord::note_epoch_started() {
   facts_.init_refused.clear();
   facts_.never_came.clear();
+  facts_.lost_link.clear();
 }
 
 void JobRecord::note_stuck(const std::string& host, const proto::Ended& ended) {
@@ -110,9 +115,16 @@ void JobRecord::note_stuck(const std::string& host, const proto::Ended& ended) {
                             .why = printable(one.why())});
 }
 
+void JobRecord::note_not_started(const std::string& host, const std::string& why) {
+  if (facts_.not_started.size() < kHostLinesMost)
+    facts_.not_started.push_back({host, why});
+  else
+    ++facts_.more_not_started;
+}
+
 std::string JobRecord::first_failure() const {
   const Verdict verdict = attribute(facts_);
-  if (!verdict.first) return facts_.cause_text;
+  if (!verdict.first) return verdict.why.empty() ? facts_.cause_text : verdict.why;
   return (verdict.why.empty() ? "" : verdict.why + "; ") + describe(*verdict.first);
 }
 

@@ -40,7 +40,9 @@ class JobRecord {
   bool note_cause(EndCause cause, const std::string& text);
   // The agent ended without a last word: that outweighs what ranks did.
   void note_agent_lost(const std::string& text);
+  void note(const proto::Broken& broken);  // the first that is heard of what broke the epoch
   void note_init_refused(const std::string& reason, const std::vector<int>& missing);
+  void note_not_started(const std::string& host, const std::string& why);
   void note_epoch_started();  // what was refused before has been got over
   void note_stuck(const std::string& host, const proto::Ended& ended);
   void note_output_lost() { facts_.output_lost = true; }

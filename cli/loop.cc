@@ -59,7 +59,9 @@ bool Loop::pending() const {
 
 void Loop::turn(std::optional<TimePoint> deadline) {
   epoll_event events[kEventsMax];
-  const int count = wait(events, deadline);
+  int count = wait(events, deadline);
+  // After SIGCONT deadlines have passed, and what came meanwhile has not been heard.
+  if (count < 0) count = wait(events, Clock::now());
   for (int i = 0; i < count; ++i) {
     auto entry = entries_.find(int(uint32_t(events[i].data.u64)));
     if (entry == entries_.end() || entry->second.generation != events[i].data.u64 >> 32) continue;

@@ -25,6 +25,7 @@ class Loop {
   void watch(int fd, uint32_t events, Handler handler);
   void rearm(int fd, uint32_t events);
   void unwatch(int fd);  // before the descriptor is closed
+  // Waits for events until the deadline, or a signal, and handles what is there by then.
   void turn(std::optional<TimePoint> deadline);
   bool pending() const;  // whether the next turn has something to handle at once
 

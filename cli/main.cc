@@ -11,6 +11,7 @@
 #include "cli/agent/agent.h"
 #include "cli/agent/remote_agent.h"
 #include "cli/agent/worker_environment.h"
+#include "cli/arguments.h"
 #include "cli/clean.h"
 #include "cli/command_line.h"
 #include "cli/devices.h"
@@ -139,6 +140,7 @@ int run(int argc, char** argv, const StartState& start) {
   if (!words.empty() && words[0] == "devices")
     return run_devices(std::span(words).subspan(1), env::get, start);
   CommandLine line = parse_command_line(words, env::get);
+  hide_values(words, std::span(argv + 1, words.size()));
   if (line.request == Request::kShow) {
     print(line.text);
     return 0;

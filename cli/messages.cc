@@ -21,6 +21,13 @@ std::string whole_directory(const JobSpec& spec, const StartState& start) {
   return spec.directory.empty() ? start.directory : after_cd(start.directory, spec.directory);
 }
 
+// The same by the name that the user went by, or nothing.
+std::string whole_named_directory(const JobSpec& spec, const StartState& start) {
+  const bool leads_up = spec.directory.starts_with("..");  // from where links lead: by no name
+  if (start.named_directory.empty() || leads_up || spec.directory.starts_with('/')) return "";
+  return after_cd(start.named_directory, spec.directory);
+}
+
 mode_t current_umask() {
   const mode_t mask = umask(0);
   umask(mask);
@@ -87,6 +94,8 @@ RankEnd from_proto(const proto::RankEnd& message) {
   end.waited_in_vain = printable(message.last().waited_in_vain());
   end.waited_for.assign(message.last().waited_for().begin(), message.last().waited_for().end());
   end.doing = printable(message.last().doing());
+  if (message.last().state() == "T")
+    end.doing += end.doing.empty() ? "was stopped by a signal" : ", stopped by a signal";
   return end;
 }
 
@@ -237,6 +246,7 @@ proto::StartWorkers start_message(const JobSpec& spec, const StartState& start,
 
 void make_remote(const JobSpec& spec, const StartState& start, proto::StartWorkers& message) {
   message.set_directory(whole_directory(spec, start));
+  message.set_named_directory(whole_named_directory(spec, start));
   const auto& chosen = message.chosen();
   for (const std::string_view name : names_of_session())
     if (std::find(chosen.begin(), chosen.end(), name) == chosen.end())

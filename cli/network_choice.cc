@@ -4,9 +4,7 @@
 #include <cstdio>
 #include <iterator>
 #include <limits>
-#include <numeric>
 #include <optional>
-#include <random>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -86,24 +84,31 @@ std::vector<Offer> offers_of(std::span<const InterfaceAddress> interfaces,
   return offers;
 }
 
-std::vector<std::vector<int>> who_tries_whom(int hosts, int first, uint64_t seed) {
-  std::vector<int> distances(size_t(std::max(hosts - 1, 0)));
-  std::iota(distances.begin(), distances.end(), 1);
-  if (hosts > kAllPairsMax) {  // the neighbours stay: distances 1 and, at the end, hosts - 1
-    std::mt19937_64 random(seed);
-    std::swap(distances[1], distances.back());
-    for (size_t i = 2; i + 1 < size_t(kAllPairsMax); ++i)
-      std::swap(distances[i], distances[i + random() % (distances.size() - i)]);
-    distances.resize(size_t(kAllPairsMax) - 1);
-  }
+std::vector<std::vector<int>> who_tries_whom(int hosts, int first) {
   std::vector<std::vector<int>> tries;
   for (int host = 0; host < hosts; ++host) {
-    std::set<int> others;
-    for (const int distance : distances) others.insert((host + distance) % hosts);
-    if (host != first) others.insert(first);
+    std::set<int> others{first};
+    const bool all = hosts <= kAllPairsMax;
+    for (int distance = 1; distance < hosts; distance = all ? distance + 1 : 2 * distance) {
+      others.insert((host + distance) % hosts);
+      others.insert((host + hosts - distance) % hosts);
+    }
+    others.erase(host);
     tries.emplace_back(others.begin(), others.end());
   }
   return tries;
+}
+
+std::vector<std::vector<int>> who_is_left(int hosts, int first) {
+  std::vector<std::vector<int>> left = who_tries_whom(hosts, first);
+  for (int host = 0; host < hosts; ++host) {
+    std::vector<int>& others = left[size_t(host)];  // who have been tried, in order, so far
+    const std::vector<int> tried = std::exchange(others, {});
+    for (int distance = hosts / 2; distance > 0; --distance)
+      for (const int other : std::set{(host + distance) % hosts, (host + hosts - distance) % hosts})
+        if (!std::ranges::binary_search(tried, other)) others.push_back(other);
+  }
+  return left;
 }
 
 Choice choose(std::span<const Offer> offers, bool waits) {

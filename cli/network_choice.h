@@ -34,11 +34,15 @@ std::vector<Offer> offers_of(std::span<const InterfaceAddress> interfaces,
                              std::span<const std::string> networks, std::string_view by_ssh);
 
 // By host, the hosts that it tries to reach, by their numbers from 0: all others up to kAllPairsMax
-// hosts. Of more each tries so many as there would be then: its two neighbours in a ring, and those
-// at distances that are drawn once for all, so that each is tried by as many; and `first`, to which
-// programs without libhvd all connect.
-inline constexpr int kAllPairsMax = 64;
-std::vector<std::vector<int>> who_tries_whom(int hosts, int first, uint64_t seed);
+// hosts. Of more those at distances of 1, 2, 4, … both ways, which are the ones that collectives
+// link (a ring, recursive doubling), and `first`, to which programs without libhvd all connect. All
+// would be too many: a try costs both agents 0.1 to 0.2 ms, and one kernel, whose containers the
+// hosts may be, knows 1,024 neighbours: past that, tries are lost.
+inline constexpr int kAllPairsMax = 16;
+std::vector<std::vector<int>> who_tries_whom(int hosts, int first);
+// All others, the farthest first, and those of one distance together: one kernel's neighbours then
+// are, too.
+std::vector<std::vector<int>> who_is_left(int hosts, int first);
 
 // The best offer at which all who tried reached the host: on the fastest link, then where the round
 // trip is not far longer, then ssh's, then the first. ssh's link counts as one of kAssumedMbps

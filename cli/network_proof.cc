@@ -15,7 +15,8 @@ using std::chrono::milliseconds;
 
 // For offers that look better and are silent: who is there answers within a round trip.
 constexpr milliseconds kForBetter{250};
-// For words of an agent whose own patience is over.
+// For words of an agent whose own patience is over, from when hvdrun sees that it is: what came
+// while hvdrun was stopped has to be read first.
 constexpr milliseconds kForWords{1000};
 constexpr int kNamesMax = 3;
 
@@ -26,14 +27,14 @@ void note_failure(Offer& offer, const std::string& words) {
 }  // namespace
 
 void NetworkProof::begin(std::vector<Party> parties, int first, bool asked_for,
-                         Clock::duration patience, uint64_t seed) {
+                         Clock::duration patience) {
   parties_ = std::move(parties);
   asked_for_ = asked_for;
   patience_ = patience;
   int at = 0;
   for (size_t i = 0; i < parties_.size(); ++i)
     if (parties_[i].host == first) at = int(i);
-  tries_ = who_tries_whom(int(parties_.size()), at, seed);
+  tries_ = who_tries_whom(int(parties_.size()), at);
   for (int who = 0; who < int(parties_.size()); ++who)
     for (const int whom : tries_[size_t(who)]) {
       std::vector<Offer>& offers = parties_[size_t(whom)].offers;
@@ -105,7 +106,8 @@ void NetworkProof::note(int host, const proto::Reached& reached) {
 
 std::optional<NetworkProof::Verdict> NetworkProof::decide(TimePoint now) {
   if (!going()) return {};
-  const bool over = began_ && now >= *began_ + patience_ + kForWords;
+  if (began_ && !over_at_ && now >= *began_ + patience_) over_at_ = now + kForWords;
+  const bool over = over_at_ && now >= *over_at_;
   bool all_found = true, all_final = true;
   for (const Party& one : parties_) {
     const Choice choice = choose(one.offers, !over);
@@ -133,7 +135,7 @@ std::optional<NetworkProof::Verdict> NetworkProof::decide(TimePoint now) {
 
 std::optional<TimePoint> NetworkProof::next_deadline() const {
   if (!going() || !began_) return {};
-  const TimePoint until = *began_ + patience_ + kForWords;
+  const TimePoint until = over_at_.value_or(*began_ + patience_);
   return found_ ? std::min(until, *found_ + kForBetter) : until;
 }
 
@@ -161,6 +163,8 @@ std::string network_note(const std::vector<NetworkProof::Place>& places) {
       text += "; " + there;
   }
   if (count > kNamesMax) text += "; and " + std::to_string(count - kNamesMax) + " more hosts so";
+  if (int(places.size()) > kAllPairsMax)
+    text += "; tried by some of the others each, by the rest while ranks run";
   return text;
 }
 

@@ -51,14 +51,14 @@ class NetworkProof {
   // Agents have been told to listen at what their hosts offer (ListenForLinks), in this order.
   // `first`: rank 0's host. `patience`: for an answer of an address, once all agents listen, which
   // is not this one's to wait for.
-  void begin(std::vector<Party> parties, int first, bool asked_for, Clock::duration patience,
-             uint64_t seed);
+  void begin(std::vector<Party> parties, int first, bool asked_for, Clock::duration patience);
   bool going() const { return !parties_.empty(); }
   void note(int host, const proto::Listening& listening, TimePoint now);
   // What nobody asked for is dropped.
   void note(int host, const proto::Reached& reached);
 
-  // Once: when it is decided. Every offer that could be better is waited for, for a short while
+  // Once: when it is decided, of all that has been heard, so not between words that came together.
+  // Every offer that could be better is waited for, for a short while
   // from when there is one for each host.
   std::optional<Verdict> decide(TimePoint now);
   std::optional<TimePoint> next_deadline() const;
@@ -76,8 +76,9 @@ class NetworkProof {
   std::set<std::tuple<int, int, int>> awaited_;
   bool asked_for_ = false;
   Clock::duration patience_{};
-  std::optional<TimePoint> began_;  // all were told to try
-  std::optional<TimePoint> found_;  // there is an address for each host
+  std::optional<TimePoint> began_;    // all were told to try
+  std::optional<TimePoint> over_at_;  // patience was seen to be over
+  std::optional<TimePoint> found_;    // there is an address for each host
 };
 
 // Where hosts are reached and why, in one line: if some are not reached where ssh reaches them,

@@ -31,13 +31,17 @@ constexpr Option kOptions[] = {
     {"--ssh-identity-file", "-i", "FILE", kHosts, kWorks, "the key to log in by on the other hosts",
      ""},
     {"--ssh-command", "", "COMMAND", kHosts, kWorks,
-     "what to run instead of ssh; it takes ssh's options", ""},
+     "the program to run instead of ssh, without arguments; it takes ssh's options", ""},
     {"--ssh-arg", "", "WORD", kHosts, kWorks,
-     "one more word for ssh, as in --ssh-arg=-oUser=me; may be given again", ""},
+     "one more word for ssh, as in --ssh-arg=-oUser=me, or --ssh-arg=-C, by which the 20 MB that a "
+     "new host gets of hvdrun are half as much on a slow line; may be given again",
+     ""},
     {"--network-interface", "--network-interfaces", "NAME|CIDR", kHosts, kWorks,
      "on which network the hosts of a job reach each other: an interface's name or a network such "
      "as 10.0.0.0/8, the first of a list that a host has; by default the fastest on which all have "
-     "reached it, and a line says which and why; may be given again",
+     "reached it, and a line says which and why; of more than 16 hosts not all, but those that "
+     "libhvd connects first and rank 0's: the rest try it while ranks run, and a line names who "
+     "does not reach whom; may be given again",
      ""},
     {"--port-range", "", "LOW-HIGH", kHosts, kWorks,
      "the ports that a job with other hosts listens on, at least 3 of them, for firewalls; "
@@ -49,9 +53,9 @@ constexpr Option kOptions[] = {
     {"--devices", "", "LIST", kGpus, kWorks,
      "which GPUs the ranks of each host use, by local rank: indices such as 0,1, as hvdrun devices "
      "counts, or names, GPU-8932f937,... or MIG-c6d4f1ef,...; those of this machine are checked, "
-     "and a host without a count has one slot for each. Ranks find the list in "
-     "CUDA_VISIBLE_DEVICES, so that each one's is cuda:LOCAL_RANK; of MIG devices each finds its "
-     "own alone. Without --devices hvdrun leaves that variable as it is",
+     "indices of others, too, and a host without a count has one slot for each. Ranks find the "
+     "list in CUDA_VISIBLE_DEVICES, so that each one's is cuda:LOCAL_RANK; of MIG devices each "
+     "finds its own alone. Without --devices hvdrun leaves that variable as it is",
      ""},
     {"--share-gpu", "", "", kGpus, kWorks,
      "start more ranks than there are GPUs, to try a program out: NCCL takes each for a host of "
@@ -62,7 +66,8 @@ constexpr Option kOptions[] = {
      ""},
     {"--deterministic", "", "", kGpus, kWorks,
      "have NCCL and cuBLAS compute the same bits in each run with as many ranks: one algorithm, "
-     "protocol and number of channels, one kind of workspace; what PyTorch itself needs beside "
+     "protocol and number of channels, no windows, one kind of workspace; what PyTorch itself "
+     "needs beside "
      "that, the program says",
      ""},
     {"--launch-blocking", "", "", kGpus, kWorks,
@@ -75,7 +80,8 @@ constexpr Option kOptions[] = {
     {"--env", "-x", "NAME[=VALUE]", kCommand, kWorks,
      "set a variable for all ranks, or pass on the one set here, or all of a name such as "
      "'NCCL_*', but for PWD and what the command line gives a value; may be given again; RANK, "
-     "WORLD_SIZE and the like are each rank's own and cannot be set",
+     "WORLD_SIZE and the like are each rank's own and cannot be set. For secrets, NAME alone or "
+     "--env-file: until hvdrun has read it, every user here can read VALUE with the command line",
      ""},
     {"--env@", "-x@", "RANKS NAME=VALUE", kCommand, kWorks,
      "set a variable for these ranks only, as in -x@0,2-5 NAME=VALUE; wins over -x; may be "
@@ -86,8 +92,9 @@ constexpr Option kOptions[] = {
      "off, # begins a comment, nothing is expanded; may be given again",
      ""},
     {"--wdir", "", "DIR", kCommand, kWorks,
-     "start the command in this directory, on all hosts; a relative one is below hvdrun's own "
-     "without links, and .. takes back the name before it, be that there or not",
+     "start the command in this directory, on all hosts; a relative one is below hvdrun's own, "
+     "and .. takes back the name before it, be that there or not; hvdrun's own is, on other hosts, "
+     "what $PWD names there, as with Open MPI, or else its name without links",
      ""},
     {"--ship", "", "PATH", kCommand, kWorks,
      "send this file or folder to the other hosts, and of a program there the shared libraries "
@@ -101,10 +108,13 @@ constexpr Option kOptions[] = {
     {"--timeout", "", "S", kTime, kWorks,
      "end the job after so many seconds, exit status 124; 0, the default, for no limit", ""},
     {"--start-timeout", "", "S", kTime, kWorks,
-     "how long all ranks may take to start and to meet in init(); 30", "HOROVOD_START_TIMEOUT"},
+     "how long all ranks may take to start and to meet in init(), and NCCL then to connect their "
+     "GPUs, and a host to be reached: not before its turn, nor while it takes what is sent to it, "
+     "so that a slow line is no failure; 30",
+     "HOROVOD_START_TIMEOUT"},
     {"--wait-hosts", "", "S", kTime, kWorks,
-     "how long to try hosts again that refuse or do not answer; --start-timeout begins when all "
-     "are there; 0, the default, for not at all",
+     "how long to try hosts again that refuse or do not answer; --start-timeout begins for each "
+     "when it is reached, and for all when all are there; 0, the default, for not at all",
      ""},
     {"--stop-grace", "", "S", kTime, kWorks,
      "how long ranks that are told to stop have before they are killed, and who reads the output "

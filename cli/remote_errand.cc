@@ -29,9 +29,9 @@ RemoteErrand::RemoteErrand(Loop& loop, const JobSpec& spec, const StartState& st
                },
            .failed = [this](int host, const std::string& reason) { on_failed(host, reason); }}) {}
 
-void RemoteErrand::start(int host, Deadline deadline, Deadline there) {
+void RemoteErrand::start(int host, Clock::duration patience, Deadline there) {
   waiting_.insert(host);
-  carrier_.start(host, spec_.hosts.at(size_t(host)), deadline, there);
+  carrier_.start(host, spec_.hosts.at(size_t(host)), patience, there);
 }
 
 void RemoteErrand::on_told(int host, const std::string& message) {
@@ -67,8 +67,7 @@ void run_errand(const JobSpec& spec, const StartState& start, std::vector<std::s
   });
   for (size_t host = 0; host < spec.hosts.size(); ++host)
     if (spec.hosts[host].remote)
-      errand.start(int(host), Deadline::in(spec.host_wait + spec.start_timeout),
-                   Deadline::in(spec.host_wait));
+      errand.start(int(host), spec.start_timeout, Deadline::in(spec.host_wait));
   for (errand.turn(Clock::now()); errand.waiting(); errand.turn(Clock::now()))
     loop.turn(errand.next_deadline());
 }

@@ -34,7 +34,7 @@ class RemoteErrand {
                std::vector<std::string> role, Events events);
 
   // `host` is its place in spec.hosts, the rest as SshCarrier has it.
-  void start(int host, Deadline deadline, Deadline there);
+  void start(int host, Clock::duration patience, Deadline there);
   void end() { carrier_.end(); }
   bool waiting() const { return !waiting_.empty(); }
   bool waits_for(int host) const { return waiting_.contains(host); }

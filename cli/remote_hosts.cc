@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <utility>
 
 #include "cli/agent/worker_environment.h"
+#include "cli/failure_report.h"
 #include "cli/features.h"
 #include "cli/interfaces.h"
 #include "rendezvous/listener.h"
@@ -14,7 +16,12 @@
 namespace hvd {
 namespace {
 
+using namespace std::chrono_literals;
+
 constexpr double kMegabyte = 1e6;
+constexpr auto kOthersFail = 200ms;  // of the same cause, as a rule
+constexpr auto kCopyIsSlow = 5s;
+constexpr size_t kNamesMost = 20;
 
 // Of the networks that were asked for, if they are here: a login node need not be on them.
 std::set<std::string> outward_addresses(const JobSpec& spec) {
@@ -37,21 +44,79 @@ SshCarrier::Options ssh_options(const JobSpec& spec, const StartState& start,
   return options;
 }
 
+// ", 9 s left"; nothing before there is something to go by.
+std::string time_left(uint64_t done, uint64_t all, Clock::duration took) {
+  if (done == 0) return "";
+  const double left =
+      std::chrono::duration<double>(took).count() * double(all - done) / double(done);
+  char text[48];
+  std::snprintf(text, sizeof text, ", %.0f s left", std::ceil(left));
+  return text;
+}
+
 // "shipping 812 MB, 40 %, 9 s left"; what is not sent yet is left out until the host has said it.
-std::string shipping_text(const SshCarrier::Progress& at, TimePoint now) {
-  if (at.shipped == at.to_ship) return "looking at what was shipped";
-  const double share = double(at.shipped) / double(at.to_ship);
-  char text[96];
-  std::snprintf(text, sizeof text, "shipping %s, %.0f %%", size_text(at.to_ship).c_str(),
-                100 * share);
-  std::string words = text;
-  if (at.shipped == 0) return words;
-  const double took = std::chrono::duration<double>(now - at.since).count();
-  std::snprintf(text, sizeof text, ", %.0f s left", std::ceil(took * (1 - share) / share));
-  return words + text;
+AwaitedHost shipping(const SshCarrier::Progress& at, TimePoint now) {
+  if (at.shipped == at.to_ship) return {"", "looking at what was shipped"};
+  char share[32];
+  std::snprintf(share, sizeof share, ", %.0f %%", 100 * double(at.shipped) / double(at.to_ship));
+  return {"", "shipping",
+          " " + size_text(at.to_ship) + share + time_left(at.shipped, at.to_ship, now - at.since)};
+}
+
+AwaitedHost copying(const SshCarrier::Progress& at, TimePoint now) {
+  char text[64];
+  std::snprintf(text, sizeof text, " hvdrun, %.0f of %.0f MB", double(at.copied) / kMegabyte,
+                double(at.bytes) / kMegabyte);
+  return {"", "copying", text + time_left(at.copied, at.bytes, now - at.since)};
+}
+
+std::string tries_text(const SshCarrier::Progress& at) {
+  return "tried " + std::to_string(at.attempts) + (at.attempts == 1 ? " time" : " times");
+}
+
+AwaitedHost awaited(const SshCarrier::Progress& at, TimePoint now) {
+  if (at.judged && (at.queued || at.phase <= StartPhase::kConnecting))
+    return {"", tries_text(at), ", " + at.reason.substr(0, at.reason.find_first_of(":;"))};
+  if (at.queued) return {"", "waiting for its turn", "", true};
+  if (at.phase == StartPhase::kShipping) return shipping(at, now);
+  if (at.phase == StartPhase::kCopying) return copying(at, now);
+  return {"", std::string(phase_name(at.phase))};
 }
 
 }  // namespace
+
+std::vector<std::string> no_agent_lines(const std::vector<FailedHost>& failed,
+                                        const std::vector<Host>& hosts) {
+  const auto name = [&](size_t i) { return hosts.at(size_t(failed[i].host)).name; };
+  std::vector<std::string> lines;
+  if (failed.size() > kHostLinesMost) {
+    const size_t rest = failed.size() - kHostLinesMost;
+    std::string line = "no agent on " + std::to_string(rest) + " more hosts: ";
+    for (size_t i = 0; i < std::min(rest, kNamesMost); ++i)
+      line += (i > 0 ? ", " : "") + name(kHostLinesMost + i);
+    lines.push_back(line + (rest > kNamesMost ? ", …" : ""));
+  }
+  for (size_t i = std::min(failed.size(), kHostLinesMost); i-- > 0;)
+    lines.push_back("no agent on " + name(i) + ": " + failed[i].reason);
+  return lines;
+}
+
+std::vector<std::string> awaited_lines(std::vector<AwaitedHost> hosts) {
+  std::ranges::stable_partition(hosts, [](const AwaitedHost& one) { return !one.queued; });
+  std::vector<std::string> lines;
+  for (size_t i = 0; i < std::min(hosts.size(), kHostLinesMost); ++i)
+    lines.push_back(hosts[i].host + ": " + hosts[i].state + hosts[i].details);
+  if (hosts.size() <= kHostLinesMost) return lines;
+  std::map<std::string, int> counts;
+  for (size_t i = kHostLinesMost; i < hosts.size(); ++i) ++counts[hosts[i].state];
+  std::string line = std::to_string(hosts.size() - kHostLinesMost) + " more hosts";
+  for (const char* mark = ": "; const auto& [state, count] : counts) {
+    line += mark + std::to_string(count) + " " + state;
+    mark = ", ";
+  }
+  lines.push_back(line);
+  return lines;
+}
 
 RemoteHosts::RemoteHosts(Loop& loop, RendezvousServer& server, const JobAuthority& authority,
                          const JobSpec& spec, const StartState& start, const ShipOffer* offer,
@@ -72,27 +137,39 @@ RemoteHosts::RemoteHosts(Loop& loop, RendezvousServer& server, const JobAuthorit
           .failed = [this](int host, const std::string& reason) { on_failed(host, reason); }});
 }
 
-void RemoteHosts::start(int host, Deadline deadline, Deadline there) {
+void RemoteHosts::start(int host) {
   starting_.insert(host);
-  carrier_->start(host, spec_.hosts.at(size_t(host)), deadline, there);
+  carrier_->start(host, spec_.hosts.at(size_t(host)), spec_.start_timeout,
+                  Deadline::in(spec_.host_wait));
 }
 
 void RemoteHosts::stop() {
   stopped_ = true;
   starting_.clear();
+  failed_.clear();
 }
 
 void RemoteHosts::excuse(Clock::duration time) { carrier_->excuse(time); }
 
 void RemoteHosts::turn(TimePoint now) {
-  if (stopped_)
-    carrier_->stop();  // not from within a callback of its own
-  else
-    carrier_->turn(now);
+  if (!stopped_) carrier_->turn(now);
+  if (!failed_.empty() && (now >= tell_failed_at_ || starting_.empty())) tell_failed();
+  if (stopped_) carrier_->stop();  // not from within a callback of its own
+}
+
+void RemoteHosts::tell_failed() {
+  std::vector<FailedHost> failed = std::move(failed_);
+  for (const int host : starting_)
+    if (const auto at = carrier_->progress(host); at && at->judged)
+      failed.push_back({host, tries_text(*at) + ": " + at->reason});
+  stop();
+  events_.failed(failed);
 }
 
 std::optional<TimePoint> RemoteHosts::next_deadline() const {
-  return stopped_ ? std::nullopt : carrier_->next_deadline();
+  if (stopped_) return {};
+  const auto next = carrier_->next_deadline();
+  return failed_.empty() ? next : std::min(next.value_or(tell_failed_at_), tell_failed_at_);
 }
 
 // Where hvdrun is seen from there, it listens; where that says nothing (a jump host, an address
@@ -141,41 +218,30 @@ void RemoteHosts::on_started(int host, AgentChannels channels, const std::string
 
 void RemoteHosts::on_failed(int host, const std::string& reason) {
   starting_.erase(host);
-  if (!stopped_) events_.failed(host, reason);
+  if (stopped_) return;
+  if (failed_.empty()) tell_failed_at_ = Clock::now() + kOthersFail;
+  failed_.push_back({host, reason});
 }
 
-bool RemoteHosts::shipping() const {
+bool RemoteHosts::sending(TimePoint now) const {
   return std::ranges::any_of(starting_, [&](int host) {
     const auto at = carrier_->progress(host);
-    return at && at->shipped < at->to_ship;
+    return at && (at->shipped < at->to_ship ||
+                  (at->phase == StartPhase::kCopying && now - at->since >= kCopyIsSlow));
   });
 }
 
-std::vector<std::string> RemoteHosts::progress(TimePoint now) const {
-  std::vector<std::string> lines;
+std::vector<AwaitedHost> RemoteHosts::progress(TimePoint now) const {
+  std::vector<AwaitedHost> hosts;
   for (const int host : starting_) {
     const auto at = carrier_->progress(host);
     if (!at) continue;
-    std::string line = spec_.hosts[size_t(host)].name + ": ";
-    char text[64];
-    if (!at->reason.empty() && (at->queued || at->phase <= StartPhase::kConnecting)) {
-      line += "tried " + std::to_string(at->attempts) + (at->attempts == 1 ? " time" : " times") +
-              ", " + at->reason.substr(0, at->reason.find_first_of(":;"));
-    } else {
-      line += at->queued                           ? "waiting for its turn"
-              : at->phase == StartPhase::kShipping ? shipping_text(*at, now)
-                                                   : std::string(phase_name(at->phase));
-    }
-    if (!at->queued && at->phase == StartPhase::kCopying) {
-      std::snprintf(text, sizeof text, " hvdrun, %.0f of %.0f MB", double(at->copied) / kMegabyte,
-                    double(at->bytes) / kMegabyte);
-      line += text;
-    }
-    std::snprintf(text, sizeof text, ", for %.1f s",
-                  std::chrono::duration<double>(now - at->since).count());
-    lines.push_back(line + text);
+    AwaitedHost one = awaited(*at, now);
+    one.host = spec_.hosts[size_t(host)].name;
+    one.details += ", for " + seconds_text(now - at->since);
+    hosts.push_back(std::move(one));
   }
-  return lines;
+  return hosts;
 }
 
 }  // namespace hvd

@@ -24,6 +24,25 @@
 
 namespace hvd {
 
+struct FailedHost {
+  int host;
+  std::string reason;
+};
+// A line for each, the first of all last: at most so many, and the names of the rest.
+std::vector<std::string> no_agent_lines(const std::vector<FailedHost>& failed,
+                                        const std::vector<Host>& hosts);
+
+// A host that is waited for.
+struct AwaitedHost {
+  std::string host;
+  std::string state;         // "connecting": hosts are counted by it
+  std::string details = {};  // behind it
+  bool queued = false;
+};
+// "h2: connecting, for 2.1 s", of those first that others wait for; at most so many, and how many
+// others are in which state.
+std::vector<std::string> awaited_lines(std::vector<AwaitedHost> hosts);
+
 class RemoteHosts {
  public:
   struct Events {
@@ -31,33 +50,35 @@ class RemoteHosts {
     std::function<void(int host, AgentChannels channels, const proto::Bootstrap& way_in,
                        const Hello& hello)>
         started;
-    std::function<void(int host, const std::string& reason)> failed;
+    // Those that have failed by a moment after the first did, which comes first, and those that
+    // were only tried again: who mends one need not meet the next. No other host starts any more.
+    std::function<void(const std::vector<FailedHost>& hosts)> failed;
   };
   // `server` is one with a RendezvousServer::Remote of `authority`. Throws kUnavailable when this
   // program's own file cannot be read. `offer`, if any, goes to each host before its agent starts.
   RemoteHosts(Loop& loop, RendezvousServer& server, const JobAuthority& authority,
               const JobSpec& spec, const StartState& start, const ShipOffer* offer, Events events);
 
-  void start(int host, Deadline deadline, Deadline there);
+  void start(int host);
   // Who has not started never will.
   void stop();
   // Nor does any ssh run on, or what it started. Not from an event.
   void end() { carrier_->end(); }
-  bool waiting() const { return !starting_.empty(); }
-  // Files are on their way to one of them.
-  bool shipping() const;
+  bool waiting() const { return !starting_.empty() || !failed_.empty(); }
+  // Bytes are on their way to one of them, and have been for a while if they are the agent's.
+  bool sending(TimePoint now) const;
 
   void excuse(Clock::duration time);  // it was not hvdrun's: the hosts have so much longer
   void turn(TimePoint now);
   std::optional<TimePoint> next_deadline() const;
   void kill_ssh(pid_t pid) const { carrier_->kill_ssh(pid); }
   bool child_ended(pid_t pid, int wait_status) { return carrier_->child_ended(pid, wait_status); }
-  // "h2: copying hvdrun, 41 of 58 MB, for 2.1 s", for each host that is waited for.
-  std::vector<std::string> progress(TimePoint now) const;
+  std::vector<AwaitedHost> progress(TimePoint now) const;
 
  private:
   void on_started(int host, AgentChannels channels, const std::string& hello);
   void on_failed(int host, const std::string& reason);
+  void tell_failed();
   std::vector<std::string> way_to_hvdrun(const Hello& hello);
 
   RendezvousServer& server_;
@@ -68,6 +89,8 @@ class RemoteHosts {
   const std::set<std::string> addresses_;       // of this machine, loopback left out
   std::map<std::string, std::string> listens_;  // on an address of ours -> with the port
   std::set<int> starting_;
+  std::vector<FailedHost> failed_;  // not told yet
+  TimePoint tell_failed_at_;
   bool stopped_ = false;
   std::optional<SshCarrier> carrier_;
 };

@@ -78,6 +78,13 @@ Json missing_to_json(int rank, const JobFacts& facts) {
   return {{"rank", rank}, {"outcome", "unknown"}};
 }
 
+Json hosts_to_json(const JobFacts& facts) {
+  Json failed = Json::array();
+  for (const FailedStart& one : facts.not_started)
+    failed.push_back({{"host", one.host}, {"why", one.why}});
+  return {{"not_started", std::move(failed)}, {"more_not_started", facts.more_not_started}};
+}
+
 }  // namespace
 
 std::string result_json(const JobResult& result) {
@@ -102,12 +109,13 @@ std::string result_json(const JobResult& result) {
   } else {
     json["first_failure"] = nullptr;
   }
+  json["hosts"] = hosts_to_json(result.facts);
   Json ranks = Json::array();
   if (verdict.first) ranks.push_back(to_json(*verdict.first, "failed"));
   for (const RankEnd& end : verdict.fallout)
-    ranks.push_back(to_json(end, verdict.first ? "fallout" : "ended"));
+    ranks.push_back(to_json(end, verdict.is_explained() ? "fallout" : "ended"));
   for (const RankEnd& end : verdict.also)
-    ranks.push_back(to_json(end, verdict.first ? "also_failed" : "failed"));
+    ranks.push_back(to_json(end, verdict.is_explained() ? "also_failed" : "failed"));
   for (const RankEnd& end : verdict.finished) ranks.push_back(to_json(end, "finished"));
   for (int rank : verdict.missing) ranks.push_back(missing_to_json(rank, result.facts));
   std::sort(ranks.begin(), ranks.end(),

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <strings.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,7 +16,8 @@ namespace {
 
 // So that no socket of ours lands on 0, 1 or 2. What is to be closed by exec came with none: a
 // library took the free place for itself before main(). What is written to a standard output that
-// was closed is lost, and has to fail; it is not the file that standard error may go to.
+// was closed is lost, and has to fail; it is not the file that standard error may go to. Who closes
+// standard error wants nothing of what is said there, hvdrun's own words among it.
 void fill_standard_fds() {
   for (int fd = 0; fd < 3; ++fd) {
     const int flags = fcntl(fd, F_GETFD);
@@ -54,6 +56,18 @@ void forget_grpc_environment(const std::vector<std::string>& environment) {
   }
 }
 
+// As a shell went there, whose links may lead elsewhere on other hosts. It may be of another
+// directory: who changed to this one need not have said so.
+std::string working_directory_by_name() {
+  const std::string name = env::get("PWD").value_or("");
+  struct stat named{}, own{};
+  const bool same = name.starts_with('/') &&
+                    std::filesystem::path(name).lexically_normal() == name &&
+                    stat(name.c_str(), &named) == 0 && stat(".", &own) == 0 &&
+                    named.st_dev == own.st_dev && named.st_ino == own.st_ino;
+  return same ? name : "";
+}
+
 }  // namespace
 
 StartState take_start_state() {
@@ -65,6 +79,8 @@ StartState take_start_state() {
   forget_grpc_environment(start.environment);
   std::error_code gone;
   start.directory = std::filesystem::current_path(gone).string();
+  start.named_directory = working_directory_by_name();
+  if (start.named_directory == start.directory) start.named_directory.clear();
   return start;
 }
 

@@ -12,6 +12,7 @@ struct StartState {
   unsigned long long ignored_signals = 0;  // bit n-1: signal n
   std::vector<std::string> environment;    // "NAME=value"
   std::string directory;                   // the working one; empty: it was gone
+  std::string named_directory;             // the same by $PWD; empty: by no other name
   std::vector<RlimitValue> limits;
 };
 

@@ -64,6 +64,7 @@ void Supervisor::perform(const std::vector<Action>& actions) {
 }
 
 void Supervisor::perform(const action::StartWorkers& start) {
+  if (gpu_look_) gpu_look_->note_start();
   output_.begin();
   HostAgent& agent = *agent_of(start.host);
   if (places_.empty()) {  // all hosts are there by now
@@ -242,9 +243,14 @@ void Supervisor::on_control() {
         on_stream_lost(*agent);
     }
   }
+  prove_network(Clock::now());
 }
 
 // An agent here has died; its keeper, which may be stopped, has as long as after a last word.
+//
+// Elsewhere the stream alone may be lost. Nobody takes it up again: the agent ends what it runs,
+// which the host itself then says through ssh, within two seconds where ssh is there. Until then it
+// is silent, and what is silent is suspect after 3 s and dead after 6 s, as any host.
 void Supervisor::on_stream_lost(HostAgent& agent) {
   relay_.lose(agent.number(), agent.name() + " was lost");
   if (!agent.remote()) agent.watch().expect_end(Clock::now());
@@ -304,7 +310,7 @@ void Supervisor::on_message(HostAgent& agent, const proto::FromAgent& message) {
       relay_.note(agent.number(), message.died());
       break;
     case proto::FromAgent::kBroken:
-      relay_.note(agent.number(), message.broken());
+      if (relay_.note(agent.number(), message.broken())) record_.note(message.broken());
       break;
     case proto::FromAgent::kStoreQuestion:
       relay_.note(agent.number(), message.store_question(), clock_.time(Clock::now()));
@@ -313,8 +319,7 @@ void Supervisor::on_message(HostAgent& agent, const proto::FromAgent& message) {
       on_listening(agent, message.listening());
       break;
     case proto::FromAgent::kReached:
-      network_.note(agent.number(), message.reached());
-      prove_network(Clock::now());
+      on_reached(agent, message.reached());
       break;
     case proto::FromAgent::kAttached:
     case proto::FromAgent::WHAT_NOT_SET:
@@ -342,6 +347,7 @@ void Supervisor::on_ended(HostAgent& agent, const proto::Ended& ended) {
   if (agent.ended()) return;
   fault_point("hvdrun_agent_ended");
   agent.note_end();
+  other_pairs_.leave(agent.number());
   const bool by_itself =
       ended.why() == proto::Ended::KEEPER_LOST || ended.why() == proto::Ended::LEASE_LOST;
   if (by_itself) {

@@ -234,7 +234,7 @@ void Supervisor::clean_after(const HostAgent& agent) {
                                 },
                             .failed = [unknown](int host, const std::string&) { unknown(host); }});
     cleaning_->start(agent.number(),
-                     Deadline::at(agent.over_at().value_or(Clock::now() + kSweepLimit)),
+                     agent.over_at().value_or(Clock::now() + kSweepLimit) - Clock::now(),
                      Deadline::in({}));
   } catch (const Error&) {  // hvdrun's own file cannot be read
     unknown(agent.number());
@@ -267,6 +267,7 @@ void Supervisor::on_deadlines(TimePoint now) {
   if (!answer_by_ && due(job_deadline())) begin_time_out(now);
   if (due(say_why_at_)) say_why(now);
   if (due(network_.next_deadline())) prove_network(now);
+  if (!membership_.ending()) other_pairs_.tick(now);
   if (due(say_progress_at_)) say_progress(now);
   if (due(are_you_there_at_)) say_are_you_there(now);
   relay_.flush();
@@ -400,6 +401,7 @@ std::optional<TimePoint> Supervisor::next_deadline() const {
   consider(say_why_at_);
   consider(output_.next_deadline());
   consider(network_.next_deadline());
+  if (!membership_.ending()) consider(other_pairs_.next_deadline());
   consider(say_progress_at_);
   consider(are_you_there_at_);
   if (remote_hosts_) consider(remote_hosts_->next_deadline());

@@ -23,6 +23,7 @@
 #include "cli/job_record.h"
 #include "cli/loop.h"
 #include "cli/network_proof.h"
+#include "cli/other_pairs.h"
 #include "cli/output.h"
 #include "cli/remote_errand.h"
 #include "cli/remote_hosts.h"
@@ -120,11 +121,12 @@ class Supervisor {
   JobResult result() const;
   ExitStatus finish();
   RendezvousServer::Remote way_in();
+  void look_at_gpus();
   void start_agents(Carrier& carrier, const ShipOffer* offer);
   HostAgent& add_agent(int host, AgentChannels channels);
   void on_remote_started(int host, AgentChannels channels, const proto::Bootstrap& way_in,
                          const Hello& hello);
-  void on_remote_failed(int host, const std::string& reason);
+  void on_remote_failed(const std::vector<FailedHost>& failed);
   void clean_after(const HostAgent& agent);
   void on_all_hosts_there();
   SettledHosts settle();
@@ -138,6 +140,7 @@ class Supervisor {
   bool in_one_network() const;
   bool begin_links();
   void prove_network(TimePoint now);
+  void on_reached(HostAgent& agent, const proto::Reached& reached);
   void on_listening(HostAgent& agent, const proto::Listening& listening);
   HostAgent* agent_of(int host);
   bool reads_stdin(const HostAgent& agent) const;
@@ -179,6 +182,8 @@ class Supervisor {
   const Secret link_secret_ = make_link_secret();
   EpochRelay relay_;
   NetworkProof network_;
+  OtherPairs other_pairs_;  // of hosts, once it is proven
+  int unreached_ = 0;       // of them
   std::optional<RemoteHosts> remote_hosts_;
   std::optional<GpuLook> gpu_look_;       // at those of this machine, until the job's end
   std::optional<RemoteErrand> cleaning_;  // of hosts that are cut off

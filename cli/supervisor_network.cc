@@ -2,7 +2,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 #include "cli/supervisor_impl.h"
@@ -14,6 +13,8 @@ using std::chrono::milliseconds;
 
 // For an answer of an address: SYNs that are lost go out again after 1 and 3 s.
 constexpr milliseconds kAnswerPatience{5000};
+
+constexpr int kUnreachedSaid = 8;  // pairs of hosts; the job's log has all
 
 // For the agents of two hosts to meet. Ranks wait in init() for --start-timeout: by then they
 // should have been told which host it is.
@@ -52,17 +53,17 @@ bool Supervisor::begin_links() {
   }
   if (one_network) return false;
   network_.begin(std::move(parties), slots_.front().host, !spec_.networks.empty(),
-                 std::min(kAnswerPatience, link_patience(spec_.start_timeout)),
-                 std::hash<std::string>{}(record_.job()));
+                 std::min(kAnswerPatience, link_patience(spec_.start_timeout)));
   return true;
 }
 
 // Of hosts on one network each has one address; without it the job goes on: most programs need no
 // links.
 void Supervisor::on_listening(HostAgent& agent, const proto::Listening& listening) {
-  if (!network_.going()) return relay_.note(agent.number(), listening);
-  network_.note(agent.number(), listening, Clock::now());
-  prove_network(Clock::now());
+  if (network_.going())
+    network_.note(agent.number(), listening, Clock::now());
+  else
+    relay_.note(agent.number(), listening);
 }
 
 void Supervisor::prove_network(TimePoint now) {
@@ -84,7 +85,22 @@ void Supervisor::prove_network(TimePoint now) {
     log_.reached(place.name, place.at.address, place.at.interface, place.why);
   }
   if (wants_warnings(spec_)) say(network_note(verdict->places));
+  other_pairs_.begin(verdict->places, slots_.front().host, kAnswerPatience, now);
   tell(event::NetworkProven{});
+}
+
+// Once the network is proven, of pairs that are tried while ranks run. Who ends the job ends what
+// there is to reach.
+void Supervisor::on_reached(HostAgent& agent, const proto::Reached& reached) {
+  if (network_.going()) return network_.note(agent.number(), reached);
+  if (membership_.ending()) return;
+  for (const std::string& line : other_pairs_.note(agent.number(), reached, Clock::now())) {
+    log_.unreached(line);
+    if (!wants_warnings(spec_) || ++unreached_ > kUnreachedSaid + 1) continue;
+    try_say(unreached_ <= kUnreachedSaid
+                ? line
+                : "more hosts do not reach each other; --verbose names them all");
+  }
 }
 
 }  // namespace hvd

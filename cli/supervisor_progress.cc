@@ -1,8 +1,6 @@
 // What a user is told who waits for hosts.
 #include <unistd.h>
 
-#include <cstdio>
-
 #include "cli/supervisor_impl.h"
 #include "rendezvous/client.h"
 
@@ -10,14 +8,12 @@ namespace hvd {
 namespace {
 
 using std::chrono::milliseconds;
-constexpr milliseconds kProgressNext{5000}, kProgressOfBatch{20'000}, kLookForShipping{500};
+constexpr milliseconds kProgressNext{5000}, kProgressOfBatch{20'000}, kLookForSending{500};
 
-std::string coming_back(const HostAgent& agent, TimePoint now, const std::string& advice) {
-  char age[32];
-  std::snprintf(age, sizeof age, "%.1f s",
-                std::chrono::duration<double>(now - agent.began()).count());
-  return agent.host().name + ": its agent runs there and has not reached hvdrun for " + age +
-         advice + "; hvdrun listens at " + agent.way_back;
+AwaitedHost coming_back(const HostAgent& agent, TimePoint now, const std::string& advice) {
+  return {agent.host().name, "its agent runs there and has not reached hvdrun",
+          " for " + seconds_text(now - agent.began()) + advice + "; hvdrun listens at " +
+              agent.way_back};
 }
 
 }  // namespace
@@ -27,28 +23,31 @@ void Supervisor::say_progress(TimePoint now) {
   say_progress_at_.reset();
   const bool watched = isatty(2) != 0;
   // A batch job that waits for hosts is told once, and now and then how far files have come.
-  const bool ships = remote_hosts_->shipping();
-  if (!watched && spec_.host_wait.count() == 0 && !ships) {
-    if (!spec_.ship.empty() && remote_hosts_->waiting()) say_progress_at_ = now + kLookForShipping;
+  const bool sends = remote_hosts_->sending(now);
+  if (!watched && spec_.host_wait.count() == 0 && !sends) {
+    if (remote_hosts_->waiting()) say_progress_at_ = now + kLookForSending;
     return;
   }
-  std::vector<std::string> lines = remote_hosts_->progress(now);
+  std::vector<AwaitedHost> hosts = remote_hosts_->progress(now);
   for (const auto& agent : agents_)
-    if (agent->remote() && !agent->attached()) lines.push_back(coming_back(*agent, now, ""));
+    if (agent->remote() && !agent->attached()) hosts.push_back(coming_back(*agent, now, ""));
+  std::vector<std::string> lines = awaited_lines(std::move(hosts));
   for (std::string& line : network_.progress(now)) lines.push_back(std::move(line));
   for (const std::string& line : lines) say("waiting for " + line);
   if (lines.empty()) return;
   if (watched)
     say_progress_at_ = now + kProgressNext;
-  else if (ships)
+  else if (sends)
     say_progress_at_ = now + kProgressOfBatch;
 }
 
 // The step that a late agent is at: others have their own reasons.
 void Supervisor::say_who_is_late() {
+  std::vector<AwaitedHost> hosts;
   for (const auto& agent : agents_)
     if (agent->remote() && !agent->attached())
-      say(coming_back(*agent, Clock::now(), std::string("; ") + kOpenTheWay));
+      hosts.push_back(coming_back(*agent, Clock::now(), std::string("; ") + kOpenTheWay));
+  for (const std::string& line : awaited_lines(std::move(hosts))) say(line);
   for (const std::string& line : network_.progress(Clock::now())) say(line);
 }
 

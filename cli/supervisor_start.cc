@@ -39,18 +39,21 @@ Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, cons
                                                      : std::nullopt),
       server_(authority_ ? std::optional<RendezvousServer::Remote>(way_in()) : std::nullopt),
       membership_(spec.hosts, slots,
-                  {.size_min = 0, .start_timeout = spec.start_timeout, .host_wait = spec.host_wait},
+                  {.size_min = 0,
+                   .start_timeout = spec.start_timeout,
+                   .hosts_come = authority_.has_value(),
+                   .gpus_unseen = wants_warnings(spec) && wants_gpu_look(spec, slots, start)},
                   Clock::now()),
       relay_(
           [this](int host, const proto::ToAgent& order) { agent_of(host)->order(server_, order); }),
-      network_([this](int host, const proto::ToAgent& order) {
+      network_(
+          [this](int host, const proto::ToAgent& order) { agent_of(host)->order(server_, order); }),
+      other_pairs_([this](int host, const proto::ToAgent& order) {
         agent_of(host)->order(server_, order);
       }) {}
 
 void Supervisor::begin(Carrier& carrier, const ShipOffer* offer) {
-  if (wants_warnings(spec_) && wants_gpu_look(spec_, slots_))
-    gpu_look_.emplace(loop_, spec_, slots_, start_,
-                      [this](const std::string& words) { say(words); });
+  look_at_gpus();
   start_agents(carrier, offer);
   fault_point("hvdrun_agent_started");
   loop_.watch(signals_.fd(), EPOLLIN, [this](uint32_t) { on_signals(); });
@@ -64,6 +67,18 @@ void Supervisor::begin(Carrier& carrier, const ShipOffer* offer) {
   if (!authority_) begin_stdin();
   if (spec_.timeout.count() > 0) time_limit_ = Clock::now() + spec_.timeout;
   fault_point("hvdrun_bootstrap_sent");
+}
+
+// Beside the rest of the start, but that no rank starts before it is over.
+void Supervisor::look_at_gpus() {
+  if (!membership_.gpus_unseen()) return;
+  gpu_look_.emplace(loop_, spec_, slots_, start_,
+                    GpuLook::Events{.say =
+                                        [this](const std::string& words) {
+                                          if (!membership_.ending()) say(words);
+                                        },
+                                    .enough = [this] { tell(event::GpusSeen{}); }});
+  gpu_look_->turn(Clock::now());  // there may be none to ask
 }
 
 // Agents on this machine at once; those of other hosts come when they are there.
@@ -89,12 +104,9 @@ void Supervisor::start_agents(Carrier& carrier, const ShipOffer* offer) {
                      const Hello& hello) {
                 on_remote_started(host, std::move(channels), way_in, hello);
               },
-          .failed = [this](int host,
-                           const std::string& reason) { on_remote_failed(host, reason); }});
+          .failed = [this](const std::vector<FailedHost>& failed) { on_remote_failed(failed); }});
   for (const int number : used)
-    if (spec_.hosts[size_t(number)].remote)
-      remote_hosts_->start(number, Deadline::at(*membership_.next_deadline()),
-                           Deadline::in(spec_.host_wait));
+    if (spec_.hosts[size_t(number)].remote) remote_hosts_->start(number);
   say_progress_at_ = Clock::now() + kProgressFirst;
   are_you_there_at_ = Clock::now();
 }
@@ -137,6 +149,7 @@ void Supervisor::on_remote_started(int host, AgentChannels channels, const proto
   HostAgent& agent = add_agent(host, std::move(channels));
   agent.identity = hello.identity;
   agent.gpus = hello.gpus;
+  agent.gpus_there = hello.gpus_there;
   agent.interfaces = hello.interfaces;
   agent.by_ssh = hello.own_address;
   if (!is_one_network(hello.identity, here_) && address_here_.empty())
@@ -148,8 +161,14 @@ void Supervisor::on_remote_started(int host, AgentChannels channels, const proto
   if (!remote_hosts_->waiting()) on_all_hosts_there();
 }
 
-void Supervisor::on_remote_failed(int host, const std::string& reason) {
-  tell(event::AgentLost{host, "no agent on " + spec_.hosts.at(size_t(host)).name + ": " + reason});
+void Supervisor::on_remote_failed(const std::vector<FailedHost>& failed) {
+  for (const auto& [host, reason] : failed)
+    record_.note_not_started(spec_.hosts.at(size_t(host)).name, reason);
+  std::vector<std::string> lines = no_agent_lines(failed, spec_.hosts);
+  const std::string first = std::move(lines.back());  // the report says it
+  lines.pop_back();
+  for (const std::string& line : lines) say(line);
+  tell(event::AgentLost{failed.front().host, first});
 }
 
 // How many GPUs each has, and which of them are one, is known now, and so who gets which ranks.
@@ -185,6 +204,9 @@ void Supervisor::on_all_hosts_there() {
   try {
     settled = settle();
     check_ranks_of_gpus(spec_, settled.slots);
+    for (const auto& agent : agents_)  // this machine's were looked at before anything started
+      if (agent->remote() && std::ranges::count(settled.slots, agent->number(), &Slot::host) > 0)
+        check_devices_of(spec_, agent->host().name, agent->gpus_there);
   } catch (const Error& error) {
     const std::string rule =
         counts ? "; a host without a count has one slot for each of its GPUs, or one" : "";

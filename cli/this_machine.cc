@@ -38,6 +38,7 @@ std::string plain_address(std::string_view text) {
     return inet_ntop(AF_INET, &four, out, sizeof out);
   }
   if (inet_pton(AF_INET6, word.c_str(), &six) == 1) {
+    if (IN6_IS_ADDR_V4MAPPED(&six)) return inet_ntop(AF_INET, &six.s6_addr[12], out, sizeof out);
     return inet_ntop(AF_INET6, &six, out, sizeof out);
   }
   return "";

@@ -28,7 +28,20 @@
 
 namespace hvd {
 
-enum class OperationKind : uint8_t { kAllreduce, kAllgather, kBroadcast, kBarrier, kSegment };
+enum class OperationKind : uint8_t {
+  kAllreduce,
+  kAllgather,
+  kBroadcast,
+  kBarrier,
+  kSegment,
+  // On a device only: `result` lies there, which is registered with the communicator from now on,
+  // or refused on this rank alone. kUnsupported: that is not to be had here. kUnavailable, or
+  // kTimeout where it waited for others: the communicator is good for nothing more but to be made
+  // anew on all ranks, with nothing registered.
+  kRegister,
+  kDeregister,
+  kReconnect
+};
 
 enum class Outcome : uint8_t {
   kPending,
@@ -50,7 +63,8 @@ struct Operation {
   Buffer result = {};      // allreduce, broadcast: the data, in place
   ConstBuffer input = {};  // allgather: this rank's part (counts may differ), of result.type
   // allgather: called once, inside progress(), when all counts are known; returns where all parts
-  // go, in rank order. When it throws, the operation is refused on this rank alone.
+  // go, in rank order. When it throws, the operation is refused on this rank alone; on a device,
+  // where the others may have launched it by then, the epoch ends.
   std::function<void*(std::span<const uint64_t> counts)> allocate = {};
   Reduction reduction = {};  // allreduce
   int root = 0;              // broadcast
@@ -70,6 +84,12 @@ struct Operation {
   void* ready = nullptr;
   void* done = nullptr;
 
+  // On a device, where memory is registered: this rank's buffer lies elsewhere than the others'
+  // may; once it is started: some rank's does. Then what is registered goes through `aside`, as
+  // many bytes that are not (null: it is not registered).
+  bool apart = false;
+  void* aside = nullptr;
+
   // How it went. `error` is set before an outcome other than kComplete is published.
   std::string error = {};
   ErrorCode code = ErrorCode::kInvalidArgument;  // of a refusal
@@ -83,6 +103,15 @@ struct Operation {
   uint64_t hash = 0;
   ArenaAddress address = {};
   uint32_t stage = 0;
+};
+
+// What a rank waits for that lies with a device and its library, which mostly do not say for which
+// rank they wait.
+struct DeviceWait {
+  std::string what = {};          // in the midst of which it is; empty: there is none
+  uint64_t number = 0;            // differs between two of them
+  bool connecting = false;        // the ranks' first meeting there
+  std::vector<int> missing = {};  // ranks of the job, where they are known
 };
 
 class Communicator {
@@ -122,6 +151,8 @@ class Communicator {
   // warnings. The
   // holder only.
   virtual std::vector<int> missing_ranks() const = 0;
+  // For the same, and for timeouts.
+  virtual DeviceWait device_wait() const { return {}; }
   virtual uint64_t entered() const = 0;  // operations so far
 };
 

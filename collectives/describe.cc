@@ -31,8 +31,8 @@ std::string shortened(std::string_view name) {
 }
 
 const char* name_of(OperationKind kind) {
-  constexpr const char* kNames[] = {"allreduce", "allgather", "broadcast", "barrier",
-                                    "arena_buffer"};
+  constexpr const char* kNames[] = {"allreduce",    "allgather", "broadcast",  "barrier",
+                                    "arena_buffer", "register",  "deregister", "reconnect"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -68,8 +68,13 @@ uint64_t hash_of(const Operation& operation, uint64_t seed) {
       hash = mix_hash(hash, operation.segment_bytes);
       hash = mix_hash(hash, operation.populate_bytes);
       break;
+    case OperationKind::kRegister:
+    case OperationKind::kDeregister:
+      hash = mix_hash(hash, operation.result.count);
+      break;
     case OperationKind::kAllgather:
     case OperationKind::kBarrier:
+    case OperationKind::kReconnect:
       break;
   }
   return mix_text(mix_hash(hash, operation.shape_hash), operation.name);
@@ -78,7 +83,8 @@ uint64_t hash_of(const Operation& operation, uint64_t seed) {
 std::string describe(const Operation& operation) {
   std::string text = name_of(operation.kind);
   if (!operation.name.empty()) text += " \"" + shortened(operation.name) + "\"";
-  if (operation.kind == OperationKind::kBarrier) return text;
+  if (operation.kind == OperationKind::kBarrier || operation.kind == OperationKind::kReconnect)
+    return text;
   if (operation.kind == OperationKind::kSegment)
     return text + " of " + std::to_string(operation.segment_bytes) + " bytes";
   const bool gathers = operation.kind == OperationKind::kAllgather;

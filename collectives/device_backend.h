@@ -5,10 +5,12 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 
 #include "collectives/communicator.h"
 #include "collectives/peers.h"
+#include "collectives/types.h"
 
 namespace hvd {
 
@@ -27,6 +29,8 @@ class DeviceBackend {
   // Device memory that its communicators move without a copy. Any thread. Throws kUnavailable, with
   // both figures, when there is no room.
   virtual std::shared_ptr<std::byte> allocate(size_t bytes) = 0;
+  // Any thread: does this lie in such memory, which may be registered?
+  virtual bool has(const void* data) const = 0;
 
   // Any thread. Throws kUnavailable.
   virtual void* take_event() = 0;
@@ -35,6 +39,12 @@ class DeviceBackend {
   virtual void record(void* event, void* stream) = 0;
   // What comes into the stream from now on begins once the event has passed.
   virtual void wait(void* stream, void* event) = 0;
+
+  // Any thread. Copies all of them, behind what is in the stream and in no order of their own, by
+  // as few launches as it can: one for some hundred. Throws kUnavailable, and so always where the
+  // device has no kernel for it.
+  virtual void cast(std::span<const Cast> casts, void* stream) = 0;
+  virtual bool can_cast() const = 0;
 };
 
 // An operation's events, for as long as anybody may look at them.

@@ -41,7 +41,7 @@ void Peers::request_links(uint32_t, std::span<const int>) {}
 
 std::optional<std::vector<UniqueFd>> Peers::take_links(uint32_t) {
   throw Error(ErrorCode::kUnavailable,
-              "ranks on several hosts are not supported yet; start all on one");
+              "these ranks have no links to other hosts; start all on one");
 }
 
 // ThreadSanitizer does not know fences, and GCC says so; only atomics lie on both sides of this

@@ -44,9 +44,7 @@ const ReduceVariant& chosen() {
 }
 
 bool is_float_sum(DataType type, ReduceOp op) {
-  const bool is_float = type == DataType::kFloat16 || type == DataType::kBfloat16 ||
-                        type == DataType::kFloat32 || type == DataType::kFloat64;
-  return is_float && (op == ReduceOp::kAverage || op == ReduceOp::kSum);
+  return is_float(type) && (op == ReduceOp::kAverage || op == ReduceOp::kSum);
 }
 
 }  // namespace

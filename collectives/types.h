@@ -20,6 +20,11 @@ struct Reduction {
 // meaning for `type`. Before start(): every rank finds it alone.
 void check_reduction(const Reduction& reduction, DataType type);
 
+constexpr bool is_float(DataType type) {
+  return type == DataType::kFloat16 || type == DataType::kBfloat16 || type == DataType::kFloat32 ||
+         type == DataType::kFloat64;
+}
+
 struct Buffer {
   void* data = nullptr;
   size_t count = 0;  // elements
@@ -32,6 +37,13 @@ struct ConstBuffer {
   size_t count = 0;
   DataType type = DataType::kFloat32;
   size_t bytes() const { return count * size_of(type); }
+};
+
+// Elements of a floating type that are copied to another place, each rounded to the type there; as
+// many in both.
+struct Cast {
+  ConstBuffer from;
+  Buffer to;
 };
 
 }  // namespace hvd

@@ -13,7 +13,7 @@ inline void parse_training_flags(CLI::App& app, int argc, char** argv, bool& fp1
                                  bool& no_cuda) {
   bool use_adasum = false;
   app.add_flag("--fp16-allreduce", fp16_allreduce, "send gradients as float16");
-  app.add_flag("--no-cuda", no_cuda, "accepted; this build trains on the CPU");
+  app.add_flag("--no-cuda", no_cuda, "train on the CPU");
   app.add_flag("--use-adasum", use_adasum, "not supported yet");
   const auto refuse = [&](const std::string& why) {
     std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(), why.c_str());

@@ -27,7 +27,7 @@ struct AgentMessage {
   enum Kind : uint16_t {
     // Worker to agent.
     kClaim,           // id: the slot on this host that this process wants to be
-    kWantEpoch,       // init(): start me in the next epoch
+    kWantEpoch,       // init(): start me in the next epoch; value: StatusPage::shown
     kRequestSegment,  // id, value: bytes per rank
     kRequestLinks,    // id, body: encode_ranks() of those on other hosts
     kBroken,          // the epoch is broken: see to it that everybody goes quiet

@@ -26,7 +26,8 @@ std::string seconds(std::chrono::milliseconds time) {
 
 Membership::Membership(std::vector<Host> hosts, std::vector<Slot> slots, MembershipOptions options,
                        TimePoint now)
-    : options_(options), agents_deadline_(now + options.host_wait + options.start_timeout) {
+    : options_(options), gpus_unseen_(options.gpus_unseen) {
+  if (!options.hosts_come) agents_deadline_ = now + options.start_timeout;
   for (Host& host : hosts) hosts_.emplace_back().host = std::move(host);
   take(std::move(slots));
 }
@@ -55,7 +56,7 @@ std::vector<Action> Membership::begin(TimePoint now) {
   const auto has_workers = [](const HostState& h) { return h.has_workers; };
   const auto used = std::find_if(hosts_.begin(), hosts_.end(), has_workers);
   const auto more = std::count_if(hosts_.begin(), hosts_.end(), has_workers);
-  if (more == 1 && !used->host.remote) start_workers(now);
+  if (more == 1 && !used->host.remote && !gpus_unseen_) start_workers(now);
   return std::exchange(actions_, {});
 }
 
@@ -98,6 +99,11 @@ void Membership::on(const event::AgentLost& event, TimePoint now) {
 
 void Membership::on(const event::NetworkProven&, TimePoint now) {
   network_unproven_ = false;
+  decide_start(now);
+}
+
+void Membership::on(const event::GpusSeen&, TimePoint now) {
+  gpus_unseen_ = false;
   decide_start(now);
 }
 
@@ -190,7 +196,7 @@ void Membership::decide_start(TimePoint now) {
   const bool all_joined = std::all_of(hosts_.begin(), hosts_.end(), [](const HostState& h) {
     return h.joined || h.lost || !h.has_workers;
   });
-  if (all_joined && !network_unproven_ && agents_deadline_) {
+  if (all_joined && !network_unproven_ && !gpus_unseen_ && agents_deadline_) {
     agents_deadline_.reset();
     start_workers(now);
   }

@@ -46,6 +46,7 @@ struct WorkersStarted {
   std::vector<int> ranks;
 };
 struct NetworkProven {};  // it is known how the hosts reach each other
+struct GpusSeen {};       // what is to be said of them was, or is waited for no longer
 struct RankClaimed {
   int rank;
 };  // the first sign that it uses libhvd
@@ -64,9 +65,10 @@ struct EndAsked {
 };
 struct TimePassed {};
 }  // namespace event
-using Event = std::variant<event::AgentJoined, event::AgentLost, event::NetworkProven,
-                           event::WorkersStarted, event::RankClaimed, event::EpochWanted,
-                           event::RankEnded, event::EndAsked, event::TimePassed>;
+using Event =
+    std::variant<event::AgentJoined, event::AgentLost, event::NetworkProven, event::GpusSeen,
+                 event::WorkersStarted, event::RankClaimed, event::EpochWanted, event::RankEnded,
+                 event::EndAsked, event::TimePassed>;
 
 namespace action {
 struct StartWorkers {
@@ -101,7 +103,8 @@ using Action =
 struct MembershipOptions {
   int size_min = 0;  // fewer ranks that are not lost end the job; 0: as many as there are slots
   std::chrono::milliseconds start_timeout{30'000};
-  std::chrono::milliseconds host_wait{0};  // for hosts to come up, before that begins
+  bool hosts_come = false;   // or are lost, as somebody else sees to: that begins with seat()
+  bool gpus_unseen = false;  // no worker starts before GpusSeen, which comes within start_timeout
 };
 
 class Membership {
@@ -111,7 +114,7 @@ class Membership {
              TimePoint now);
 
   // A job on this machine alone starts its workers at once, together with its agent; with other
-  // hosts, when all agents have joined.
+  // hosts, or GPUs that are unseen, when all agents have joined.
   std::vector<Action> begin(TimePoint now);
   // All hosts are there, and these are the job's slots now: some hosts were one. Before any worker
   // has started; the wait for agents begins anew, and is for NetworkProven, too, if that is to
@@ -122,6 +125,7 @@ class Membership {
 
   uint32_t epoch() const { return epoch_; }
   bool ending() const { return cause_ != EndCause::kNone; }
+  bool gpus_unseen() const { return gpus_unseen_; }
   EndCause cause() const { return cause_; }
   int living() const;
 
@@ -145,6 +149,7 @@ class Membership {
   void on(const event::AgentJoined& event, TimePoint now);
   void on(const event::AgentLost& event, TimePoint now);
   void on(const event::NetworkProven& event, TimePoint now);
+  void on(const event::GpusSeen& event, TimePoint now);
   void on(const event::WorkersStarted& event, TimePoint now);
   void on(const event::RankClaimed& event, TimePoint now);
   void on(const event::EpochWanted& event, TimePoint now);
@@ -170,7 +175,7 @@ class Membership {
   uint32_t epoch_ = 0;
   EndCause cause_ = EndCause::kNone;  // the first
   std::string end_reason_;
-  bool network_unproven_ = false;
+  bool network_unproven_ = false, gpus_unseen_;
   std::optional<TimePoint> agents_deadline_, workers_deadline_, init_deadline_;
   std::vector<Action> actions_;  // of the event being applied
 };

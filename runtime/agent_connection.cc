@@ -42,9 +42,15 @@ StatusPage* map_status_page(const AgentMessage& message) {
     throw Error(ErrorCode::kInvalidArgument, "the status page from the agent is too small");
   void* at = mmap(nullptr, sizeof(StatusPage), PROT_READ | PROT_WRITE, MAP_SHARED,
                   message.fds[0].get(), 0);
-  if (at == MAP_FAILED) throw Error(ErrorCode::kUnavailable, "the status page cannot be mapped");
+  if (at == MAP_FAILED)
+    throw Error(ErrorCode::kUnavailable,
+                "memory that the agent of this host shares cannot be mapped (" +
+                    std::generic_category().message(errno) +
+                    "); run this rank outside of what forbids it, such as a sandbox");
   madvise(at, sizeof(StatusPage), MADV_DONTFORK);
-  return static_cast<StatusPage*>(at);
+  auto* page = static_cast<StatusPage*>(at);
+  page->shown.store(StatusPage::kMagic, std::memory_order_relaxed);
+  return page;
 }
 
 void add(AgentMessage& message, size_t most, std::vector<UniqueFd>& to) {
@@ -87,6 +93,7 @@ AgentConnection::~AgentConnection() {
 AgentConnection::Epoch AgentConnection::join() {
   AgentMessage wish;
   wish.kind = AgentMessage::kWantEpoch;
+  wish.value = StatusPage::kMagic;
   fault_point("epoch_want");
   {
     MutexLock lock(mutex_);

@@ -88,7 +88,7 @@ int local_size() { return of_world(&World::local_size); }
 int cross_rank() { return of_world(&World::cross_rank); }
 int cross_size() { return of_world(&World::cross_size); }
 
-// Nothing of these is in this build: ranks are linked by shared memory and tcp.
+// Of other libraries NCCL alone is taken, where its plug-in was built.
 bool mpi_built() noexcept { return false; }
 bool mpi_enabled() noexcept { return false; }
 bool mpi_threads_supported() noexcept { return false; }

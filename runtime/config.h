@@ -5,7 +5,8 @@
 //   HOROVOD_STALL_CHECK_DISABLE          1: no stall check
 //   HOROVOD_STALL_CHECK_TIME_SECONDS     60
 //   HOROVOD_STALL_SHUTDOWN_TIME_SECONDS  0: never
-//   HOROVOD_START_TIMEOUT                seconds, 30: how long the ranks' first meeting may take
+//   HOROVOD_START_TIMEOUT                seconds, 30: how long ranks may take to meet, and NCCL to
+//                                        connect their GPUs
 //   HOROVOD_LOG_LEVEL                    error or fatal: no warnings on stderr
 //   HVD_SHARE_GPU                        1, of hvdrun --share-gpu: ranks may have one GPU together
 //   HVD_CUDA_LIBRARY, HVD_NCCL_LIBRARY   paths of the libraries for GPUs, where these are not found

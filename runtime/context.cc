@@ -6,6 +6,7 @@
 #include "runtime/base/mutex.h"
 #include "runtime/base/private_fd.h"
 #include "runtime/devices.h"
+#include "runtime/engine/unnamed.h"
 #include "runtime/solo_peers.h"
 
 namespace hvd {
@@ -99,7 +100,7 @@ std::shared_ptr<Work> Context::submit(std::unique_ptr<Submission> submission, co
                     " without a name outside the thread that called init() cannot be matched with "
                     "that of other ranks; give it a name");
   }
-  submission->name = std::string(kind) + ".noname." + std::to_string(unnamed_ + 1);
+  submission->name = unnamed(kind, unnamed_ + 1);
   auto work = engine_.submit(std::move(submission));
   ++unnamed_;
   return work;

@@ -1,7 +1,10 @@
 #include "runtime/devices.h"
 
+#include <build_mark.h>
 #include <dlfcn.h>
 #include <unistd.h>
+
+#include <string_view>
 
 #include "runtime/base/dynamic_library.h"
 #include "runtime/base/error.h"
@@ -52,8 +55,15 @@ DeviceBackend& open_device(const DeviceOptions& options) {
       throw Error(ErrorCode::kUnsupported,
                   "this build of hvd has no part for GPUs (HVD_WITH_CUDA was OFF, or no CUDA was "
                   "found); move the tensor to the CPU, or build with CUDA");
+    const DynamicLibrary plug_in(plug_in_path(), "hvd's part for GPUs");
+    const char* (*build)() = nullptr;
+    plug_in.find_if_there("hvd_nccl_build", build);
+    if (!build || std::string_view(build()) != HVD_BUILD_MARK_NAME)
+      throw Error(ErrorCode::kUnsupported, plug_in.path() +
+                                               " and libhvd are of different builds; "
+                                               "install both from one");
     DeviceBackend* (*open)(const DeviceOptions*) = nullptr;
-    DynamicLibrary(plug_in_path(), "hvd's part for GPUs").find("hvd_open_nccl", open);
+    plug_in.find("hvd_open_nccl", open);
     all.device = open(&options);
     all.ordinal = options.ordinal;
   }

@@ -4,17 +4,21 @@ PART is product, tests or torch (everything that includes LibTorch); default: pr
 .clang-tidy, each an error. A source that was clean is not looked at again until it, a header or the checks change.
 """
 
+import collections
 import concurrent.futures
 import hashlib
 import json
-import os
 import pathlib
+import re
+import shlex
 import subprocess
 import sys
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TIDY = "clang-tidy-19"
 SECONDS_A_FILE = 600
+SOURCES_A_GROUP = 16
 
 
 def part_of(entry):
@@ -37,20 +41,52 @@ def surroundings():
     return digest((ROOT / ".clang-tidy").read_bytes(), *(h.read_bytes() for h in headers))
 
 
-def tidy(build, source):
-    """What clang-tidy says of a source, "" when it is clean."""
+def tidy(build, source, *more):
+    """What clang-tidy says of a source, "" when it is clean; more: what it needs to know of one that is not in the build."""
     # What g++ has precompiled is nothing to clang, which reads the header itself. Of what is deprecated g++ warns; libstdc++'s
     # own std::stable_sort() uses some of it.
     wanted = ("-Wthread-safety", "-Wno-unknown-warning-option", "-Wno-ignored-gch", "-Wno-deprecated-declarations")
     flags = [f"--extra-arg={flag}" for flag in wanted]
-    command = [TIDY, "--quiet", "-p", str(build), *flags, str(source)]
+    command = [TIDY, "--quiet", "-p", str(build), f"--config-file={ROOT / '.clang-tidy'}", *flags, str(source), *more]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_A_FILE, check=False)
+        done = subprocess.run(command, cwd=build, capture_output=True, text=True, timeout=SECONDS_A_FILE, check=False)
     except subprocess.TimeoutExpired:
         return f"{source}: {TIDY} did not end within {SECONDS_A_FILE} s"
     if done.returncode == 0:
         return ""
     return done.stdout.strip() or f"{source}: {TIDY} failed\n{done.stderr.strip()}"
+
+
+def flags_of(entry):
+    """A source's compiler flags without what differs between the sources of a folder."""
+    words = shlex.split(entry["command"])[1:]
+    return tuple(words[:words.index("-o")])
+
+
+def groups_of(entries):
+    """Sources of one folder with the same flags, a few together: their headers are read once, which is most of the work."""
+    alike = collections.defaultdict(list)
+    for entry in sorted(entries, key=lambda entry: entry["file"]):
+        alike[pathlib.Path(entry["file"]).parent, flags_of(entry)].append(entry["file"])
+    return [(flags, some[i:i + SOURCES_A_GROUP]) for (_, flags), some in alike.items() for i in range(0, len(some), SOURCES_A_GROUP)]
+
+
+def tidy_group(build, flags, sources):
+    """What clang-tidy says of each of these sources that is not clean. Only what it says of one alone counts: two may well use
+    one name for two things, and those it names are then looked at apart from the others."""
+    if len(sources) == 1:
+        said = tidy(build, sources[0])
+        return {sources[0]: said} if said else {}
+    with tempfile.NamedTemporaryFile("w", suffix=".cc") as group:
+        group.writelines(f'#include "{source}"\n' for source in sources)
+        group.flush()
+        said = tidy(build, group.name, "--", *flags)
+    if not said:
+        return {}
+    named = [source for source in sources if re.search(rf"^{re.escape(source)}:\d+:\d+: error: ", said, re.MULTILINE)]
+    others = [source for source in sources if source not in named]
+    parts = (others, named) if named and others else ([source] for source in sources)
+    return {source: words for part in parts for source, words in tidy_group(build, flags, part).items()}
 
 
 def main():
@@ -61,26 +97,26 @@ def main():
     if not (build / "compile_commands.json").is_file():
         sys.exit(f"check_tidy: {build} has no compile_commands.json: name a build that scripts/build has configured")
     parts = set(sys.argv[2:]) or {"product", "tests"}
-    if unknown := parts - {"product", "tests", "torch"}:
-        sys.exit(f"check_tidy: no part {', '.join(unknown)}: product, tests or torch")
+    if strange := parts - {"product", "tests", "torch"}:
+        sys.exit(f"check_tidy: no part {', '.join(strange)}: product, tests or torch")
     entries = json.loads((build / "compile_commands.json").read_text())
-    wanted = {e["file"]: e["command"] for e in entries if part_of(e) in parts}
+    wanted = {e["file"]: e for e in entries if part_of(e) in parts}
     clean = build / "tidy"
     clean.mkdir(exist_ok=True)
     around = surroundings()
+    marks = {file: clean / digest(around, e["command"], pathlib.Path(file).read_bytes()) for file, e in wanted.items()}
 
-    def check(source):
-        mark = clean / digest(around, wanted[source], pathlib.Path(source).read_bytes())
-        if mark.exists():
-            return ""
-        said = tidy(build, source)
-        if not said:
-            mark.touch()
-        return said
+    def check(group):
+        said = tidy_group(build, *group)
+        for source in group[1]:
+            if source not in said:
+                marks[source].touch()
+        return said.values()
 
     cpus = subprocess.run(["bash", "-c", ". scripts/limits; usable_cpus"], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
     with concurrent.futures.ThreadPoolExecutor(int(cpus)) as pool:
-        failures = [said for said in pool.map(check, sorted(wanted)) if said]
+        unknown = groups_of(e for file, e in wanted.items() if not marks[file].exists())
+        failures = [words for said in pool.map(check, unknown) for words in said]
     print(*failures, sep="\n\n")
     print(f"{len(wanted)} sources ({', '.join(sorted(parts))}), {len(failures)} with findings")
     sys.exit(1 if failures or not wanted else 0)

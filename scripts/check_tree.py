@@ -48,11 +48,11 @@ ONLY_FOR = (
 )
 # Third party headers, who alone may include them, and why.
 THIRD_PARTY = (
-    (r"(torch|ATen|c10)/.*", r"runtime/torch/|runtime/include/hvd/torch\.h|examples/|tests/(torch|examples|benchmark)/",
+    (r"(torch|ATen|c10)/.*", r"runtime/torch/|runtime/include/hvd/torch\.h|examples/|tests/(runtime/torch|examples|benchmark|gpu_check)/",
      "LibTorch is seen by the torch layer and programs only"),
     (r"CLI/.*", r"cli/(command_line|help|man)[a-z_]*\.|examples/|tests/benchmark/", "CLI11 only where argv is parsed"),
     (r"(grpc|grpcpp|google/protobuf)/.*", GRPC_PART + r"|tests/rendezvous/", "gRPC stays in rendezvous/client and server"),
-    (r"(nccl|cuda|cuda_runtime|cuda_runtime_api)\.h", r"collectives/nccl/|tests/nccl/", "CUDA and NCCL only in collectives/nccl/"),
+    (r"(nccl|cuda|cuda_runtime|cuda_runtime_api)\.h", r"collectives/nccl/|tests/collectives/nccl/", "CUDA and NCCL only in collectives/nccl/"),
     (r"openssl/.*", r"rendezvous/[a-z_]+\.cc|tests/rendezvous/", "OpenSSL stays behind rendezvous/credentials.h"),
     (r"hwy/.*", r"collectives/|tests/collectives/", "vector instructions only in collectives/"),
     (r"nlohmann/.*", r"cli/|tests/", "JSON only in cli/"),
@@ -65,7 +65,7 @@ BANS = (
     (r"(?<![\w.>])(secure_)?getenv\s*\(", r"runtime/base/env\.cc|tests/", "hvd::env::get of runtime/base/env.h"),
     (r"(?<![\w.>:])(::)?(v?fork|posix_spawnp?|exec[vl][pe]{0,2}|system|popen)\s*\(",
      r"cli/subprocess\.cc|cli/agent/keeper\.cc|tests/", "cli/subprocess.h"),
-    (r"\.detach\s*\(\s*\)|\bpthread_detach\b", r"runtime/torch/|examples/|tests/torch/", "std::jthread, joined (a tensor's detach() is for torch folders)"),
+    (r"\.detach\s*\(\s*\)|\bpthread_detach\b", r"runtime/torch/|examples/|tests/runtime/torch/", "std::jthread, joined (a tensor's detach() is for torch folders)"),
     (r"\bsleep_(for|until)\b|(?<!\w)::sleep\s*\(|\b(u|nano|clock_nano)sleep\s*\(", r"(?!)", "poll() or a condition with a Deadline"),
     (r"(?<!asm )\bvolatile\b", r"(?!)", "std::atomic"),
     (r"(?<![\w.>])assert\s*\(", r"(?!)", "HVD_CHECK of runtime/base/error.h"),
@@ -87,7 +87,7 @@ UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 
 BANNED_WORDS = {"task", "node", "team", "generation", "handle", "controller", "manager", "util", "helper", "common", "misc"}
 
-CXX = (".h", ".cc")
+CXX = (".h", ".cc", ".cu")
 SKIPPED_FOLDERS = {".git", "build", "__pycache__"}
 
 
@@ -249,8 +249,10 @@ def own_header_first(tree):
 
 
 def readmes(tree):
-    for folder in sorted({name.rpartition("/")[0] for name in tree.code if not name.startswith("tests/")}):
-        if folder != "runtime/include/hvd" and f"{folder}/README.md".lstrip("/") not in tree.text:
+    folders = {name.rpartition("/")[0] for name in tree.code}
+    for folder in sorted(folders):
+        mirror = folder.startswith("tests/") and folder.removeprefix("tests/") in folders
+        if not mirror and folder != "runtime/include/hvd" and f"{folder}/README.md".lstrip("/") not in tree.text:
             yield folder or ".", 1, "no README.md that says what the folder does"
     for name in tree.code:
         folder, _, file = name.rpartition("/")

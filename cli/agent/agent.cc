@@ -132,7 +132,8 @@ void Agent::start_workers(proto::StartWorkers start) {
   if (workers_ || start.worlds_size() == 0 || start.argv_size() == 0)
     throw Error(ErrorCode::kInternal, "hvdrun's order to start workers makes no sense");
   command_.assign(start.argv().begin(), start.argv().end());
-  if (shipped_) start_from_there(start);
+  if (shipped_) start_from_shipped(*shipped_, start);
+  find_directory(start);
   say_no_master_port(start);
   make_memory(start);
   workers_ = std::make_unique<Workers>(
@@ -148,12 +149,16 @@ void Agent::start_workers(proto::StartWorkers start) {
   stdin_.expect(readers);
 }
 
-void Agent::start_from_there(proto::StartWorkers& start) {
-  start_from_shipped(*shipped_, start);
-  const std::string directory = where_to_start(*shipped_, start.directory());
+void Agent::find_directory(proto::StartWorkers& start) {
+  std::string directory = start.directory();
+  if (struct stat facts{}; stat(start.named_directory().c_str(), &facts) == 0)
+    directory = start.named_directory();
+  else if (shipped_)
+    directory = where_to_start(*shipped_, start.directory());
   if (directory == start.directory()) return;
-  say(start.worlds(0).host() + ": there is no " + start.directory() + "; its ranks start in " +
-      directory + " (--wdir names another)");
+  if (directory != start.named_directory())
+    say(start.worlds(0).host() + ": there is no " + start.directory() + "; its ranks start in " +
+        directory + " (--wdir names another)");
   const auto& chosen = start.chosen();
   if (std::find(chosen.begin(), chosen.end(), "PWD") == chosen.end())
     for (std::string& entry : *start.mutable_environment())
@@ -326,6 +331,7 @@ void Agent::note_end(std::optional<proto::RankEnd> end) {
   const Worker& worker = *workers_->of_rank(end->rank());
   memory_->ended(workers_->slot_of(worker));
   fill_status(worker, *end->mutable_last());
+  if (worker.found_stopped) end->mutable_last()->set_state("T");
   *ends_.add_ends() = std::move(*end);
 }
 

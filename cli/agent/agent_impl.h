@@ -49,7 +49,7 @@ class Agent {
   void on_bootstrap();
   void start_workers(proto::StartWorkers start);
   void say_no_master_port(const proto::StartWorkers& start);
-  void start_from_there(proto::StartWorkers& start);
+  void find_directory(proto::StartWorkers& start);
   void connect();
   void on_uplink_closed(const std::string& why);
   void on_order(const proto::ToAgent& order);

@@ -134,14 +134,15 @@ bool send_signal(pid_t pid, int signal, const std::function<bool()>& is_it) {
   const bool refused =
       !pidfd && (errno == ENOSYS || errno == EPERM);  // by a filter of system calls
   if (!pidfd && !refused) return errno == ESRCH;
-  if (!is_it()) return true;
-  const long sent =
-      refused ? kill(pid, signal) : syscall(SYS_pidfd_send_signal, pidfd.get(), signal, nullptr, 0);
-  return sent == 0 || errno == ESRCH;
+  if (!is_it()) return false;
+  if (refused)
+    kill(pid, signal);
+  else
+    syscall(SYS_pidfd_send_signal, pidfd.get(), signal, nullptr, 0);
+  return true;
 }
 
 bool signal_descendant(const Descendant& one, int signal) {
-  // Else it moved to a subreaper or is gone: the next walk sees it.
   return send_signal(one.pid, signal, [&] { return is_child(one.pid, one.parent); });
 }
 
@@ -184,7 +185,9 @@ void stop_descendants(Deadline deadline, const Spared& spared) {
   for (bool more = true; more; more = more && !deadline.passed()) {
     more = false;
     walk_down(getpid(), spared, [&](const Descendant& one) {
-      if (stopped.insert(one.pid).second) more |= signal_descendant(one, SIGSTOP);
+      if (stopped.contains(one.pid)) return;
+      more = true;
+      if (signal_descendant(one, SIGSTOP)) stopped.insert(one.pid);
     });
   }
 }

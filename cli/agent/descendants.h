@@ -73,11 +73,12 @@ class OnlyDead {
 
 // Signals the process if, once a pidfd holds it, `is_it` says that it is the one that is meant: a
 // reused pid is never hit. Where a filter of system calls refuses pidfds that look alone has to do.
-// False: it could not be signalled, though it is there.
+// False: it is not, or no descriptor was left; it may be tried again.
 bool send_signal(pid_t pid, int signal, const std::function<bool()>& is_it);
 
 // Through a pidfd, and only if `one.pid` still is a child of `one.parent`: a reused pid is never
-// hit. False with errno when it could not be sent; a process that is gone counts as sent.
+// hit. False as above: it moves to a subreaper when its parent ends, where the next walk sees it.
+// True: it got the signal, may not get it from us, or is gone.
 bool signal_descendant(const Descendant& one, int signal);
 
 // Stops all, each before its children are looked for: a loop of forks goes on for no longer than it

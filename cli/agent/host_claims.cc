@@ -160,7 +160,7 @@ void HostMemory::Impl::handle(Connection& connection, const AgentMessage& messag
   Slot& slot = slots[static_cast<size_t>(connection.slot)];
   watch.poke();
   if (message.kind == AgentMessage::kWantEpoch) {
-    want_epoch(slot);
+    want_epoch(slot, message);
     return;
   }
   if (!in_epoch(slot) || message.epoch != epoch->epoch()) return;  // of another epoch

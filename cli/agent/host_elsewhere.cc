@@ -93,8 +93,9 @@ void HostMemory::Impl::tell_broken() {
   if (reason == TroubleReason::kNone || std::exchange(elsewhere.broken_told, true)) return;
   if (reason == TroubleReason::kDeath || reason == TroubleReason::kElsewhere) return;
   const int local_rank = static_cast<int>(word >> 8);
-  Breakage breakage{epoch->epoch(), trouble_text(), {}};
-  if (local_rank < epoch->local_size()) breakage.waited_for = missed_by(local_rank);
+  Breakage breakage{epoch->epoch(), trouble_text(), {}, reason == TroubleReason::kLostLink};
+  if (local_rank < epoch->local_size() && !breakage.lost_link)
+    breakage.waited_for = missed_by(local_rank);
   if (events.broken) events.broken(breakage);
 }
 

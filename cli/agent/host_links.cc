@@ -15,8 +15,8 @@ constexpr size_t kLinkSetsMax = 65'536;  // of a rank in an epoch, as many as se
 
 // In the block before any rank has it.
 void HostMemory::Impl::write_hosts() {
-  const std::vector<int> firsts = std::exchange(first_of_host, {});
-  if (firsts.empty()) return;
+  std::vector<int> firsts = std::exchange(first_of_host, {});
+  if (firsts.empty()) firsts.resize(static_cast<size_t>(epoch->world_size()));
   if (firsts.size() != static_cast<size_t>(epoch->world_size()))
     throw Error(ErrorCode::kInternal, "an epoch cannot start on this host: hosts are known of " +
                                           std::to_string(firsts.size()) + " ranks");

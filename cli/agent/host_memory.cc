@@ -8,6 +8,16 @@
 #include "runtime/base/utf8.h"
 
 namespace hvd {
+namespace {
+
+std::string no_shared_memory(int rank, pid_t pid) {
+  return "rank " + std::to_string(rank) + " (process " + std::to_string(pid) +
+         ") runs on the host of its agent, but they share no memory: what the rank stores in it "
+         "does not arrive; run the rank outside of what keeps its memory apart, such as a sandbox "
+         "or a preloaded library";
+}
+
+}  // namespace
 
 HostMemory::Impl::Impl(Loop& its_loop, HostMemoryOptions its_options, HostMemoryEvents its_events)
     : loop(its_loop),
@@ -31,8 +41,12 @@ HostMemory::Impl::~Impl() {
     if (slot.pidfd) loop.unwatch(slot.pidfd.get());
 }
 
-void HostMemory::Impl::want_epoch(Slot& slot) {
+void HostMemory::Impl::want_epoch(Slot& slot, const AgentMessage& message) {
   if (slot.dead) return;
+  if (StatusPage& page = slot.status(); page.shown.load() != message.value) {
+    page.phase = static_cast<uint32_t>(Phase::kInitFailed);  // which the rank cannot tell us
+    throw Error(ErrorCode::kUnavailable, no_shared_memory(slot.rank, slot.pid));
+  }
   slot.asked = true;
   tell_who_wants();
 }

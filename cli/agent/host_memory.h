@@ -66,6 +66,7 @@ struct Breakage {
   uint32_t epoch = 0;
   std::string reason;
   std::vector<int> waited_for;
+  bool lost_link = false;  // between ranks of several hosts: none of them is to blame
 };
 
 // Called on the loop's thread, from inside the loop or a call of HostMemory. Any may be empty.

@@ -88,7 +88,7 @@ struct HostMemory::Impl {
   void warn(const std::string& text) const;
 
   // host_memory.cc
-  void want_epoch(Slot& slot);
+  void want_epoch(Slot& slot, const AgentMessage& message);
   void tell_who_wants();
   void start_epoch(std::span<const EpochMember> members, std::span<const int> started_as);
   void check_epoch(std::span<const EpochMember> members, std::span<const int> started_as) const;

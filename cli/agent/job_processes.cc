@@ -81,18 +81,22 @@ void JobProcesses::send(const StopStep& step) {
     return step.whom != StopFor::kAll &&
            callbacks_.is_worker(child) != (step.whom == StopFor::kRanks);
   };
-  std::set<pid_t> sent;
+  std::set<pid_t> noted, signalled, continued;
   const Deadline limit = Deadline::in(kSignalLimit);
   bool more = true;
+  const auto once = [&](const Descendant& one, int signal, std::set<pid_t>& done) {
+    if (done.contains(one.pid)) return;
+    more = true;
+    if (signal_descendant(one, signal)) done.insert(one.pid);
+  };
   for (int walk = 0; more && walk < kWalksMax && (walk < 2 || !limit.passed()); ++walk) {
     more = false;
     std::vector<Descendant> all = descendants(getpid(), spared);
     for (auto one = all.rbegin(); one != all.rend(); ++one) {
-      if (!one->alive || !sent.insert(one->pid).second) continue;
-      more = true;
-      callbacks_.signalled(one->pid, step.signal);
-      signal_descendant(*one, step.signal);
-      signal_descendant(*one, SIGCONT);
+      if (!one->alive) continue;
+      if (noted.insert(one->pid).second) callbacks_.signalled(one->pid, step.signal);
+      once(*one, step.signal, signalled);
+      once(*one, SIGCONT, continued);
     }
   }
 }

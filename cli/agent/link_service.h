@@ -3,8 +3,8 @@
 //
 // Of two ranks the agent of the lower one connects, the other one's waits for it: which agent is
 // sooner does not matter. A link that comes for an epoch that has not begun here yet is kept until
-// it does. Before the first epoch they may call each other to prove who is where. Everything
-// happens on the loop's thread, in its handlers and in tick().
+// it does. They may call each other to prove who is where, too. Everything happens on the loop's
+// thread, in its handlers and in tick().
 #pragma once
 
 #include <algorithm>
@@ -56,9 +56,9 @@ class LinkService {
     SocketAddress address;
     Deadline deadline = Deadline::never();
   };
-  // Before the first epoch. `done` is called once, from a later handler or tick(), if the call
-  // begins before settle(): with a connection on which that host's agent has proven itself, or why
-  // not.
+  // In any epoch, or before. `done` is called once, from a later handler or tick(), unless settle()
+  // comes before the call begins: with a connection on which that host's agent has proven itself,
+  // or why not.
   void prove(const Peer& peer, Done done);
   // It is known who is where: links come to this address alone, and nobody is called for a proof
   // any more. Calls that have begun go on: who is called should see no stranger in who hangs up.

@@ -103,6 +103,7 @@ void OtherHosts::add_to(HostMemoryEvents& events, std::vector<int> ranks) {
     broken.set_epoch(breakage.epoch);
     broken.set_reason(breakage.reason);
     broken.mutable_waited_for()->Add(breakage.waited_for.begin(), breakage.waited_for.end());
+    broken.set_lost_link(breakage.lost_link);
     callbacks_.send(message);
   };
   events.store_asked = [this](int slot, const AgentMessage& question) {
@@ -145,8 +146,10 @@ void OtherHosts::on(const proto::Died& died) {
 }
 
 void OtherHosts::on(const proto::Broken& broken) {
-  memory_->hear_of_trouble(
-      {broken.epoch(), broken.reason(), {broken.waited_for().begin(), broken.waited_for().end()}});
+  memory_->hear_of_trouble({broken.epoch(),
+                            broken.reason(),
+                            {broken.waited_for().begin(), broken.waited_for().end()},
+                            broken.lost_link()});
 }
 
 void OtherHosts::on(const proto::StoreAnswer& answer) {

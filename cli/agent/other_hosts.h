@@ -32,7 +32,7 @@ class OtherHosts {
   OtherHosts(Loop& loop, int host, const proto::ListenForLinks& order, uint16_t kept_port,
              Callbacks callbacks);
 
-  // Before any worker starts: says of each address whether that host is there, as it turns out.
+  // Says of each address whether that host is there, as it turns out.
   void on(const proto::TryToReach& order);
   void on(const proto::LinksAt& order);
 

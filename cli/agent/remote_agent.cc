@@ -35,6 +35,7 @@
 #include "rendezvous/credentials.h"
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
+#include "runtime/base/present_gpus.h"
 
 namespace hvd {
 namespace {
@@ -109,6 +110,7 @@ void say_hello(const AgentKey& key, bool is_first) {
   Hello first{version(), AgentFile(kSelf).name(), key.request(),       "",
               "",        look_at_this_host(),     look_at_interfaces()};
   first.gpus = look_at_gpus();
+  first.gpus_there = present_gpus();
   add_addresses(first);
   say_hello(hello_bytes(first), is_first);
 }

@@ -140,6 +140,7 @@ std::vector<std::string> worker_environment(std::span<const std::string> users,
     if (!is_set_in(users, name)) ours.emplace_back(name, std::move(value));
   };
   add_unless_set("PYTHONUNBUFFERED", "1");
+  add_unless_set("NCCL_LAUNCH_ORDER_IMPLICIT", "1");  // also beside a program's own communicators
   if (!place.interface.empty()) {  // NCCL takes a name without "=" for the beginning of one
     add_unless_set("NCCL_SOCKET_IFNAME", "=" + place.interface);
     add_unless_set("GLOO_SOCKET_IFNAME", place.interface);

@@ -11,6 +11,7 @@
 #include <set>
 #include <utility>
 
+#include "cli/agent/process_state.h"
 #include "cli/agent/worker_environment.h"
 #include "cli/command_check.h"
 #include "cli/exit_code.h"
@@ -239,7 +240,10 @@ void Workers::note_signal(pid_t pid, int signal) {
   const auto found = running_by_pid_.find(pid);
   if (found == running_by_pid_.end()) return;
   Worker& worker = *of_rank(found->second);
-  if (worker.death_order == 0) worker.sent_signal = signal;
+  if (worker.death_order != 0) return;
+  const std::optional<ProcessState> state = read_process_state(pid);
+  if (worker.sent_signal == 0) worker.found_stopped = state && state->stopped();
+  worker.sent_signal = signal;
 }
 
 }  // namespace hvd

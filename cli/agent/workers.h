@@ -22,7 +22,8 @@ struct Worker {
   pid_t pid = 0;  // 0: not started
   bool running = false;
   int sent_signal = 0;
-  int death_order = 0;  // 0: not seen to be dead yet
+  bool found_stopped = false;  // when it was sent the first
+  int death_order = 0;         // 0: not seen to be dead yet
   int death_batch = 0;
   TimePoint started{}, died{};
   UniqueFd pidfd;

@@ -91,6 +91,8 @@ LibrariesToSend all_of_glibc(const std::set<std::string>& offered) {
   return more;
 }
 
+bool is_libhvd(std::string_view name) { return name.starts_with("libhvd.so"); }
+
 LibrariesToSend libraries_to_send(const LoaderAnswer& answer, const std::set<std::string>& sent,
                                   const std::set<std::string>& offered) {
   LibrariesToSend more;
@@ -112,6 +114,9 @@ LibrariesToSend libraries_to_send(const LoaderAnswer& answer, const std::set<std
           " needs " + quoted(one.version) + " of " + quoted(one.path));
     more.names.insert(can_go(library) ? library : wanted_by);
   }
+  const std::string plug_in(kPlugIn);
+  if (std::ranges::any_of(more.names, is_libhvd) && offered.contains(plug_in))
+    more.names.insert(plug_in);
   if (std::ranges::any_of(more.names, [](const std::string& one) { return is_of_glibc(one); })) {
     const LibrariesToSend whole = all_of_glibc(offered);
     more.own_loader = true;

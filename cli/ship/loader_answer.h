@@ -34,6 +34,11 @@ struct LoaderAnswer {
 // What the kernel brings (linux-vdso) and what is asked for by a path is left out.
 LoaderAnswer read_loader_answer(std::string_view printed, std::string_view words);
 
+// libhvd opens its part for GPUs while it runs, from beside itself (runtime/devices.cc), so that no
+// loader lists it: it goes where libhvd goes.
+inline constexpr std::string_view kPlugIn = "libhvd_nccl.so";
+bool is_libhvd(std::string_view name);
+
 // Of the C library: its parts and its loader fit each other alone, so that all of them come from
 // one host.
 bool is_of_glibc(std::string_view name);

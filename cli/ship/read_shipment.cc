@@ -92,6 +92,13 @@ std::vector<std::string> interpreter_of(int fd) {
   return words;
 }
 
+// Of the libhvd at this path; empty: there is none.
+std::string plug_in_of(const std::string& libhvd) {
+  const std::string path = fs::path(libhvd).replace_filename(kPlugIn).string();
+  std::error_code failed;
+  return fs::is_regular_file(path, failed) ? path : "";
+}
+
 using Identity = std::pair<dev_t, ino_t>;
 
 Identity identity(const struct stat& facts) { return {facts.st_dev, facts.st_ino}; }
@@ -114,6 +121,9 @@ class Reader {
       if (path.empty()) throw unreadable(given);
       walk(path, location(path));
       given_.push_back(path);
+      if (!is_libhvd(fs::path(path).filename().native())) continue;
+      if (const std::string beside = plug_in_of(path); !beside.empty())
+        walk(beside, location(beside));
     }
     check_limit();
     for (const OfferedFile& one : sizes_) to_read_ += one.bytes;
@@ -291,7 +301,12 @@ class Reader {
     program.set_loader(loader);
     const LoaderAnswer answer = ask_loader({loader, path, library_path_});
     add_library(path, loader.substr(loader.rfind('/') + 1), loader);
-    for (const auto& [name, found] : answer.found) add_library(path, name, found);
+    for (const auto& [name, found] : answer.found) {
+      add_library(path, name, found);
+      if (!is_libhvd(name)) continue;
+      if (const std::string beside = plug_in_of(found); !beside.empty())
+        add_library(path, std::string(kPlugIn), beside);
+    }
   }
 
   void add_library(const std::string& program, const std::string& name, const std::string& path) {

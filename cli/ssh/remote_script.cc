@@ -23,7 +23,9 @@ bool is_plain(std::string_view word) {
 // made. A folder for one start is made under a name that nobody can guess, so that in a place where
 // anybody may write, nobody can have put something there; the agent removes it as soon as it runs.
 // A copy that lost its end to a broken disk may well start, so one of another length than ours is
-// not started (ls tells it of the file's node; some wc would read it through).
+// not started (ls tells it of the file's node, beside the folders; some wc would read it through).
+// Every program that runs before the agent costs each host a millisecond, and the hosts may share
+// their processors: what the kernel's files say is read there.
 // A file of no bytes can be run where files can be run at all. Bytes that do not fit are still read
 // to the last, so that those of the next attempt are not taken for them. A file that is cut off, as
 // the connection may be, is not run: some shells would take it for a script. However this ends
@@ -40,13 +42,13 @@ constexpr std::string_view kFunctions =
     R"([ "$id" = "$me" ] || return 1; who=$name; done </etc/passwd; [ "$who" ] || return 1; )"
     R"(while IFS=: read -r name x gid list; do [ "$gid" = "$1" ] || continue; )"
     R"(case $list in ""|"$who") known=1;; *) return 1;; esac; done </etc/group; [ "$known" ]; }; )"
-    R"(safe() { way=$(cd -P "$1" && pwd -P) || return; up=$way; set -- /; )"
-    R"(while [ "${up%/}" ]; do set -- "$@" "$up"; up=${up%/*}; done; )"
-    R"(ls -ldn "$@" | (left=$#; while read -r mode x id gid x; do )"
+    R"(safe() { way=$(cd -P "$1" && pwd -P) || return; up=$way; file=${2:+${way%/}/$2}; set -- /; )"
+    R"(while [ "${up%/}" ]; do set -- "$@" "$up"; up=${up%/*}; done; [ ! "$file" ] || set -- "$@" "$file"; )"
+    R"((unset BLOCK_SIZE LS_BLOCK_SIZE; exec ls -ldn "$@") | (left=$#; while read -r mode x id gid bytes x; do )"
     R"(case $id in 0|$me) ;; *) exit 1;; esac; )"
-    R"(case $mode in d????????[tT]*|d????-??-*) ;; d????w??-*+) exit 1;; d????w??-*) alone $gid || exit 1;; *) exit 1;; esac; )"
+    R"(case $mode in d????????[tT]*|d????-??-*) ;; d????w??-*+) exit 1;; d????w??-*) alone $gid || exit 1;; )"
+    R"(-*) [ "$bytes" = "$length" ] || exit 1;; *) exit 1;; esac; )"
     R"(left=$((left - 1)); done; [ $left = 0 ]); }; )"
-    R"(whole() { set -- $(unset BLOCK_SIZE LS_BLOCK_SIZE; ls -ln "$1"); [ "$5" = "$length" ]; }; )"
     R"(keep() { mkdir -p "$1" && safe "$1" && [ "$way" = "$1" ] && made=$1/$new && )"
     R"(take "$1" && exec "$1/hvdrun" agent $role; clean; }; )"
     R"(once() { made=; mkdir "$1" && made=$1 && take "$1" && exec "$1/hvdrun" agent $role --once; clean; }; )";
@@ -55,11 +57,13 @@ constexpr std::string_view kFunctions =
 // are, nothing that start files put first is run.
 constexpr std::string_view kSteps =
     R"(PATH=/usr/local/bin:/usr/bin:/bin${PATH:+:$PATH}; umask 077; )"
-    R"(case $(uname -m 2>/dev/null) in "$machine"|"") ;; *) say machine $(uname -m); exit 1;; esac; )"
-    R"(me=$(id -u); home=; if [ -d "$HOME" ]; then at=$HOME/.cache/hvdrun/$name; rest=; )"
+    R"(kind=; [ ! -r /proc/sys/kernel/arch ] || read -r kind </proc/sys/kernel/arch; [ "$kind" ] || kind=$(uname -m 2>/dev/null); )"
+    R"(case $kind in "$machine"|"") ;; *) say machine $kind; exit 1;; esac; )"
+    R"(me=; [ ! -r /proc/self/status ] || while [ ! "$me" ] && read -r word x id x; do [ "$word" = Uid: ] && me=$id; done </proc/self/status; )"
+    R"([ "$me" ] || me=$(id -u); home=; if [ -d "$HOME" ]; then at=$HOME/.cache/hvdrun/$name; rest=; )"
+    R"([ ! "$anew" ] && [ -x "$at/hvdrun" ] && safe "$at" hvdrun && say found && exec "$way/hvdrun" agent $role; )"
     R"(until [ -d "$at" ]; do rest=/${at##*/}$rest; at=${at%/*}; done; )"
     R"(safe "$at" && home=${way%/}$rest; fi; )"
-    R"([ "$home" ] && [ ! "$rest" ] && [ ! "$anew" ] && [ -x "$home/hvdrun" ] && whole "$home/hvdrun" && say found && exec "$home/hvdrun" agent $role; )"
     R"(made=; trap clean EXIT; trap "exit 1" HUP INT TERM; trap "" PIPE; )"
     R"([ "$home" ] && keep "$home"; )"
     R"(for folder in "$TMPDIR" /tmp /var/tmp /dev/shm "$XDG_RUNTIME_DIR"; do )"

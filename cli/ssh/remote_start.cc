@@ -276,18 +276,20 @@ std::string RemoteStart::last_said() const {
 
 std::string RemoteStart::unfinished(TimePoint now) const {
   const std::string age = seconds_text(now - since_);
+  constexpr std::string_view kStuck = ": is its network cut, or its disk stuck?";
+  if (phase_ == StartPhase::kCopying && !wants_file())
+    return "all of the agent was sent to it, and it has not taken it in after " + age +
+           std::string(kStuck) + last_said();
   if (phase_ == StartPhase::kCopying)
-    return "the agent was still being copied to it after " + age + ", " +
-           std::to_string(file_at_ >> 20) + " of " + std::to_string(file_bytes_ >> 20) + " MiB" +
+    return "the agent was being copied to it, " + size_text(file_at_) + " of " +
+           size_text(file_bytes_) + " in " + age + ", and it took no more" + std::string(kStuck) +
            last_said();
   if (phase_ == StartPhase::kShipping) {
     if (shipped_ == to_ship_)
       return "it was still looking at what was shipped after " + age + last_said();
-    const double took = std::chrono::duration<double>(now - since_).count();
-    const double share = double(shipped_) / double(std::max<uint64_t>(to_ship_, 1));
-    return size_text(shipped_) + " of " + size_text(to_ship_) + " had been shipped to it after " +
-           age + "; --start-timeout " + std::to_string(int(took / std::max(share, 0.01)) + 10) +
-           " would do, and files that are whole there are not sent again" + last_said();
+    return size_text(shipped_) + " of " + size_text(to_ship_) + " had been shipped to it in " +
+           age + ", and it took no more" + std::string(kStuck) +
+           " Files that are whole there are not sent again" + last_said();
   }
   if (phase_ == StartPhase::kStarting)
     return "the agent has not spoken for " + age + " since it was started there" + last_said();

@@ -13,7 +13,6 @@
 #include <csignal>
 #include <cstdio>
 #include <utility>
-#include <vector>
 
 #include "cli/exit_code.h"
 #include "cli/pipe.h"
@@ -71,8 +70,7 @@ struct SshCarrier::Ssh {
 struct SshCarrier::Start {
   int host;
   Host target;
-  Deadline deadline;
-  Deadline there;        // until then it is waited for
+  StartTime time;
   TimePoint due, since;  // of the next attempt; the first one's
   int attempts = 0;
   HostKeys keys = HostKeys::kKnown;
@@ -105,26 +103,28 @@ void SshCarrier::stop() {
   starts_.clear();
 }
 
-void SshCarrier::start(int host, const Host& target, Deadline deadline, Deadline there) {
+void SshCarrier::start(int host, const Host& target, Clock::duration patience, Deadline there) {
   const TimePoint now = Clock::now();
   auto& start = starts_[host];
   HVD_CHECK(!start, "a host is started twice");
-  start = std::make_unique<Start>(Start{host, target, deadline, there, now, now});
+  start = std::make_unique<Start>(Start{host, target, StartTime(patience, there), now, now});
 }
 
 void SshCarrier::begin(Start& start, TimePoint now) {
   ++start.attempts;
+  if (!start.time.begun()) start.time.begin(start.since = now);
   Pipe in = make_pipe(), out = make_pipe(), words = make_pipe();
   const std::string script =
       remote_script({file_.name(), file_.bytes(), file_.machine(), options_.role, start.copy_anew},
                     unique_word());
   SpawnOptions spawned;
   SshAttempt attempt{.keys = start.keys, .is_old_ssh = start.is_old_ssh};
-  if (!start.there.passed(now) && !start.there.is_never())
-    attempt.connect_s =
-        int(std::clamp<std::chrono::seconds>(
-                std::chrono::ceil<std::chrono::seconds>(start.there.when() - now), 1s, kConnectMost)
-                .count());
+  std::optional<std::chrono::seconds> limit;
+  if (start.time.may_wait(now))
+    limit = std::clamp<std::chrono::seconds>(
+        std::chrono::ceil<std::chrono::seconds>(start.time.waits_until() - now), 1s, kConnectMost);
+  attempt.connect_s = int(limit.value_or(0s).count());
+  start.time.connect_within(limit, now);
   spawned.argv = ssh_command(options_.ssh, start.target, attempt, script);
   spawned.path = options_.path;
   const std::vector<std::string> variables = ssh_environment(options_.environment);
@@ -196,6 +196,7 @@ void SshCarrier::look(Start& start, TimePoint now) {
   Ssh& ssh = *start.ssh;
   read_rest(start, ssh.words, &SshCarrier::read_words);  // of the start: none of the agent's
   if (ssh.remote.phase() == StartPhase::kReady) return hand_over(start);
+  if (ssh.remote.heard()) start.time.reached(now);
   if (ssh.remote.phase() == StartPhase::kFailed) {
     if (!ssh.judged_at) ssh.judged_at = now + kLastWords;
     return;
@@ -219,13 +220,17 @@ void SshCarrier::feed(Start& start) {
     } else if (ssh.remote.wants_file()) {
       auto at = off_t(ssh.remote.file_at());
       n = sendfile(ssh.in.get(), file_.fd(), &at, file_.bytes() - ssh.remote.file_at());
-      if (n > 0) ssh.remote.file_written(uint64_t(n));
+      if (n > 0) ssh.remote.file_written(uint64_t(n)), note_taken(start, Clock::now());
     } else if (const auto piece = ssh.remote.wants_shipped()) {
       if (shipped >= kShipAtOnce) break;
       const auto sent = feed_shipped(start, *piece);
       if (!sent) return;
       n = *sent;
-      if (n > 0) ssh.remote.shipped_written(uint64_t(n)), shipped += size_t(n);
+      if (n > 0) {
+        ssh.remote.shipped_written(uint64_t(n));
+        shipped += size_t(n);
+        note_taken(start, Clock::now());
+      }
     } else {
       break;
     }
@@ -246,6 +251,11 @@ void SshCarrier::feed(Start& start) {
     loop_.watch(ssh.in.get(), EPOLLOUT, [this, &start](uint32_t) { feed(start); });
   else if (ssh.in)
     loop_.unwatch(ssh.in.get());
+}
+
+void SshCarrier::note_taken(Start& start, TimePoint now) {
+  const RemoteStart& remote = start.ssh->remote;
+  start.time.taken(!remote.wants_file() && !remote.wants_shipped(), now - remote.since(), now);
 }
 
 std::optional<ssize_t> SshCarrier::feed_shipped(Start& start, const RemoteStart::Piece& piece) {
@@ -375,16 +385,15 @@ void SshCarrier::judge(Start& start, int wait_status, TimePoint now) {
   if (failure.retry == Retry::kSoon ||
       (failure.retry == Retry::kSometimes && start.attempts < kSomeAttempts))
     return try_again(start, std::move(failure.reason), kRetryMost, now);
-  if (failure.retry != Retry::kNever && !start.there.passed(now)) {
+  if (failure.retry != Retry::kNever && start.time.may_wait(now)) {
     try_again(start, std::move(failure.reason), kNotThereMost, now);
-    start.due = std::min(start.due, start.there.when());
+    start.due = std::min(start.due, start.time.waits_until());
     return;
   }
-  const bool waited = failure.retry != Retry::kNever && start.attempts > 1;
-  fail(start.host, (waited ? "it was not there in " + seconds_text(now - start.since) + ", tried " +
-                                 std::to_string(start.attempts) + " times: "
-                           : "") +
-                       failure.reason);
+  if (failure.retry != Retry::kNever && start.attempts > 1)
+    failure.reason.insert(0, "it was not there in " + seconds_text(now - start.since) + ", tried " +
+                                 std::to_string(start.attempts) + " times: ");
+  fail(start.host, failure.reason);
 }
 
 void SshCarrier::try_again(Start& start, std::string reason, Clock::duration most, TimePoint now) {
@@ -397,27 +406,25 @@ void SshCarrier::try_again(Start& start, std::string reason, Clock::duration mos
 }
 
 void SshCarrier::excuse(Clock::duration time) {
-  for (const auto& [host, start] : starts_)
-    for (Deadline* one : {&start->deadline, &start->there})
-      if (!one->is_never()) *one = Deadline::at(one->when() + time);
+  for (const auto& [host, start] : starts_) start->time.excuse(time);
 }
 
 void SshCarrier::turn(TimePoint now) {
   // Callbacks change the table. Who was tried least comes first: hosts that are not there must not
-  // keep the places from others.
+  // keep the places from others, who have all the time until their turn.
   std::vector<std::pair<int, int>> hosts;
   for (const auto& [host, start] : starts_) hosts.emplace_back(start->attempts, host);
   std::ranges::sort(hosts);
   for (const auto& [attempts, host] : hosts) {
-    const auto found = starts_.find(host);
-    if (found != starts_.end()) turn(*found->second, now);
+    if (const auto found = starts_.find(host); found != starts_.end()) turn(*found->second, now);
   }
 }
 
 void SshCarrier::turn(Start& start, TimePoint now) {
   if (start.ssh && start.ssh->judged_at && now >= *start.ssh->judged_at)
     return judge(start, 0, now);
-  if (start.deadline.passed(now)) return fail(start.host, time_is_over(start, now));
+  if (start.time.passed(now) || hangs(start, now))
+    return fail(start.host, time_is_over(start, now));
   if (start.ssh) {
     start.ssh->remote.nudge(now);
     return feed(start);
@@ -430,20 +437,26 @@ void SshCarrier::turn(Start& start, TimePoint now) {
   }
 }
 
+// An ssh that is at its host's name has not begun to connect.
+bool SshCarrier::hangs(Start& start, TimePoint now) {
+  if (!start.ssh || !start.time.is_silent(now)) return false;
+  const bool resolves = phase_of(*start.ssh) == StartPhase::kResolving;
+  if (resolves) start.time.connect_within(kConnectMost, now);
+  return !resolves;
+}
+
 std::string SshCarrier::time_is_over(const Start& start, TimePoint now) const {
   const std::string age = seconds_text(now - start.since);
   const StartPhase phase = start.ssh ? phase_of(*start.ssh) : StartPhase::kConnecting;
-  if (phase > StartPhase::kConnecting) return start.ssh->remote.unfinished(now);
-  if (!start.reason.empty())
+  if (phase <= StartPhase::kConnecting && !start.reason.empty())
     return "ssh failed " + std::to_string(start.attempts) + " times in " + age + ": " +
            start.reason;
-  if (start.ssh)
-    return (phase == StartPhase::kResolving ? "its name was still being looked up after " + age +
-                                                  ": does the name server answer?"
-                                            : start.ssh->remote.unfinished(now)) +
-           "; try by hand: " + ssh_by_hand(options_.ssh, start.target);
-  return "it was not its turn in " + age + ": " + std::to_string(options_.at_once) +
-         " others were still being started";
+  std::string where = "ssh, asked anew after its first words, was not through within " + age;
+  if (phase == StartPhase::kResolving)
+    where = "its name was still being looked up after " + age + ": does the name server answer?";
+  else if (start.ssh)
+    where = start.ssh->remote.unfinished(now);
+  return where + "; try by hand: " + ssh_by_hand(options_.ssh, start.target);
 }
 
 std::optional<TimePoint> SshCarrier::next_deadline() const {
@@ -452,7 +465,7 @@ std::optional<TimePoint> SshCarrier::next_deadline() const {
     if (one && (!next || *one < *next)) next = one;
   };
   for (const auto& [host, start] : starts_) {
-    if (!start->deadline.is_never()) sooner(start->deadline.when());
+    if (start->time.begun()) sooner(start->time.next());
     if (start->ssh) {
       sooner(start->ssh->judged_at);
       sooner(start->ssh->remote.next_nudge());
@@ -469,6 +482,7 @@ std::optional<SshCarrier::Progress> SshCarrier::progress(int host) const {
   const Start& start = *found->second;
   Progress progress{.since = start.since,
                     .queued = !start.ssh,
+                    .judged = !start.reason.empty() && !(start.ssh && start.ssh->remote.heard()),
                     .attempts = start.attempts,
                     .reason = start.reason};
   if (start.ssh) {

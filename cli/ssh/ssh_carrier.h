@@ -3,8 +3,10 @@
 // Lives on its owner's loop and thread, which has to live as long as the process. What busy hosts
 // drop is tried again, at random moments so that many do not come back together, and so is who may
 // be there later, if asked for; what will not change is reported at once, and the rest when its
-// time is over. A host's key that ssh has never seen is taken, and kept, by another attempt,
-// unless the user's configuration forbids it; a changed one is refused, whatever that says.
+// time is over, which stands while a host waits for its turn or takes what is sent to it, as
+// rsync's --timeout does: a slow line is no failure. A host's key that ssh has never seen is taken,
+// and kept, by another attempt, unless the user's configuration forbids it; a changed one is
+// refused, whatever that says.
 #pragma once
 
 #include <sys/types.h>
@@ -23,6 +25,7 @@
 #include "cli/ssh/agent_file.h"
 #include "cli/ssh/remote_start.h"
 #include "cli/ssh/ssh_command.h"
+#include "cli/ssh/start_time.h"
 
 namespace hvd {
 
@@ -50,6 +53,7 @@ class SshCarrier {
     StartPhase phase = StartPhase::kConnecting;
     TimePoint since;
     bool queued = false;  // others come first, or a retry has to wait
+    bool judged = false;  // the last attempt has failed, and no other has heard anything yet
     int attempts = 0;
     std::string reason;  // of the last attempt's failure
     uint64_t copied = 0, bytes = 0;
@@ -59,9 +63,11 @@ class SshCarrier {
   SshCarrier(Loop& loop, AgentFile& file, Options options, Callbacks callbacks);
   ~SshCarrier();  // kills and reaps every ssh that nobody got
 
-  // `host` is the caller's number for it. One that cannot be reached is tried again until `there`;
-  // after the deadline it has failed.
-  void start(int host, const Host& target, Deadline deadline, Deadline there = Deadline::in({}));
+  // `host` is the caller's number for it. One that cannot be reached is tried again until `there`.
+  // From its turn on, or from `there` if that is later, it has so much patience; but from when it
+  // is reached, if that is sooner, and anew whenever it has taken some of what is sent to it.
+  void start(int host, const Host& target, Clock::duration patience,
+             Deadline there = Deadline::in({}));
   void stop();  // who was not handed over: killed; not from a callback
   void end() {  // and who was
     stop();
@@ -85,6 +91,8 @@ class SshCarrier {
   struct Start;
 
   void turn(Start& start, TimePoint now);
+  static bool hangs(Start& start, TimePoint now);
+  static void note_taken(Start& start, TimePoint now);
   void begin(Start& start, TimePoint now);
   void feed(Start& start);
   // Bytes that were written, or less with errno as write() has it; nothing: the start has failed.

@@ -35,6 +35,11 @@ constexpr std::string_view kProxyEnded =
 
 // The first that is found counts: what is nearer to the cause comes first. A refusal stays one.
 constexpr Known kKnown[] = {
+    {"Temporary failure in name resolution",
+     "its name could not be looked up, since no name server answered: is this machine's network "
+     "up, and the server in /etc/resolv.conf right? Or give the host an address in /etc/hosts or "
+     "~/.ssh/config",
+     Retry::kSometimes},
     {"Could not resolve hostname",
      "its name is not known here: correct it, or give it an address in /etc/hosts or "
      "~/.ssh/config",
@@ -62,8 +67,9 @@ constexpr Known kKnown[] = {
     {"Permission denied (", kWantsPassword, Retry::kNever, false, false, "password"},
     {"Permission denied (", kWantsPassword, Retry::kNever, false, false, "keyboard-interactive"},
     {"Permission denied (",
-     "it accepts none of your keys: put one into ~/.ssh/authorized_keys there (ssh-copy-id HOST), "
-     "or name the right one by -i, or the right user by -H user@host"},
+     "it accepts none of your keys: put one into ~/.ssh/authorized_keys there "
+     "(ssh-copy-id HOST), or name the right one by -i, or the right user by -H user@host; if yours "
+     "has a passphrase, start ssh-agent and add it (ssh-add)"},
     {"Too many authentication failures",
      "it gave up before the right key was tried: name it by -i, with "
      "--ssh-arg=-oIdentitiesOnly=yes"},

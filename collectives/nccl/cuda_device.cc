@@ -14,6 +14,7 @@ CudaDevice::CudaDevice(const CudaDriver& driver, int ordinal) : driver_(driver),
                   name + " does not tell its priorities");
     driver_.check(driver_.cuStreamCreateWithPriority(&stream_, CU_STREAM_NON_BLOCKING, highest),
                   "no stream can be had on " + name);
+    kernels_.emplace(driver_);
   } catch (const Error&) {
     driver_.cuDevicePrimaryCtxRelease(device_);
     throw;
@@ -27,6 +28,7 @@ CudaDevice::~CudaDevice() {
       for (const CUevent event : spare_) driver_.cuEventDestroy(event);
     }
     driver_.cuStreamDestroy(stream_);
+    kernels_.reset();
     driver_.cuCtxPopCurrent(&context_);
   }
   driver_.cuDevicePrimaryCtxRelease(device_);
@@ -86,6 +88,13 @@ void CudaDevice::wait(CUstream stream, CUevent event) const {
   const Current current(*this);
   driver_.check(driver_.cuStreamWaitEvent(stream, event, CU_EVENT_WAIT_DEFAULT),
                 "a stream cannot wait for an event");
+}
+
+void CudaDevice::copy(void* to, const void* from, size_t bytes) const {
+  const Current current(*this);
+  driver_.check(driver_.cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to),
+                                      reinterpret_cast<CUdeviceptr>(from), bytes, stream_),
+                "device memory cannot be copied");
 }
 
 bool CudaDevice::is_done(CUevent event) const {

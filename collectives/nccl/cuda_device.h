@@ -1,11 +1,13 @@
 // The device of a rank: its primary context, which the program's framework shares, one stream for
-// everything that moves between GPUs, and events to order it by.
+// everything that moves between GPUs, events to order it by, and kernels.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "collectives/nccl/cuda_driver.h"
+#include "collectives/nccl/cuda_kernels.h"
 #include "runtime/base/mutex.h"
 
 namespace hvd {
@@ -30,6 +32,7 @@ class CudaDevice {
   std::string name() const;  // "NVIDIA H100 80GB HBM3"
   // Of the highest priority: what other ranks wait for comes first.
   CUstream stream() const { return stream_; }
+  const CudaKernels& kernels() const { return *kernels_; }
   // While it lives, what the calling thread calls of CUDA is about this device; then about the one
   // that was current before.
   class Current {
@@ -50,6 +53,8 @@ class CudaDevice {
   void record(CUevent event, CUstream stream) const;
   // Any thread: what comes into the stream from now on begins after the event.
   void wait(CUstream stream, CUevent event) const;
+  // Any thread: once all that is in stream() by now has been done.
+  void copy(void* to, const void* from, size_t bytes) const;
   // Throws kUnavailable when what comes before it has failed.
   bool is_done(CUevent event) const;
   bool is_busy() const noexcept;  // with what is in stream(); false, too, when it is lost
@@ -62,6 +67,7 @@ class CudaDevice {
   CUdevice device_ = 0;
   CUcontext context_ = nullptr;
   CUstream stream_ = nullptr;
+  std::optional<CudaKernels> kernels_;  // from the constructor to the destructor
   Mutex mutex_;
   std::vector<CUevent> spare_ GUARDED_BY(mutex_);
 };

@@ -17,7 +17,9 @@ std::string version_text(int version) {
 
 CudaDriver CudaDriver::load(const std::string& path) {
   CudaDriver driver;
-  driver.library_ = DynamicLibrary(path.empty() ? "libcuda.so.1" : path, "the CUDA driver");
+  driver.library_ =
+      DynamicLibrary(path.empty() ? "libcuda.so.1" : path, "the CUDA driver",
+                     "install the GPU's driver, or name its library by HVD_CUDA_LIBRARY");
   HVD_CUDA_CALLS(HVD_CALL)
   int version = 0;
   driver.check(driver.cuInit(0), "CUDA cannot be used here");

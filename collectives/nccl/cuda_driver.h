@@ -25,7 +25,8 @@ namespace hvd {
   X(cuCtxSynchronize) X(cuCtxGetStreamPriorityRange) X(cuStreamCreateWithPriority) X(cuStreamDestroy) \
   X(cuStreamQuery) X(cuStreamWaitEvent) X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) \
   X(cuEventQuery) X(cuMemAlloc) X(cuMemFree) X(cuMemGetInfo) X(cuMemcpyAsync) \
-  X(cuMemsetD8Async) X(cuPointerGetAttribute)
+  X(cuMemsetD8Async) X(cuPointerGetAttribute) X(cuModuleLoadData) X(cuModuleUnload) \
+  X(cuModuleGetFunction) X(cuLaunchKernel)
 // clang-format on
 
 struct CudaDriver {

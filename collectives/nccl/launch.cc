@@ -15,7 +15,13 @@ constexpr auto kAcquire = std::memory_order_acquire;
 enum Stage : uint32_t { kQueued, kLaunched, kToRefuse };
 
 bool needs_host(OperationKind kind) {
-  return kind != OperationKind::kAllreduce && kind != OperationKind::kBroadcast;
+  return kind == OperationKind::kAllgather || kind == OperationKind::kBarrier ||
+         kind == OperationKind::kSegment;
+}
+
+// Where ranks are apart what is registered goes through memory that is not.
+bool goes_aside(const Operation& operation) {
+  return operation.apart && operation.aside != nullptr && operation.result.count != 0;
 }
 
 }  // namespace
@@ -24,7 +30,9 @@ void NcclCommunicator::start(Operation& operation) {
   if (!queue_.push(operation)) return;
   if (next_ == nullptr) next_ = &operation;
   try {
-    if (state_ == State::kUnmade) start_sharing_ids();
+    if (state_ == State::kUnmade || operation.kind == OperationKind::kReconnect)
+      start_sharing_ids();
+    if (state_ == State::kUnmade) state_ = State::kSharesIds;
   } catch (const Error& error) {
     fail(error.what());
   }
@@ -55,6 +63,8 @@ NcclCommunicator::Step NcclCommunicator::launch() {
   Operation& operation = *next_;
   if (called_) {
     finish_launch(operation);
+  } else if (operation.kind == OperationKind::kReconnect) {
+    return reconnect(operation);
   } else if (!needs_host(operation.kind)) {
     call(operation);
   } else {
@@ -62,6 +72,14 @@ NcclCommunicator::Step NcclCommunicator::launch() {
     if (outcome == Outcome::kPending || outcome > Outcome::kRefused) return Step::kWait;
     take_host_part(operation);
   }
+  return Step::kMoved;
+}
+
+// Once all that was launched before has been done.
+NcclCommunicator::Step NcclCommunicator::reconnect(const Operation& operation) {
+  if (queue_.oldest() != &operation || !ids_->have_come()) return Step::kWait;
+  called_ = renews_ = true;
+  begin_abort();
   return Step::kMoved;
 }
 
@@ -87,35 +105,50 @@ void NcclCommunicator::call(Operation& operation) {
   entered_ = operation.sequence;
   fault_point("collective_entered");
   calling_ = describe(operation);
-  NcclReduction reduction;
-  try {
-    if (operation.kind == OperationKind::kAllreduce)
-      reduction = nccl_reduction_of(operation.reduction, operation.result.type, size_);
-  } catch (const Error& error) {
-    return refuse(operation, error.code(), error.what());
-  }
+  if (operation.kind == OperationKind::kRegister) calling_ += " (NCCL_WIN_ENABLE=0 does without)";
   if (operation.kind == OperationKind::kAllgather)
     operation.result.data = operation.allocate(host_parts_.front()->counts);
   if (operation.ready != nullptr)
     device_.wait(device_.stream(), static_cast<CUevent>(operation.ready));
+  if (goes_aside(operation))
+    device_.copy(operation.aside, operation.result.data, operation.result.bytes());
   called_ = true;
-  const Buffer& data = operation.result;
-  ncclResult_t result = ncclSuccess;
-  if (operation.kind == OperationKind::kAllgather)
-    result = call_allgather(operation);
-  else if (data.count == 0)
-    under_way_ = false;
-  else if (operation.kind == OperationKind::kBroadcast)
-    result = nccl_.ncclBroadcast(data.data, data.data, data.bytes(), ncclUint8, operation.root,
-                                 communicator_, device_.stream());
-  else
-    result = call_allreduce(operation, reduction);
-  if (went(result)) finish_launch(operation);
+  looked_at_ = Clock::now();
+  expected_for_ = {};
+  if (went(call_nccl(operation))) finish_launch(operation);
 }
 
-ncclResult_t NcclCommunicator::call_allreduce(const Operation& operation, NcclReduction reduction) {
+ncclResult_t NcclCommunicator::call_nccl(Operation& operation) {
   const Buffer& data = operation.result;
+  switch (operation.kind) {
+    case OperationKind::kAllgather:
+      return call_allgather(operation);
+    case OperationKind::kBroadcast:
+      if (data.count == 0) break;
+      return nccl_.ncclBroadcast(data.data, data.data, data.bytes(), ncclUint8, operation.root,
+                                 communicator_, device_.stream());
+    case OperationKind::kAllreduce:
+      if (data.count == 0) break;
+      return call_allreduce(operation);
+    case OperationKind::kRegister:
+      return windows_.add(communicator_, data);
+    case OperationKind::kDeregister:
+      return windows_.remove(communicator_, data);
+    case OperationKind::kBarrier:
+    case OperationKind::kSegment:
+    case OperationKind::kReconnect:
+      break;
+  }
+  return ncclSuccess;
+}
+
+ncclResult_t NcclCommunicator::call_allreduce(const Operation& operation) {
+  const Buffer& data = operation.result;
+  void* at = goes_aside(operation) ? operation.aside : data.data;
   const ncclDataType_t type = nccl_type_of(data.type);
+  NcclReduction reduction =
+      nccl_reduction_of(operation.reduction, data.type, size_, windows_.has(at, data.bytes()));
+  device_.kernels().scale(data.type, reduction.before, at, data.count, device_.stream());
   if (reduction.factor != 1) {
     NcclScalar scalar = nccl_scalar(reduction.factor, data.type);
     const ncclResult_t made = nccl_.ncclRedOpCreatePreMulSum(
@@ -124,7 +157,7 @@ ncclResult_t NcclCommunicator::call_allreduce(const Operation& operation, NcclRe
     if (made != ncclSuccess) return made == ncclInProgress ? ncclInternalError : made;
     own_op_ = reduction.op;
   }
-  return nccl_.ncclAllReduce(data.data, data.data, data.count, type, reduction.op, communicator_,
+  return nccl_.ncclAllReduce(at, at, data.count, type, reduction.op, communicator_,
                              device_.stream());
 }
 
@@ -159,6 +192,14 @@ ncclResult_t NcclCommunicator::call_allgather(Operation& operation) {
 void NcclCommunicator::finish_launch(Operation& operation) {
   if (own_op_) nccl_.ncclRedOpDestroy(*own_op_, communicator_);
   own_op_.reset();
+  // Without kernels this rank would call for another sum in a window than the others.
+  if (operation.kind == OperationKind::kRegister &&
+      (!windows_.finish_add(communicator_) || !device_.kernels().are_there()))
+    return refuse(operation, ErrorCode::kUnsupported, "NCCL does not register memory here");
+  if (goes_aside(operation))
+    device_.copy(operation.result.data, operation.aside, operation.result.bytes());
+  if (operation.kind == OperationKind::kAllreduce)
+    scale_result(operation.result, operation.reduction);
   fault_point("nccl_launched");
   auto done = static_cast<CUevent>(operation.done);
   if (done == nullptr) {
@@ -169,6 +210,11 @@ void NcclCommunicator::finish_launch(Operation& operation) {
   operation.stage = kLaunched;
   operation.launched.store(true, std::memory_order_release);
   go_to_next(operation);
+}
+
+void NcclCommunicator::scale_result(const Buffer& data, const Reduction& reduction) {
+  const Factors factors = nccl_reduction_of(reduction, data.type, size_).after;
+  device_.kernels().scale(data.type, factors, data.data, data.count, device_.stream());
 }
 
 void NcclCommunicator::go_to_next(const Operation& operation) {

@@ -1,25 +1,24 @@
 #include "collectives/nccl/nccl_backend.h"
 
+#include <build_mark.h>
+
 #include "collectives/nccl/nccl_communicator.h"
-#include "runtime/base/env.h"
+#include "collectives/nccl/shared_ids.h"
 
 namespace hvd {
 
 namespace {
 
-// Ids of NCCL's are given to ranks over links that know each other; by this variable whoever
-// connects first would be taken for a rank.
 const std::string& without_comm_id(const std::string& library) {
-  if (!env::get("NCCL_COMM_ID")) return library;
-  throw Error(ErrorCode::kInvalidArgument,
-              "NCCL_COMM_ID is set, by which ranks would meet where nothing tells them from "
-              "strangers; unset it: hvdrun's ranks do without");
+  refuse_comm_id();
+  return library;
 }
 
 }  // namespace
 
-NcclBackend::NcclBackend(const DeviceOptions& options)
-    : driver_(CudaDriver::load(without_comm_id(options.cuda_library))),
+NcclBackend::NcclBackend(const DeviceOptions& options, const NcclLimits& limits)
+    : limits_(limits),
+      driver_(CudaDriver::load(without_comm_id(options.cuda_library))),
       nccl_(NcclLibrary::load(options.nccl_library)),
       device_(driver_, options.ordinal),
       description_("NCCL " + nccl_version_text(nccl_.version) + " on GPU " +
@@ -27,7 +26,12 @@ NcclBackend::NcclBackend(const DeviceOptions& options)
 
 std::unique_ptr<Communicator> NcclBackend::make_communicator(Peers& peers, const std::string& name,
                                                              Communicator& control) {
-  return std::make_unique<NcclCommunicator>(peers, device_, nccl_, name, control);
+  return std::make_unique<NcclCommunicator>(peers, device_, nccl_, name, control, limits_);
+}
+
+void NcclBackend::cast(std::span<const Cast> casts, void* stream) {
+  const CudaDevice::Current current(device_);
+  device_.kernels().cast(casts, static_cast<CUstream>(stream));
 }
 
 }  // namespace hvd
@@ -35,7 +39,10 @@ std::unique_ptr<Communicator> NcclBackend::make_communicator(Peers& peers, const
 // The version of NCCL that this was compiled for.
 extern "C" HVD_API int hvd_nccl_version() { return NCCL_VERSION_CODE; }
 
-// What a process that has opened the plug-in calls. Its layout is that of one build of libhvd.
+// The build whose classes these are: what libhvd compares with its own.
+extern "C" HVD_API const char* hvd_nccl_build() { return HVD_BUILD_MARK_NAME; }
+
+// What a process that has opened the plug-in calls.
 extern "C" HVD_API hvd::DeviceBackend* hvd_open_nccl(const hvd::DeviceOptions* options) {
   return new hvd::NcclBackend(*options);
 }

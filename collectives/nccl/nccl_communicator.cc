@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "collectives/describe.h"
 #include "collectives/nccl/unique_ids.h"
 #include "runtime/base/fault_point.h"
 #include "runtime/base/start_thread.h"
@@ -16,17 +17,24 @@
 namespace hvd {
 namespace {
 
-using namespace std::chrono_literals;
 constexpr auto kAcquire = std::memory_order_acquire;
-constexpr auto kFinalizeLimit = 5s, kAbortLimit = 5s;
 constexpr int kLookAtAbortMs = 1;
 constexpr int kExitStuck = 125;
 constexpr std::chrono::milliseconds kLookAgain{1};  // a device has no descriptor to sleep on
+// Time does not count in which this process was stopped.
+constexpr Clock::duration kBetweenLooksMost = std::chrono::milliseconds(100);
+
+// To NCCL's own words (its src/init.cc); short, since of a reason other ranks get 255 bytes.
+std::string with_advice(const std::string& text) {
+  const bool shared = text.find("Duplicate GPU") != std::string::npos;
+  return shared ? text + "; hvdrun --share-gpu lets ranks share one" : text;
+}
 
 }  // namespace
 
 NcclCommunicator::NcclCommunicator(Peers& peers, CudaDevice& device, const NcclLibrary& nccl,
-                                   std::string name, Communicator& control)
+                                   std::string name, Communicator& control,
+                                   const NcclLimits& limits)
     : peers_(peers),
       block_(peers.block()),
       device_(device),
@@ -35,7 +43,9 @@ NcclCommunicator::NcclCommunicator(Peers& peers, CudaDevice& device, const NcclL
       control_(control),
       me_(control.rank()),
       size_(control.size()),
-      queue_(0) {}
+      limits_(limits),
+      queue_(0),
+      windows_(nccl) {}
 
 NcclCommunicator::~NcclCommunicator() {
   if (abort_thread_.joinable()) return;  // it joins
@@ -50,7 +60,11 @@ bool NcclCommunicator::progress() {
   try {
     return move();
   } catch (const std::exception& error) {  // also of who makes room for a result
-    fail(error.what());
+    const auto* known = dynamic_cast<const Error*>(&error);
+    if (known != nullptr && is_registering())
+      spoil(*known);
+    else
+      fail(error.what());
     return true;
   }
 }
@@ -61,7 +75,15 @@ bool NcclCommunicator::move() {
   if (closed_) return false;
   const CudaDevice::Current current(device_);
   bool moved = complete();
-  if ((next_ == nullptr && queue_.empty()) || !settled()) return moved;
+  if (next_ == nullptr && queue_.empty()) return moved;
+  if (!spoilt_.empty()) {
+    if (queue_.oldest() != next_) expect_soon("what was launched before: " + spoilt_);
+    if (next_ == nullptr) return moved;
+    if (next_->kind != OperationKind::kReconnect) throw Error(ErrorCode::kUnavailable, spoilt_);
+  } else if (!settled()) {
+    if (is_registering()) expect_soon(calling_ + ", where another rank has failed or is slow");
+    return moved;
+  }
   if (next_ != nullptr) moved |= (state_ == State::kReady ? launch() : connect()) == Step::kMoved;
   return moved;
 }
@@ -73,6 +95,27 @@ void NcclCommunicator::fail(const std::string& what) {
   const int rank = peers_.world().rank;
   raise_trouble(peers_, TroubleReason::kEngineError, rank_text(peers_, rank) + ": " + what,
                 std::span(&rank, 1));
+}
+
+bool NcclCommunicator::is_registering() const {
+  return state_ == State::kReady && next_ != nullptr && called_ &&
+         next_->kind == OperationKind::kRegister;
+}
+
+void NcclCommunicator::spoil(const Error& error) {
+  spoilt_ = error.what();
+  expected_for_ = {};
+  refuse(*next_, error.code(), error.what());
+}
+
+// Called at every look for as long as it is waited for.
+void NcclCommunicator::expect_soon(const std::string& what) {
+  const TimePoint now = Clock::now();
+  expected_for_ += std::min(now - std::exchange(looked_at_, now), kBetweenLooksMost);
+  if (expected_for_ > limits_.registering)
+    throw Error(
+        ErrorCode::kTimeout,
+        "NCCL has waited " + std::to_string(limits_.registering.count()) + " ms in " + what);
 }
 
 // Is NCCL through with the last call, and well?
@@ -89,30 +132,29 @@ bool NcclCommunicator::settled() {
 bool NcclCommunicator::went(ncclResult_t result) {
   under_way_ = result == ncclInProgress;
   if (result == ncclSuccess || under_way_) return !under_way_;
-  throw Error(ErrorCode::kUnavailable,
-              "NCCL failed in " + calling_ + ": " + nccl_.text_of(result, communicator_));
+  throw failure_in(calling_, result);
 }
 
-// With the first operation, so at the same place of `control` on all ranks.
+Error NcclCommunicator::failure_in(const std::string& call, ncclResult_t result) const {
+  return {ErrorCode::kUnavailable,
+          "NCCL failed in " + call + ": " + with_advice(nccl_.text_of(result, communicator_))};
+}
+
+// With the first operation, which all ranks have submitted, and with each that connects anew.
 void NcclCommunicator::start_sharing_ids() {
   const int ids = unique_ids_for(size_, nccl_.ncclCommInitRankScalable != nullptr);
-  ids_.resize(static_cast<size_t>(ids));
   const bool makes = makes_unique_id(me_, size_, ids);
-  calling_ = "making a unique id";
-  if (makes) went(nccl_.ncclGetUniqueId(&own_id_));
-  Operation& share = sharing_.operation;
-  share.kind = OperationKind::kAllgather;
-  share.name = "NCCL's unique ids";
-  share.result.type = DataType::kUint8;
-  share.input = {&own_id_, makes ? sizeof own_id_ : 0, DataType::kUint8};
-  share.allocate = [this](std::span<const uint64_t>) { return static_cast<void*>(ids_.data()); };
-  state_ = State::kSharesIds;
-  control_.start(share);
+  ncclUniqueId own{};
+  if (const ncclResult_t result = makes ? nccl_.ncclGetUniqueId(&own) : ncclSuccess;
+      result != ncclSuccess)
+    throw failure_in("making a unique id", result);
+  refuse_comm_id();
+  ids_.emplace(peers_.store(), name_ + "/" + std::to_string(++meetings_), me_, size_, ids, own);
 }
 
 NcclCommunicator::Step NcclCommunicator::connect() {
   if (state_ == State::kSharesIds) {
-    if (!sharing_.is_done()) return Step::kWait;
+    if (!ids_->have_come()) return Step::kWait;
     make_communicator();
   } else {
     state_ = State::kReady;
@@ -128,19 +170,13 @@ void NcclCommunicator::make_communicator() {
   config.commName = name_.c_str();
   calling_ = "connecting the ranks' GPUs";
   state_ = State::kConnects;
-  const auto ids = static_cast<int>(ids_.size());
+  std::vector<ncclUniqueId>& ids = ids_->all();
+  const auto count = static_cast<int>(ids.size());
   const ncclResult_t result =
-      ids == 1
-          ? nccl_.ncclCommInitRankConfig(&communicator_, size_, ids_[0], me_, &config)
-          : nccl_.ncclCommInitRankScalable(&communicator_, size_, me_, ids, ids_.data(), &config);
+      count == 1
+          ? nccl_.ncclCommInitRankConfig(&communicator_, size_, ids[0], me_, &config)
+          : nccl_.ncclCommInitRankScalable(&communicator_, size_, me_, count, ids.data(), &config);
   went(result);
-}
-
-// Of a part that failed nothing comes: the epoch is broken.
-bool NcclCommunicator::HostPart::is_done() const {
-  const Outcome outcome = operation.outcome.load(kAcquire);
-  if (outcome == Outcome::kRefused) throw Error(operation.code, operation.error);
-  return outcome == Outcome::kComplete;
 }
 
 // --- Ending.
@@ -149,11 +185,13 @@ void NcclCommunicator::close() {
   if (closed_) return;
   closed_ = true;
   fault_point("collective_closed");
+  if (state_ == State::kAborts) return;
   if (communicator_ == nullptr) {
     state_ = State::kGone;
     return;
   }
-  if (!queue_.empty() || block_.trouble.load(kAcquire) != 0 || failed_ || under_way_)
+  if (!queue_.empty() || block_.trouble.load(kAcquire) != 0 || failed_ || under_way_ ||
+      !spoilt_.empty())
     return begin_abort();
   calling_ = "leaving";
   state_ = State::kFinalizes;
@@ -168,11 +206,15 @@ void NcclCommunicator::close() {
 // In a whole epoch, with nothing under way.
 bool NcclCommunicator::finalize() {
   const CudaDevice::Current current(device_);
-  if (block_.trouble.load(kAcquire) != 0 || Clock::now() - end_began_ > kFinalizeLimit) {
+  if (block_.trouble.load(kAcquire) != 0 || Clock::now() - end_began_ > limits_.leave) {
     begin_abort();
     return true;
   }
   if (!settled()) return false;
+  if (!windows_.empty()) {
+    went(windows_.remove_last(communicator_));
+    return true;
+  }
   if (!std::exchange(finalized_, true)) {
     went(nccl_.ncclCommFinalize(communicator_));
     return true;
@@ -190,6 +232,7 @@ void NcclCommunicator::begin_abort() {
   end_began_ = Clock::now();
   const auto end = [this] {
     nccl_.ncclCommAbort(communicator_);
+    nccl_aborted_.store(true, std::memory_order_release);
     while (device_.is_busy()) poll(nullptr, 0, kLookAtAbortMs);
     aborted_.store(true, std::memory_order_release);
   };
@@ -205,12 +248,20 @@ bool NcclCommunicator::finish_abort() {
   if (aborted_.load(kAcquire)) {
     if (abort_thread_.joinable()) abort_thread_.join();
     communicator_ = nullptr;
-    state_ = State::kGone;
+    windows_.forget();
+    spoilt_.clear();
+    under_way_ = nccl_aborted_ = aborted_ = false;
+    state_ = renews_ && !closed_ ? State::kSharesIds : State::kGone;
     return true;
   }
-  if (Clock::now() - end_began_ < kAbortLimit) return false;
-  std::fprintf(stderr, "hvd: %s ends, since NCCL could not be aborted within 5 s\n",
-               rank_text(peers_, peers_.world().rank).c_str());
+  if (Clock::now() - end_began_ < limits_.abort) return false;
+  const char* why = nccl_aborted_.load(kAcquire)
+                        ? "NCCL was aborted, but its GPU was not through with the program's own "
+                          "work before that within"
+                        : "NCCL could not be aborted within";
+  std::fprintf(stderr, "hvd: %s ends, since %s %lld ms\n",
+               rank_text(peers_, peers_.world().rank).c_str(), why,
+               static_cast<long long>(limits_.abort.count()));
   _exit(kExitStuck);
 }
 
@@ -236,12 +287,30 @@ std::chrono::milliseconds NcclCommunicator::watch(std::vector<pollfd>&) const {
   return idle() || (failed_ && !closed_) ? std::chrono::milliseconds::max() : kLookAgain;
 }
 
+// For the first communicator, or for the next one.
+bool NcclCommunicator::shares_ids() const {
+  const bool renews = state_ == State::kReady && next_ != nullptr && !called_ &&
+                      next_->kind == OperationKind::kReconnect;
+  return !closed_ && ids_ && (state_ == State::kSharesIds || renews);
+}
+
 // For whom NCCL itself waits it does not say.
 std::vector<int> NcclCommunicator::missing_ranks() const {
-  const bool over_control = state_ == State::kSharesIds ||
-                            (!host_parts_.empty() && host_parts_.front()->operation.outcome.load(
-                                                         kAcquire) == Outcome::kPending);
+  if (shares_ids()) return ids_->missing();
+  const bool over_control = !host_parts_.empty() && host_parts_.front()->operation.outcome.load(
+                                                        kAcquire) == Outcome::kPending;
   return over_control && !idle() ? control_.missing_ranks() : std::vector<int>{};
+}
+
+// Of the oldest operation, once nothing of the program's own is before it on the device.
+DeviceWait NcclCommunicator::device_wait() const {
+  if (closed_ || failed_) return {};
+  if (shares_ids()) return {"sharing NCCL's unique ids", 0, true, ids_->missing()};
+  if (state_ == State::kConnects) return {"connecting the ranks' GPUs", 0, true};
+  const Operation* oldest = queue_.oldest();
+  if (state_ != State::kReady || oldest == nullptr || (oldest == next_ && !called_)) return {};
+  if (oldest->ready != nullptr && !device_.is_done(static_cast<CUevent>(oldest->ready))) return {};
+  return {describe(*oldest), oldest->sequence};
 }
 
 }  // namespace hvd

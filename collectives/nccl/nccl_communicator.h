@@ -3,16 +3,20 @@
 // What is started here has been ordered and compared already (the log): NCCL compares nothing, and
 // where ranks differ it hangs. Operations are launched one after the other on the device's stream,
 // each behind its `ready` event; `done` is recorded behind it, and once that has passed it is
-// complete. What needs no device (barrier, segment, an allgather's counts, NCCL's unique ids) goes
-// over `control`, a communicator among the same ranks on CPUs, which others may use, too: it gets
-// its part of an operation at once, in the order of start(). Making one is no collective therefore:
-// ranks connect at the first operation.
+// complete. What needs no device (barrier, segment, an allgather's counts) goes over `control`, a
+// communicator among the same ranks on CPUs, which others may use, too: it gets its part of an
+// operation at once, in the order of start(). NCCL's unique ids go through the Store alone. Making
+// one is no collective therefore: ranks connect at the first operation.
 //
 // NCCL is never blocked in: communicators are made non-blocking, so each call may be under way
 // after it has returned, and until it is not nothing else is called. When the epoch breaks the
 // communicator is aborted by a thread of its own, beside which nothing is called either; a process
 // that cannot even do that within five seconds ends, since its device would be lost to it anyway.
 // What is not complete then fails with its buffers undefined.
+//
+// A failure in the midst of registering memory leaves a communicator that is good for nothing else
+// (src/group.cc sets its error for good), and the other ranks wait in NCCL for the one that failed:
+// each of them takes too long for a failure, too. It is *spoilt* then, and made anew by kReconnect.
 #pragma once
 
 #include <atomic>
@@ -26,7 +30,9 @@
 #include "collectives/communicator.h"
 #include "collectives/nccl/cuda_device.h"
 #include "collectives/nccl/nccl_library.h"
-#include "collectives/nccl/nccl_reduction.h"
+#include "collectives/nccl/nccl_limits.h"
+#include "collectives/nccl/nccl_windows.h"
+#include "collectives/nccl/shared_ids.h"
 #include "collectives/operation_queue.h"
 #include "collectives/peers.h"
 
@@ -34,9 +40,10 @@ namespace hvd {
 
 class NcclCommunicator final : public Communicator {
  public:
-  // All outlive it; who owns `control` moves it. `name` is for NCCL's own words.
+  // All outlive it; who owns `control`, all of the job's ranks, moves it. `name`, which no other in
+  // the epoch has, is also for NCCL's own words.
   NcclCommunicator(Peers& peers, CudaDevice& device, const NcclLibrary& nccl, std::string name,
-                   Communicator& control);
+                   Communicator& control, const NcclLimits& limits = {});
   ~NcclCommunicator() override;
 
   int rank() const override { return me_; }
@@ -50,25 +57,17 @@ class NcclCommunicator final : public Communicator {
   void fail_rest() override;
   void abort() noexcept override;
   std::vector<int> missing_ranks() const override;
+  DeviceWait device_wait() const override;
   uint64_t entered() const override { return entered_; }
 
  private:
-  enum class State : uint8_t {
-    kUnmade,
-    kSharesIds,  // over `control`
-    kConnects,
-    kReady,
-    kFinalizes,
-    kAborts,
-    kGone
-  };
+  enum class State : uint8_t { kUnmade, kSharesIds, kConnects, kReady, kFinalizes, kAborts, kGone };
   enum class Step : uint8_t { kWait, kMoved };
   // What of an operation is done over `control`, and an allgather's counts.
   struct HostPart {
     Operation operation;
     uint64_t count = 0;
     std::vector<uint64_t> counts;
-    bool is_done() const;
   };
 
   // nccl_communicator.cc
@@ -76,12 +75,17 @@ class NcclCommunicator final : public Communicator {
   Step connect();
   void make_communicator();
   void start_sharing_ids();
+  bool shares_ids() const;
   bool settled();
   bool went(ncclResult_t result);
   bool finalize();
   void begin_abort();
   bool finish_abort();
   void fail(const std::string& what);
+  bool is_registering() const;
+  void spoil(const Error& error);
+  void expect_soon(const std::string& what);
+  Error failure_in(const std::string& call, ncclResult_t result) const;
 
   // launch.cc
   Step launch();
@@ -89,9 +93,12 @@ class NcclCommunicator final : public Communicator {
   void take_host_part(Operation& operation);
   void refuse(Operation& operation, ErrorCode code, const std::string& why);
   void call(Operation& operation);
-  ncclResult_t call_allreduce(const Operation& operation, NcclReduction reduction);
+  Step reconnect(const Operation& operation);
+  ncclResult_t call_nccl(Operation& operation);
+  ncclResult_t call_allreduce(const Operation& operation);
   ncclResult_t call_allgather(Operation& operation);
   void finish_launch(Operation& operation);
+  void scale_result(const Buffer& data, const Reduction& reduction);
   void go_to_next(const Operation& operation);
   bool complete();
 
@@ -103,6 +110,7 @@ class NcclCommunicator final : public Communicator {
   const std::string name_;
   Communicator& control_;
   const int me_, size_;
+  const NcclLimits limits_;
 
   // Owned by the holder.
   State state_ = State::kUnmade;
@@ -114,15 +122,20 @@ class NcclCommunicator final : public Communicator {
   bool called_ = false;        // NCCL was, for that one
   std::deque<std::unique_ptr<HostPart>> host_parts_;  // of what waits to be launched
   std::optional<ncclRedOp_t> own_op_;
-  HostPart sharing_;
-  std::vector<ncclUniqueId> ids_;
-  ncclUniqueId own_id_{};
+  NcclWindows windows_;
+  std::string spoilt_;   // why it is; empty: it is not
+  bool renews_ = false;  // once it is aborted
+  TimePoint looked_at_{};
+  Clock::duration expected_for_{};
+  std::optional<SharedIds> ids_;
+  int meetings_ = 0;                      // for which there were some
   std::deque<CudaDevice::Event> events_;  // of what was launched and has none, the oldest first
   uint64_t entered_ = 0;
   bool closed_ = false, failed_ = false, finalized_ = false;
 
-  std::atomic<bool> aborted_{false};
-  TimePoint end_began_{};  // of finalizing, or of the abort
+  std::atomic<bool> nccl_aborted_{false};
+  std::atomic<bool> aborted_{false};  // and nothing is left in the stream
+  TimePoint end_began_{};             // of finalizing, or of the abort
   std::jthread abort_thread_;
 };
 

@@ -42,7 +42,10 @@ NcclLibrary NcclLibrary::load(const std::string& path) {
   nccl.library_ = DynamicLibrary(!loaded.empty() ? loaded[0]
                                  : !path.empty() ? path
                                                  : std::string("libnccl.so.2"),
-                                 "NCCL");
+                                 "NCCL",
+                                 "install NCCL " + nccl_version_text(kOldest) +
+                                     " or newer, or name one by HVD_NCCL_LIBRARY, as with -x "
+                                     "HVD_NCCL_LIBRARY=PATH where it was installed for Python");
   HVD_NCCL_CALLS(HVD_CALL)
   HVD_NEW_NCCL_CALLS(HVD_NEW_CALL)
   const ncclResult_t result = nccl.ncclGetVersion(&nccl.version);

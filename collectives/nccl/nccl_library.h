@@ -13,7 +13,7 @@
 
 namespace hvd {
 
-// Since 2.19 or before: registered memory, split, non-blocking communicators.
+// Since 2.19 or before: split, non-blocking communicators.
 // clang-format off
 #define HVD_NCCL_CALLS(X) \
   X(ncclGetVersion) X(ncclGetErrorString) X(ncclGetLastError) X(ncclGetUniqueId) \
@@ -21,8 +21,10 @@ namespace hvd {
   X(ncclCommAbort) X(ncclCommGetAsyncError) X(ncclAllReduce) X(ncclBroadcast) X(ncclAllGather) \
   X(ncclGroupStart) X(ncclGroupEnd) X(ncclMemAlloc) X(ncclMemFree) \
   X(ncclRedOpCreatePreMulSum) X(ncclRedOpDestroy)
-// Newer ones, null where they are missing: 2.23.
-#define HVD_NEW_NCCL_CALLS(X) X(ncclCommInitRankScalable)
+// Others, null where they are missing: 2.19, 2.23, 2.27.
+#define HVD_NEW_NCCL_CALLS(X) \
+  X(ncclCommRegister) X(ncclCommDeregister) X(ncclCommInitRankScalable) X(ncclCommWindowRegister) \
+  X(ncclCommWindowDeregister)
 // clang-format on
 
 struct NcclLibrary {

@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <signal.h>
 
-#include <chrono>
+#include <iterator>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -11,15 +11,11 @@
 #include "runtime/base/start_thread.h"
 
 namespace hvd {
-namespace {
 
-constexpr std::chrono::seconds kFreeLimit{10};  // for a device that comes to no end
-
-}  // namespace
-
-NcclMemory::NcclMemory(const CudaDevice& device, const NcclLibrary& nccl)
+NcclMemory::NcclMemory(const CudaDevice& device, const NcclLibrary& nccl, const NcclLimits& limits)
     : device_(device),
       nccl_(nccl),
+      limits_(limits),
       thread_(start_thread("the one that frees device memory",
                            [this](const std::stop_token& stop) { free_when_done(stop); })) {}
 
@@ -39,7 +35,13 @@ std::shared_ptr<std::byte> NcclMemory::allocate(size_t bytes) {
     wait_for_free();
     memory = take(bytes, result);
   }
-  if (memory != nullptr) return {memory, [this](std::byte* base) { let_go(base); }};
+  if (memory != nullptr) {
+    {
+      MutexLock lock(mutex_);
+      given_out_[memory] = bytes;
+    }
+    return {memory, [this](std::byte* base) { let_go(base); }};
+  }
   size_t free = 0, total = 0;
   const bool known = device_.driver().cuMemGetInfo(&free, &total) == CUDA_SUCCESS;
   throw Error(
@@ -51,10 +53,18 @@ std::shared_ptr<std::byte> NcclMemory::allocate(size_t bytes) {
           ": " + nccl_.text_of(result, nullptr));
 }
 
+bool NcclMemory::has(const void* data) const {
+  const auto* at = static_cast<const std::byte*>(data);
+  MutexLock lock(mutex_);
+  auto next = given_out_.upper_bound(at);
+  return next != given_out_.begin() && at < std::prev(next)->first + std::prev(next)->second;
+}
+
 // A forked child has no device, and finds the mutex as it was.
 void NcclMemory::let_go(std::byte* memory) noexcept {
   if (process_.in_child()) return;
   MutexLock lock(mutex_);
+  given_out_.erase(memory);
   let_go_.push_back(memory);
   changed_.notify_all();
 }
@@ -90,7 +100,7 @@ void NcclMemory::free_now(const std::vector<std::byte*>& memories) const {
 
 void NcclMemory::wait_for_free() NO_THREAD_SAFETY_ANALYSIS {
   std::unique_lock<Mutex> lock(mutex_);
-  changed_.wait_for(lock, kFreeLimit,
+  changed_.wait_for(lock, limits_.free,
                     [this]() NO_THREAD_SAFETY_ANALYSIS { return let_go_.empty() && !freeing_; });
 }
 

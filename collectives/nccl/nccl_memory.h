@@ -3,21 +3,20 @@
 //
 // NCCL takes it away at once when it is freed, whatever is to touch it still (src/allocator.cc),
 // and a program's gradients lie there: who lets go of one knows of no stream that still reads it.
-// So a thread of its own waits for all that the device was given until then.
-//
-// It is not registered with communicators yet: in one operation all ranks have to pass registered
-// memory, and the same piece of it, or none (NCCL user guide, "User Buffer Registration"), and
-// ranks choose between a bucket's home and spare each for itself.
+// So a thread of its own waits for all that the device was given until then. What is registered
+// with a communicator is held by who has it registered until it no longer is.
 #pragma once
 
 #include <condition_variable>
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <thread>
 #include <vector>
 
 #include "collectives/nccl/cuda_device.h"
 #include "collectives/nccl/nccl_library.h"
+#include "collectives/nccl/nccl_limits.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/process_mark.h"
 
@@ -26,13 +25,15 @@ namespace hvd {
 class NcclMemory {
  public:
   // Both outlive it, and it all its memory.
-  NcclMemory(const CudaDevice& device, const NcclLibrary& nccl);
+  NcclMemory(const CudaDevice& device, const NcclLibrary& nccl, const NcclLimits& limits = {});
   ~NcclMemory();
 
   // Any thread. Throws kUnavailable, with both figures, when the device has no room, also not when
-  // all that was let go of is back: it waits for the device then, ten
-  // seconds at most.
+  // all that was let go of is back: it waits for the device then, as
+  // long as the limits say.
   std::shared_ptr<std::byte> allocate(size_t bytes) EXCLUDES(mutex_);
+  // Any thread: does it lie in what was given out, and not let go of?
+  bool has(const void* data) const EXCLUDES(mutex_);
 
  private:
   std::byte* take(size_t bytes, ncclResult_t& result) const;
@@ -43,10 +44,12 @@ class NcclMemory {
 
   const CudaDevice& device_;
   const NcclLibrary& nccl_;
+  const NcclLimits limits_;
   const ProcessMark process_;
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::condition_variable_any changed_;
+  std::map<const std::byte*, size_t> given_out_ GUARDED_BY(mutex_);  // bytes, by their begin
   std::vector<std::byte*> let_go_ GUARDED_BY(mutex_);
   bool freeing_ GUARDED_BY(mutex_) = false;
 

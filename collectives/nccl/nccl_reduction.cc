@@ -1,18 +1,12 @@
 #include "collectives/nccl/nccl_reduction.h"
 
+#include <cmath>
 #include <cstring>
-#include <string>
 
-#include "hvd/error.h"
 #include "hvd/float16.h"
 
 namespace hvd {
 namespace {
-
-bool is_float(DataType type) {
-  return type == DataType::kFloat16 || type == DataType::kBfloat16 || type == DataType::kFloat32 ||
-         type == DataType::kFloat64;
-}
 
 template <class T>
 NcclScalar scalar_of(T value) {
@@ -21,7 +15,74 @@ NcclScalar scalar_of(T value) {
   return scalar;
 }
 
+// As what the arithmetic of the type computes with has it.
+double accumulated(double factor, DataType type) {
+  return is_float(type) && type != DataType::kFloat64
+             ? static_cast<double>(static_cast<float>(factor))
+             : factor;
+}
+
+bool is_exact(double factor, DataType type) {
+  const auto single = static_cast<float>(factor);
+  if (type == DataType::kFloat16) return static_cast<float>(float16(single)) == single;
+  if (type == DataType::kBfloat16) return static_cast<float>(bfloat16(single)) == single;
+  return true;
+}
+
+NcclReduction float_sum(const Reduction& reduction, DataType type, int ranks, bool in_window) {
+  const bool average = reduction.op == ReduceOp::kAverage;
+  if (in_window && type != DataType::kFloat64)
+    return {.before = {.pre = reduction.prescale * reduction.postscale / (average ? ranks : 1)}};
+  if (reduction.prescale == 1 && reduction.postscale == 1)
+    return {.op = average ? ncclAvg : ncclSum};
+  const double factor = reduction.prescale * reduction.postscale / (average ? ranks : 1);
+  if (is_exact(factor, type)) return {.factor = factor};
+  return {.before = {.pre = factor}};
+}
+
+// Of many inputs the least stays the least when all are multiplied, and the greatest becomes it by
+// a negative factor: so all is done where an input is read, and rounded once. Not so with factors
+// that make all elements equal.
+NcclReduction extreme(const Reduction& reduction, DataType type) {
+  const double post = accumulated(reduction.postscale, type);
+  const bool least = reduction.op == ReduceOp::kMin;
+  if (post == 0 || !std::isfinite(post))
+    return {.op = least ? ncclMin : ncclMax,
+            .before = {.pre = reduction.prescale},
+            .after = {.post = reduction.postscale}};
+  return {.op = least == (post > 0) ? ncclMin : ncclMax,
+          .before = {reduction.prescale, reduction.postscale}};
+}
+
+NcclReduction of_bool(ReduceOp op) {
+  const bool either = op == ReduceOp::kSum || op == ReduceOp::kMax;
+  return {.op = either ? ncclMax : ncclMin};
+}
+
 }  // namespace
+
+NcclReduction nccl_reduction_of(const Reduction& reduction, DataType type, int ranks,
+                                bool in_window) {
+  const Factors before{.pre = reduction.prescale};
+  Factors after{.post = reduction.postscale};
+  if (type == DataType::kBool) return of_bool(reduction.op);
+  switch (reduction.op) {
+    case ReduceOp::kMin:
+    case ReduceOp::kMax:
+      return extreme(reduction, type);
+    case ReduceOp::kProduct:
+      return {.op = ncclProd, .before = before, .after = after};
+    case ReduceOp::kSum:
+    case ReduceOp::kAverage:
+    case ReduceOp::kAdasum:  // refused before
+      break;
+  }
+  if (is_float(type)) return float_sum(reduction, type, ranks, in_window);
+  if (reduction.op != ReduceOp::kAverage) return {.before = before, .after = after};
+  if (reduction.postscale == 1) return {.op = ncclAvg, .before = before};
+  after.divisor = static_cast<uint32_t>(ranks);
+  return {.before = before, .after = after};
+}
 
 ncclDataType_t nccl_type_of(DataType type) {
   switch (type) {
@@ -44,32 +105,6 @@ ncclDataType_t nccl_type_of(DataType type) {
       break;
   }
   return ncclFloat64;
-}
-
-NcclReduction nccl_reduction_of(const Reduction& reduction, DataType type, int ranks) {
-  const double factors = reduction.prescale * reduction.postscale;
-  const bool plain = reduction.prescale == 1 && reduction.postscale == 1;
-  const bool sums = reduction.op == ReduceOp::kSum || reduction.op == ReduceOp::kAverage;
-  if (!plain && !(sums && is_float(type)))
-    throw Error(ErrorCode::kUnsupported,
-                std::string("prescale and postscale of ") + name_of(type) + " " +
-                    name_of(reduction.op) +
-                    " are not supported on GPUs; scale the tensor, or reduce it on the CPU");
-  switch (reduction.op) {
-    case ReduceOp::kSum:
-      return type == DataType::kBool ? NcclReduction{.op = ncclMax}
-                                     : NcclReduction{ncclSum, factors};
-    case ReduceOp::kAverage:
-      return plain ? NcclReduction{.op = ncclAvg} : NcclReduction{ncclSum, factors / ranks};
-    case ReduceOp::kMin:
-      return {.op = ncclMin};
-    case ReduceOp::kMax:
-      return {.op = ncclMax};
-    case ReduceOp::kAdasum:  // refused before: check_reduction()
-    case ReduceOp::kProduct:
-      break;
-  }
-  return {.op = type == DataType::kBool ? ncclMin : ncclProd};
 }
 
 NcclScalar nccl_scalar(double factor, DataType type) {

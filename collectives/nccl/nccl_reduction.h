@@ -5,6 +5,7 @@
 
 #include <cstddef>
 
+#include "collectives/nccl/elements.h"
 #include "collectives/types.h"
 
 namespace hvd {
@@ -12,16 +13,26 @@ namespace hvd {
 // bool travels as uint8, of values 0 and 1.
 ncclDataType_t nccl_type_of(DataType type);
 
+// `op`, with what surrounds it: NCCL multiplies inputs of sums of floats only, and only with what
+// such a float can be. All else is scaled by kernels, whose results are the elements' type again.
 struct NcclReduction {
   ncclRedOp_t op = ncclSum;
   // Not 1: what each input is multiplied with before it is summed, by an operation that is made for
   // it (ncclRedOpCreatePreMulSum).
   double factor = 1;
+  Factors before = {}, after = {};  // of the input in its place, and of the result
 };
 
-// Throws kUnsupported, saying what to use instead, where NCCL has no way for it: factors of
-// integers, and of Min, Max and Product.
-NcclReduction nccl_reduction_of(const Reduction& reduction, DataType type, int ranks);
+// `reduction` has a meaning for `type`: check_reduction(). `in_window`: on all ranks it is of what
+// lies in a symmetric one, for which NCCL has kernels that sum floats of up to four bytes and do
+// nothing else (src/sym_kernels.cc, ncclSymkImplemented).
+//
+// There a factor is a kernel's. Of float32 the bits are those of NCCL's own multiplication. NCCL
+// has a factor of 16 bits where the elements have (src/enqueue.cc, hostToDevRedOp): 1/3 is off by
+// 1/512 as bfloat16, by which each average is wrong; our kernels multiply by a float32 and round
+// once.
+NcclReduction nccl_reduction_of(const Reduction& reduction, DataType type, int ranks,
+                                bool in_window = false);
 
 // `factor` as an element of this type; the bytes that are used are those of the type.
 struct NcclScalar {

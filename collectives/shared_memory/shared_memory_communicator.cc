@@ -162,6 +162,9 @@ Place SharedMemoryCommunicator::place_of(Operation& operation) {
   size_t bytes = operation.result.bytes();
   switch (operation.kind) {
     case OperationKind::kBarrier:
+    case OperationKind::kRegister:
+    case OperationKind::kDeregister:
+    case OperationKind::kReconnect:
       return Place::kNone;
     case OperationKind::kSegment:
       return new_segment_.unable().empty() ? Place::kNone : Place::kUnable;
@@ -245,6 +248,9 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::work_on(Operation& oper
                  ? Step::kDone
                  : Step::kMoved;
     case OperationKind::kBarrier:
+    case OperationKind::kRegister:
+    case OperationKind::kDeregister:
+    case OperationKind::kReconnect:
       break;
   }
   return Step::kDone;

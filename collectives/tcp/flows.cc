@@ -29,6 +29,9 @@ TcpCommunicator::Step TcpCommunicator::flow(Operation& operation) {
       return gather(operation);
     case OperationKind::kBarrier:
     case OperationKind::kSegment:
+    case OperationKind::kRegister:
+    case OperationKind::kDeregister:
+    case OperationKind::kReconnect:
       break;
   }
   return Step::kDone;

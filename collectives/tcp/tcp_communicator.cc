@@ -148,6 +148,9 @@ Rider TcpCommunicator::rider_of(const Operation& operation) const {
       return Rider::kCounts;
     case OperationKind::kBarrier:
     case OperationKind::kSegment:
+    case OperationKind::kRegister:
+    case OperationKind::kDeregister:
+    case OperationKind::kReconnect:
       break;
   }
   return Rider::kNobody;

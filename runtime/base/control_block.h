@@ -48,6 +48,8 @@ struct alignas(64) RankWords {
                                            // count it has acted on
   std::atomic<uint32_t> quiet;  // by the rank: it touches no memory of this epoch any more
   std::atomic<uint32_t> left;   // by the rank: shutdown() was called
+  std::atomic<uint64_t> proof;  // by the rank: what it has stored into every rank's memory, to be
+                                // found there by each (collectives/memory_proof.h)
   pthread_mutex_t life;  // robust, process-shared, held by the rank's engine thread: the kernel
                          // marks its end early
   char reason[256];      // by the rank before it raises trouble: why; zero-terminated
@@ -63,7 +65,7 @@ struct alignas(8) FateWords {
 
 struct ControlBlock {
   static constexpr uint32_t kMagic = 0x68766442;  // "hvdB"
-  static constexpr uint32_t kVersion = 12;
+  static constexpr uint32_t kVersion = 14;
 
   uint32_t magic;
   uint32_t version;

@@ -15,12 +15,14 @@ std::string last_error() {
 
 }  // namespace
 
-DynamicLibrary::DynamicLibrary(const std::string& name, const std::string& what)
+DynamicLibrary::DynamicLibrary(const std::string& name, const std::string& what,
+                               const std::string& advice)
     : handle_(dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)),
       path_(name),
       what_(what) {
   if (handle_ == nullptr)
-    throw Error(ErrorCode::kUnavailable, what + " cannot be loaded: " + last_error());
+    throw Error(ErrorCode::kUnavailable, what + " cannot be loaded: " + last_error() +
+                                             (advice.empty() ? "" : "; " + advice));
   link_map* map = nullptr;
   if (dlinfo(handle_, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr && *map->l_name != 0)
     path_ = map->l_name;

@@ -11,8 +11,8 @@ namespace hvd {
 class DynamicLibrary {
  public:
   DynamicLibrary() = default;
-  // Throws kUnavailable with the loader's words. `what` it is, for texts: "NCCL".
-  DynamicLibrary(const std::string& name, const std::string& what);
+  // Throws kUnavailable with the loader's words and the advice. `what` it is, for texts: "NCCL".
+  DynamicLibrary(const std::string& name, const std::string& what, const std::string& advice = "");
 
   // Sets the pointer to the function of this name. Throws kUnavailable when it has none.
   template <class Function>

@@ -38,10 +38,11 @@ constexpr const char* kFaultPoints[] = {
     "engine_close", "engine_quiet", "engine_shutdown", "engine_left", "bucket_issue",
     "bucket_finish", "log_send", "log_message",
     // collectives/
-    "segment_map", "segment_populate", "segment_request", "collective_entry", "collective_line",
+    "segment_map", "segment_populate", "segment_request", "proof_store", "proof_show", "proof_found",
+    "collective_entry", "collective_line",
     "collective_payload", "collective_entered", "collective_slice", "collective_sum",
     "collective_stage", "collective_copy", "collective_done", "collective_told",
-    "collective_closed", "nccl_connect", "nccl_launched", "nccl_abort", "link_post", "link_header", "link_piece",
+    "collective_closed", "nccl_share_ids", "nccl_connect", "nccl_launched", "nccl_abort", "link_post", "link_header", "link_piece",
     "keeper_before_fork",     // cli/agent/keeper
     "keeper_started",         // cli/agent/keeper
     "keeper_lease_lost",      // cli/agent/keeper

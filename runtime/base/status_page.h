@@ -30,7 +30,7 @@ enum class Order : uint32_t {
 
 struct StatusPage {
   static constexpr uint32_t kMagic = 0x68766453;  // "hvdS"
-  static constexpr uint32_t kVersion = 3;
+  static constexpr uint32_t kVersion = 4;
   static constexpr int kNameBytes = 128;
 
   uint32_t magic;
@@ -45,6 +45,8 @@ struct StatusPage {
   std::atomic<int64_t> since_ns;            // CLOCK_MONOTONIC, when this phase began
   std::atomic<uint32_t> told;               // 1: a call since init() began has thrown that other
                                             // ranks are gone or did not come
+  std::atomic<uint32_t> shown;              // what the rank's wish for an epoch says stands here:
+                                            // so its agent knows that they share this memory
   std::atomic<char> operation[kNameBytes];  // "allreduce float32 [100] avg_loss", zero-terminated
 };
 

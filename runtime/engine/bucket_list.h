@@ -17,6 +17,8 @@
 
 namespace hvd {
 
+class DeviceBackend;
+
 struct BucketShape {
   DataType type = DataType::kFloat32;
   size_t count = 0;  // elements, padding included
@@ -73,6 +75,8 @@ class BucketList {
   // join(): what comes into that stream afterwards.
   virtual StepVerdict finish(const StepWord& word) = 0;
   virtual void join(void* /*stream*/) {}
+  // On which the buckets lie; null: in memory of the arena.
+  virtual DeviceBackend* device() const { return nullptr; }
 
   virtual uint64_t step() const = 0;         // finish() calls that returned
   virtual int finished_buckets() const = 0;  // of the step under way, complete on all ranks

@@ -5,8 +5,14 @@
 #include <bit>
 
 #include "runtime/base/error.h"
+#include "runtime/engine/unnamed.h"
 
 namespace hvd {
+namespace {
+
+constexpr size_t kUnboundKept = 1'024;  // more are hardly under way at once
+
+}  // namespace
 
 Coordinator::Coordinator(int ranks, size_t names_max)
     : ranks_(static_cast<size_t>(ranks)),
@@ -49,7 +55,7 @@ void Coordinator::ask(int rank, Name& name, const Announcement* announcement) {
   name.by_rank[who] = 1;
   if (announcement != nullptr) {
     name.said.resize(ranks_, name.known);
-    name.said[who] = {announcement->hash, announcement->text};
+    name.said[who] = {announcement->hash, announcement->text, announcement->apart};
   }
   if (static_cast<size_t>(++name.asked) == ranks_) ready_.push_back(&name);
 }
@@ -64,7 +70,11 @@ std::optional<LogEntry> Coordinator::next() {
   name.round = entries_;
   name.by_rank.assign(ranks_, 0);
   name.said.clear();
-  if (!name.bound) names_.erase(entry.name);
+  if (!name.bound) {
+    unbound_.emplace_back(entries_, entry.name);
+    if (unbound_.size() > kUnboundKept) unbound_.pop_front();
+    names_.erase(entry.name);
+  }
   return entry;
 }
 
@@ -73,14 +83,16 @@ LogEntry Coordinator::decide(Name& name) {
   for (size_t rank = 1; rank < ranks_; ++rank)
     if (name.said[rank].hash != name.said[0].hash)
       return {LogEntry::Kind::kRefuse, 0, name.name, difference(name, rank)};
+  const bool apart = std::ranges::any_of(name.said, &Said::apart);
   if (!name.bound) {
-    if (by_id_.size() == names_max_) return {LogEntry::Kind::kOnce, 0, name.name, {}};
+    if (by_id_.size() == names_max_ || is_unnamed(name.name))
+      return {LogEntry::Kind::kOnce, 0, name.name, {}, apart};
     name.bound = true;
     name.id = static_cast<uint32_t>(by_id_.size());
     by_id_.push_back(&name);
   }
-  name.known = name.said[0];
-  return {LogEntry::Kind::kBind, name.id, name.name, {}};
+  name.known = {name.said[0].hash, name.said[0].text};
+  return {LogEntry::Kind::kBind, name.id, name.name, {}, apart};
 }
 
 std::string Coordinator::difference(const Name& name, size_t rank) const {
@@ -103,13 +115,16 @@ std::vector<WaitingName> Coordinator::waiting() const {
   return result;
 }
 
-// What nobody has finished is not asked for anew: its name, if it was kept, has this number still.
+// What nobody has finished is not asked for anew: its name, if it is bound, has this number still.
 WaitingName Coordinator::waiting_entry(uint64_t number, std::span<const uint64_t> acted) const {
-  const auto name = std::ranges::find(by_id_, number, &Name::entry);
-  WaitingName waiting{
-      name == by_id_.end() ? "entry " + std::to_string(number) + " of the log" : (*name)->name,
-      ~number,  // no round of waiting()'s
-      {}};
+  WaitingName waiting{"entry " + std::to_string(number) + " of the log",
+                      ~number,  // no round of waiting()'s
+                      {}};
+  if (const auto name = std::ranges::find(by_id_, number, &Name::entry); name != by_id_.end())
+    waiting.name = (*name)->name;
+  const auto unbound =
+      std::ranges::find(unbound_, number, [](const auto& entry) { return entry.first; });
+  if (unbound != unbound_.end()) waiting.name = unbound->second;
   for (size_t rank = 0; rank < acted.size(); ++rank)
     if (acted[rank] < number) waiting.missing.push_back(static_cast<int>(rank));
   return waiting;

@@ -3,8 +3,9 @@
 // Pure: no I/O, clock or shared memory. A rank asks for an operation either by describing it in
 // full or, once a description is bound to an id, by flipping that id's bit. As soon as all ranks
 // have asked for a name one entry is appended: run it, or refuse it on every rank with a text that
-// names both sides. Names beyond `names_max` are never bound: they work the same and are described
-// each time.
+// names both sides. Names beyond `names_max`, and those that stand for none and come but once, are
+// never bound: they work the same and are described each time. Who asks *apart* describes it each
+// time, too, and the entry then says so to all.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace hvd {
@@ -22,8 +24,9 @@ namespace hvd {
 // An operation asked for in full.
 struct Announcement {
   std::string name;
-  uint64_t hash = 0;  // of all that has to agree
-  std::string text;   // the same in words: "allreduce float32 [64, 10] Average"
+  uint64_t hash = 0;   // of all that has to agree
+  std::string text;    // the same in words: "allreduce float32 [64, 10] Average"
+  bool apart = false;  // need not agree: see Operation
 };
 
 struct LogEntry {
@@ -37,6 +40,7 @@ struct LogEntry {
   uint32_t id = 0;
   std::string name;
   std::string text;
+  bool apart = false;  // some rank asked for it so
 };
 
 // A name that some ranks wait for and others have not asked for yet.
@@ -72,6 +76,7 @@ class Coordinator {
   struct Said {
     uint64_t hash = 0;
     std::string text;
+    bool apart = false;
   };
   struct Name {
     std::string name;
@@ -96,6 +101,7 @@ class Coordinator {
   std::vector<Name*> by_id_;
   std::vector<std::vector<uint64_t>> phase_;  // by rank: the bits as of the last look
   std::deque<Name*> ready_;
+  std::deque<std::pair<uint64_t, std::string>> unbound_;  // the last entries of such names
   uint64_t entries_ = 0;
 };
 

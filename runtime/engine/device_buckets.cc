@@ -5,6 +5,7 @@
 #include "hvd/error.h"
 #include "runtime/base/error.h"
 #include "runtime/base/utf8.h"
+#include "runtime/engine/engine_parts.h"
 
 namespace hvd {
 
@@ -15,14 +16,20 @@ DeviceBuckets::DeviceBuckets(DeviceBackend& device, const std::shared_ptr<Negoti
       spec_(spec),
       number_(number),
       buckets_(spec.buckets.size()) {
-  for (size_t i = 0; i < buckets_.size(); ++i)
+  for (size_t i = 0; i < buckets_.size(); ++i) {
+    buckets_[i].name = name_of(static_cast<int>(i));
     buckets_[i].memory[0] = allocate(static_cast<int>(i));
+  }
+}
+
+size_t DeviceBuckets::bytes_of(int bucket) const {
+  const BucketShape& shape = spec_.buckets[static_cast<size_t>(bucket)];
+  return std::max<size_t>(shape.count * size_of(shape.type), 1);
 }
 
 std::shared_ptr<std::byte> DeviceBuckets::allocate(int bucket) const {
-  const BucketShape& shape = spec_.buckets[static_cast<size_t>(bucket)];
   try {
-    return device_.allocate(std::max<size_t>(shape.count * size_of(shape.type), 1));
+    return device_.allocate(bytes_of(bucket));
   } catch (const Error& error) {
     throw Error(error.code(),
                 "bucket " + std::to_string(bucket) + " of \"" + spec_.name + "\": " + error.what());
@@ -40,21 +47,50 @@ void DeviceBuckets::take_spare(int bucket) {
   if (!spare) spare = allocate(bucket);
 }
 
+void DeviceBuckets::register_homes(const std::shared_ptr<Engine::Parts>& parts) {
+  std::vector<RegisteredMemory::Piece> homes;
+  size_t largest = 0;
+  for (int i = 0; i < static_cast<int>(buckets_.size()); ++i) {
+    homes.push_back({of(i, Home::kHome), bytes_of(i)});
+    largest = std::max(largest, bytes_of(i));
+  }
+  std::shared_ptr<std::byte> aside;
+  try {
+    aside = device_.allocate(largest);
+  } catch (const Error&) {
+    // then nobody registers
+  }
+  if (parts->registered.add(parts, spec_.name, number_, std::move(homes), aside != nullptr))
+    aside_ = std::move(aside);
+}
+
+std::shared_ptr<DeviceBuckets::InFlight> DeviceBuckets::take_free(Bucket& bucket, Home home) const {
+  auto& all = bucket.in_flight[static_cast<size_t>(home)];
+  const auto free = std::ranges::find_if(all, [](const auto& one) { return one.use_count() == 1; });
+  if (free != all.end()) return *free;
+  const auto& memory = bucket.memory[static_cast<size_t>(home)];
+  all.push_back(std::make_shared<InFlight>(device_, memory, aside_));
+  return all.back();
+}
+
 void DeviceBuckets::submit(int bucket, Home home, void* stream) {
   const auto negotiation = negotiation_.lock();
   if (!negotiation) return;
   Bucket& one = buckets_[static_cast<size_t>(bucket)];
   const BucketShape& shape = spec_.buckets[static_cast<size_t>(bucket)];
-  one.events = std::make_shared<DeviceEvents>(device_);
-  one.events->begin_behind(stream);
+  one.last.reset();
+  one.last = take_free(one, home);
+  one.last->events.begin_behind(stream);
   auto submission = std::make_unique<Submission>();
-  submission->name = name_of(bucket);
-  submission->keep_alive = std::make_shared<InFlight>(InFlight{one.events, of(bucket, home)});
+  submission->name = one.name;
+  submission->keep_alive = one.last;
   Operation& operation = submission->operation;
   operation.kind = OperationKind::kAllreduce;
   operation.result = {memory(bucket, home), shape.count, shape.type};
   operation.reduction = spec_.reduction;
-  one.events->give_to(operation);
+  operation.apart = aside_ != nullptr && home == Home::kSpare;
+  if (home == Home::kHome) operation.aside = aside_.get();
+  one.last->events.give_to(operation);
   one.work = negotiation->submit(std::move(submission), negotiation);
 }
 
@@ -65,7 +101,7 @@ void DeviceBuckets::wait() const {
 
 void DeviceBuckets::join(void* stream) const {
   for (const Bucket& one : buckets_)
-    if (one.events) one.events->join(stream);
+    if (one.last) one.last->events.join(stream);
 }
 
 int DeviceBuckets::done() const {

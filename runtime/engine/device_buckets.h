@@ -1,13 +1,20 @@
 // The buckets of a list that lie on a device: memory of its own kind, and each bucket a submission
 // of the log, since on a device there is one order for all that ranks exchange.
 //
+// Homes are registered with the communicator, on all ranks or none; spares never are. In one
+// operation all ranks have to use the same registered memory or none, so a rank that is in a
+// bucket's spare is *apart*: the log tells all of them, and those that are at home go through other
+// memory that time.
+//
 // Host and device go each at its own pace: a bucket's next submission may follow while the one
-// before is still under way there, so each has its own pair of events.
+// before is still under way there, so each has its own pair of events, of which a bucket keeps as
+// many as it ever needed at a time: a hook makes none.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "collectives/device_backend.h"
@@ -25,9 +32,12 @@ class DeviceBuckets {
   DeviceBuckets(DeviceBackend& device, const std::shared_ptr<Negotiation>& negotiation,
                 const BucketListSpec& spec, uint32_t number);
 
+  DeviceBackend& device() const { return device_; }
   std::byte* memory(int bucket, Home home) const { return of(bucket, home).get(); }
   std::shared_ptr<const void> holder(int bucket, Home home) const { return of(bucket, home); }
   void take_spare(int bucket);
+  // Collective of the init threads, once: on all ranks or, where one cannot, on none.
+  void register_homes(const std::shared_ptr<Engine::Parts>& parts);
 
   // One thread at a time for one bucket.
   void submit(int bucket, Home home, void* stream);
@@ -39,27 +49,37 @@ class DeviceBuckets {
   void reset();
 
  private:
-  struct Bucket {
-    std::shared_ptr<std::byte> memory[2];  // by Home
-    std::shared_ptr<DeviceEvents> events;
-    std::shared_ptr<Work> work;
-  };
   // What a submission holds.
   struct InFlight {
-    std::shared_ptr<DeviceEvents> events;
-    std::shared_ptr<std::byte> memory;
+    InFlight(DeviceBackend& device, std::shared_ptr<std::byte> data,
+             std::shared_ptr<std::byte> other)
+        : events(device), memory(std::move(data)), aside(std::move(other)) {}
+    const DeviceEvents events;
+    const std::shared_ptr<std::byte> memory, aside;
+  };
+  struct Bucket {
+    std::string name;
+    std::shared_ptr<std::byte> memory[2];                 // by Home
+    std::vector<std::shared_ptr<InFlight>> in_flight[2];  // or free: nobody else has them
+    std::shared_ptr<InFlight> last;
+    std::shared_ptr<Work> work;
   };
   const std::shared_ptr<std::byte>& of(int bucket, Home home) const {
     return buckets_[static_cast<size_t>(bucket)].memory[static_cast<size_t>(home)];
   }
   std::shared_ptr<std::byte> allocate(int bucket) const;
+  size_t bytes_of(int bucket) const;
   std::string name_of(int bucket) const;
+  std::shared_ptr<InFlight> take_free(Bucket& bucket, Home home) const;
 
   DeviceBackend& device_;
   const std::weak_ptr<Negotiation> negotiation_;
   const BucketListSpec& spec_;
   const uint32_t number_;
   std::vector<Bucket> buckets_;
+  // For the largest bucket; null: homes are not registered. On the device one comes after the
+  // other.
+  std::shared_ptr<std::byte> aside_;
 };
 
 }  // namespace hvd

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "runtime/base/error.h"
@@ -34,30 +33,6 @@ std::string words_of(const BucketListSpec& spec) {
   return text;
 }
 
-// The bytes of every rank; collective.
-std::vector<std::string> gather(Engine::Parts& parts, const std::string& name, std::string mine) {
-  std::vector<uint64_t> counts;
-  std::string all;
-  Operation operation;
-  operation.kind = OperationKind::kAllgather;
-  operation.name = name;
-  operation.result.type = DataType::kUint8;
-  operation.input = {mine.data(), mine.size(), DataType::kUint8};
-  operation.allocate = [&](std::span<const uint64_t> given) {
-    counts.assign(given.begin(), given.end());
-    all.resize(std::accumulate(given.begin(), given.end(), uint64_t{0}));
-    return static_cast<void*>(all.data());
-  };
-  parts.run_or_throw(operation);
-  std::vector<std::string> parts_of_all;
-  size_t at = 0;
-  for (const uint64_t count : counts) {
-    parts_of_all.push_back(all.substr(at, count));
-    at += count;
-  }
-  return parts_of_all;
-}
-
 }  // namespace
 
 std::unique_ptr<BucketList> EngineBucketList::make(const std::shared_ptr<Engine::Parts>& parts,
@@ -68,6 +43,7 @@ std::unique_ptr<BucketList> EngineBucketList::make(const std::shared_ptr<Engine:
                 "the optimizer \"" + spec.name + "\" has no parameter to reduce");
   for (const BucketShape& bucket : spec.buckets) check_reduction(spec.reduction, bucket.type);
   const uint64_t layout_hash = compare_layouts(*parts, spec);
+  if (spec.device >= 0) parts->registered.give_back(parts, spec.name);
   Offsets offsets = lay_out(spec, parts->shape);
   // Others look at this rank's words for as long as they have theirs.
   auto segment = parts->add_segment(offsets.end, offsets.spares, offsets.homes);
@@ -80,6 +56,7 @@ std::unique_ptr<BucketList> EngineBucketList::make(const std::shared_ptr<Engine:
   parts->progress.add(*list->communicator_);
   parts->progress.add(*list);
   parts->progress.leave();
+  if (list->on_device_) list->on_device_->register_homes(list->parts_);
   // Who lets go of it before its first step says goodbye by its links, so they have to be there.
   if (!parts->shape.one_host())
     parts->meet_in(*list->communicator_, spec.name, parts->options.collective_timeout);
@@ -92,7 +69,7 @@ uint64_t EngineBucketList::compare_layouts(Engine::Parts& parts, const BucketLis
   const std::string words = words_of(spec);
   const uint64_t hash = text_hash(words);
   const std::vector<std::string> hashes =
-      gather(parts, spec.name, {reinterpret_cast<const char*>(&hash), sizeof hash});
+      parts.gather(spec.name, {reinterpret_cast<const char*>(&hash), sizeof hash});
   const auto other = std::find_if(hashes.begin(), hashes.end(),
                                   [&](const std::string& one) { return one != hashes.front(); });
   if (other == hashes.end()) return hash;
@@ -100,7 +77,7 @@ uint64_t EngineBucketList::compare_layouts(Engine::Parts& parts, const BucketLis
   const int rank = parts.peers->world().rank;
   const auto second = static_cast<int>(other - hashes.begin());
   const std::vector<std::string> texts =
-      gather(parts, spec.name, rank == 0 || rank == second ? words : std::string());
+      parts.gather(spec.name, rank == 0 || rank == second ? words : std::string());
   const std::string difference =
       layout_difference({0, texts.front()}, {second, texts[static_cast<size_t>(second)]});
   const bool strides = difference.find(" with strides ") != std::string::npos;
@@ -261,7 +238,7 @@ void EngineBucketList::ready(int bucket, Home home, void* stream) {
   Bucket& one = buckets_[static_cast<size_t>(bucket)];
   one.home.store(home, std::memory_order_relaxed);
   one.ready.store(true, std::memory_order_release);
-  if (on_device_) submit_on_device(bucket, home, stream);
+  if (on_device_) return submit_on_device(bucket, home, stream);  // which moves it, too
   parts_->progress.kick_and_work();
 }
 
@@ -326,6 +303,9 @@ class EngineBucketList::StepStatus {
   const bool tells_ = list_.parts_->on_init_thread();
 };
 
+// The words are an exchange of their own on CPUs, on a GPU, too, where they could have come with
+// the last bucket's entry of the log: a meeting of the ranks more in each step, while the device
+// goes on with the buckets. One way to say them is left, and the log's words are the same for all.
 StepVerdict EngineBucketList::finish(const StepWord& word) {
   check_open();
   const StepStatus status(*this);

@@ -33,6 +33,7 @@ class EngineBucketList final : public BucketList, private Feed {
   void ready(int bucket, Home home, void* stream) override;
   StepVerdict finish(const StepWord& word) override;
   void join(void* stream) override;
+  DeviceBackend* device() const override { return on_device_ ? &on_device_->device() : nullptr; }
   uint64_t step() const override { return step_.load(std::memory_order_relaxed); }
   int finished_buckets() const override;
 

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <new>
+#include <numeric>
 
 #include "collectives/describe.h"
+#include "collectives/memory_proof.h"
 #include "runtime/base/error.h"
 #include "runtime/base/fault_point.h"
 #include "runtime/engine/outcome.h"
@@ -45,17 +47,16 @@ void warn_on_standard_error(const std::string& text) {
 }
 
 ProgressOptions progress_options(const EngineOptions& options) {
-  return {options.stall_warning, options.stall_shutdown,
-          options.warn ? options.warn : warn_on_standard_error};
+  return {.stall_warning = options.stall_warning,
+          .stall_shutdown = options.stall_shutdown,
+          .warn = options.warn ? options.warn : warn_on_standard_error,
+          .device_timeout = options.collective_timeout,
+          .connect_timeout = options.start_timeout};
 }
 
-// As the agents have agreed on it.
+// As the agents have agreed on it; that ranks of one host share memory is still to be proved.
 WorldShape shape_of(Peers& peers) {
   const World& world = peers.world();
-  if (world.size == world.local_size) return {{{0, world.size}}};
-  if (!peers.gives_links())
-    throw Error(ErrorCode::kUnsupported,
-                "ranks on several hosts are not supported yet; start all on one");
   std::vector<HostRanks> hosts;
   for (int rank = 0; rank < world.size; ++rank) {
     const FateWords& words = peers.block().fate(rank);
@@ -65,6 +66,9 @@ WorldShape shape_of(Peers& peers) {
   if (hosts[static_cast<size_t>(world.rank)] !=
       HostRanks{world.rank - world.local_rank, world.local_size})
     throw Error(ErrorCode::kInternal, "the control block's hosts are not those of this epoch");
+  if (!shape.one_host() && !peers.gives_links())
+    throw Error(ErrorCode::kUnsupported,
+                "these ranks have no links to other hosts; start all on one");
   return shape;
 }
 
@@ -104,11 +108,13 @@ void Engine::Parts::start() {
 }
 
 // One segment holds what has to be there before there is a program order: the words of both
-// communicators and of the log.
+// communicators, of the log, and of the proof that ranks of a host share them.
 void Engine::Parts::meet() {
   const uint64_t communicator = rounded(world_communicator_bytes(shape, true));
+  const uint64_t proof = 2 * communicator + sizeof(LogWords);
   const std::shared_ptr<Segment> segment =
-      take_first_segment(2 * communicator + rounded(sizeof(LogWords)));
+      take_first_segment(rounded(proof + MemoryProof::bytes(peers->world().local_size)));
+  if (segment) prove_shared(segment, proof);
   const HostLogWords words(segment, 2 * communicator);
   progress.hold();
   const bool closed = progress.end().closed();
@@ -131,8 +137,8 @@ void Engine::Parts::meet() {
   if (!closed) run(everybody, options.start_timeout);
   expect_met(everybody.outcome);
   if (!shape.one_host()) {  // the links of the log, and of its communicator
-    wait_for_agent([this] { return negotiation->linked(); },
-                   [this] { return negotiation->missing_links(); });
+    wait_until([this] { return negotiation->linked(); },
+               [this] { return negotiation->missing_links(); });
     expect_met(meet_in(*log, "init()", options.start_timeout));
   }
   met_ = true;
@@ -166,7 +172,7 @@ void Engine::Parts::expect_met(Outcome outcome) {
 std::shared_ptr<Segment> Engine::Parts::take_first_segment(uint64_t bytes) {
   std::optional<std::vector<UniqueFd>> pieces;
   peers->request_segment(segments_made++, bytes);
-  wait_for_agent(
+  wait_until(
       [&] {
         pieces = peers->take_segment(0);
         return pieces.has_value();
@@ -176,10 +182,16 @@ std::shared_ptr<Segment> Engine::Parts::take_first_segment(uint64_t bytes) {
   return std::make_shared<Segment>(0, std::move(*pieces), bytes, peers->world().local_rank, bytes);
 }
 
-// Until `take` returns true, or the epoch is over. `missing`: the ranks without whom the agent
-// cannot give it; none: it needs nobody for that.
-void Engine::Parts::wait_for_agent(std::function<bool()> take,
-                                   std::function<std::vector<int>()> missing) {
+// Before anything else lies in that memory: the way out of a broken epoch leads through it, too.
+void Engine::Parts::prove_shared(const std::shared_ptr<Segment>& segment, uint64_t offset) {
+  MemoryProof proof(*peers, segment, offset);
+  wait_until([&] { return proof.complete(); }, [&] { return proof.missing(); });
+}
+
+// Until `take` returns true, or the epoch is over. `missing`: the ranks without whom it cannot;
+// none: the agent needs nobody to give it.
+void Engine::Parts::wait_until(std::function<bool()> take,
+                               std::function<std::vector<int>()> missing) {
   Arrival arrival(std::move(take));
   progress.hold();
   progress.add(arrival);
@@ -198,6 +210,8 @@ void Engine::Parts::wait_for_agent(std::function<bool()> take,
   if (arrival.error) std::rethrow_exception(arrival.error);
 }
 
+void Engine::Parts::warn(const std::string& text) const { progress_options(options).warn(text); }
+
 void Engine::Parts::throw_not_running() const {
   if (state == State::kForked) throw_forked();
   throw Error(ErrorCode::kUnavailable, "shutdown() was called; call init() again first");
@@ -210,6 +224,29 @@ void Engine::Parts::run_or_throw(Operation& operation) {
   // Some may have asked for a segment, and used its number up.
   if (operation.disagreed && operation.kind != OperationKind::kSegment) ++segments_made;
   tell(error_of(operation, progress.end()), peers->status_page());
+}
+
+std::vector<std::string> Engine::Parts::gather(const std::string& name, const std::string& mine) {
+  std::vector<uint64_t> counts;
+  std::string all;
+  Operation operation;
+  operation.kind = OperationKind::kAllgather;
+  operation.name = name;
+  operation.result.type = DataType::kUint8;
+  operation.input = {mine.data(), mine.size(), DataType::kUint8};
+  operation.allocate = [&](std::span<const uint64_t> given) {
+    counts.assign(given.begin(), given.end());
+    all.resize(std::accumulate(given.begin(), given.end(), uint64_t{0}));
+    return static_cast<void*>(all.data());
+  };
+  run_or_throw(operation);
+  std::vector<std::string> by_rank;
+  size_t at = 0;
+  for (const uint64_t count : counts) {
+    by_rank.push_back(all.substr(at, count));
+    at += count;
+  }
+  return by_rank;
 }
 
 void Engine::Parts::run(Operation& operation, std::chrono::milliseconds timeout) {
@@ -348,12 +385,15 @@ void Engine::Parts::go_quiet() {
   progress.hold();
   if (negotiation && !progress.end().broken() && peers->block().trouble == 0) negotiation->leave();
   progress.end().close(progress.communicators());
+  // A device's communicator is left by all together. Who goes on instead has to hear of it before.
+  if (on_device && !progress.end().broken()) progress.end().publish_left();
   Awaited quiet;
   quiet.what = drained.what;
   quiet.when = [this] {
     return progress.end().broken() ? progress.over().load() : progress.end().quiet();
   };
   progress.wait_and_leave(quiet);
+  registered.clear();
 }
 
 }  // namespace hvd

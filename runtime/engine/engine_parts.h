@@ -5,14 +5,17 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "collectives/arena.h"
 #include "collectives/backends.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/negotiation.h"
 #include "runtime/engine/progress.h"
+#include "runtime/engine/registered_memory.h"
 #include "runtime/engine/status_writer.h"
 
 namespace hvd {
@@ -33,6 +36,8 @@ struct Engine::Parts {
   void run(Operation& operation, std::chrono::milliseconds timeout);
   // The same, and throws it.
   void run_or_throw(Operation& operation);
+  // The bytes of every rank, in program order.
+  std::vector<std::string> gather(const std::string& name, const std::string& mine);
   // A barrier of a new communicator: afterwards its links are there on all ranks. Otherwise the
   // epoch is over.
   Outcome meet_in(Communicator& communicator, std::string_view name,
@@ -53,6 +58,8 @@ struct Engine::Parts {
   }
   // Closes, does its part, goes quiet; on a broken epoch returns once it is over.
   void go_quiet();
+  // A line for the user, any thread.
+  void warn(const std::string& text) const;
   bool on_init_thread() const { return std::this_thread::get_id() == init_thread; }
 
   const EngineOptions options;
@@ -64,6 +71,7 @@ struct Engine::Parts {
   StatusWriter status;  // the init thread's
   WorldShape shape;     // once this rank has met the others
   std::unique_ptr<Communicator> program, log;
+  RegisteredMemory registered;              // with `on_device`, so after it
   std::unique_ptr<Communicator> on_device;  // in the log's order, too; after `log`, which it uses
   std::atomic<DeviceBackend*> device{nullptr};
   std::unique_ptr<Negotiation> negotiation;
@@ -80,7 +88,8 @@ struct Engine::Parts {
   void meet();
   void expect_met(Outcome outcome);
   std::shared_ptr<Segment> take_first_segment(uint64_t bytes);
-  void wait_for_agent(std::function<bool()> take, std::function<std::vector<int>()> missing);
+  void prove_shared(const std::shared_ptr<Segment>& segment, uint64_t offset);
+  void wait_until(std::function<bool()> take, std::function<std::vector<int>()> missing);
 };
 
 }  // namespace hvd

@@ -19,6 +19,7 @@ constexpr size_t kWords = LogWords::kNamesMax / 64;
 LogMessage message_of(const LogEntry& entry) {
   return {.kind = Kind::kEntry,
           .number = entry.id,
+          .hash = entry.apart ? 1u : 0u,
           .value = static_cast<uint64_t>(entry.kind),
           .name = entry.name,
           .text = std::string(head_of(entry.text, LogWords::kTextBytes - 1))};
@@ -93,10 +94,11 @@ bool LogLeader::hear(int local_rank) {
   for (; consumed_[who] != announced; ++consumed_[who]) {
     const auto& slot = theirs.announcements[consumed_[who] % LogWords::kAnnouncements];
     if (coordinator_) {
-      coordinator_->announce(rank, {slot.name, slot.hash, slot.text});
+      coordinator_->announce(rank, {slot.name, slot.hash, slot.text, slot.apart != 0});
     } else {
       links_->post({.kind = Kind::kAnnounce,
                     .rank = static_cast<uint32_t>(rank),
+                    .number = slot.apart != 0 ? 1u : 0u,
                     .hash = slot.hash,
                     .name = slot.name,
                     .text = slot.text});
@@ -129,7 +131,7 @@ void LogLeader::hear_from(int leader, const LogMessage& message) {
   const auto rank = static_cast<int>(message.rank);
   switch (message.kind) {
     case Kind::kAnnounce:
-      coordinator_->announce(rank, {message.name, message.hash, message.text});
+      coordinator_->announce(rank, {message.name, message.hash, message.text, message.number != 0});
       break;
     case Kind::kReady:
       coordinator_->observe(rank, message.number, message.value);
@@ -148,8 +150,8 @@ void LogLeader::hear_from(int leader, const LogMessage& message) {
       answers_.answered(leader, message.number);
       break;
     case Kind::kEntry:
-      entries_.push_back(
-          {static_cast<LogEntry::Kind>(message.value), message.number, message.name, message.text});
+      entries_.push_back({static_cast<LogEntry::Kind>(message.value), message.number, message.name,
+                          message.text, message.hash != 0});
       break;
     case Kind::kQuestion:
       answer(message.number);
@@ -201,6 +203,7 @@ void LogLeader::append(const LogEntry& entry) {
   LogWords::Entry& slot = words_.of(0).log[logged_++ % LogWords::kEntries];
   slot.kind = static_cast<uint32_t>(entry.kind);
   slot.id = entry.id;
+  slot.apart = entry.apart ? 1 : 0;
   copy_text(slot.name, sizeof slot.name, entry.name);
   copy_text(slot.text, sizeof slot.text, entry.text);
   if (entry.kind != LogEntry::Kind::kBind) return;

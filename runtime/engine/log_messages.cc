@@ -46,7 +46,7 @@ constexpr size_t kTextMost = LogWords::kTextBytes - 1;
 constexpr auto kLastEntryKind = static_cast<uint64_t>(LogEntry::Kind::kRefuse);
 
 constexpr Rule kRules[] = {
-    {Kind::kAnnounce, true, false, true, 1, kNameMost, kDescriptionMost, 1, 1},
+    {Kind::kAnnounce, true, false, true, 1, kNameMost, kDescriptionMost, 2, 1},
     {Kind::kReady, true, false, true, 0, 0, 0, LogWords::kNamesMax / 64, 0},
     {Kind::kOverdue, true, false, true, 0, 0, 0, LogWords::kOverdueKinds, 0},
     {Kind::kWaits, true, false, true, 0, 0, kDescriptionMost, 1, 0},

@@ -19,7 +19,8 @@ namespace hvd {
 struct LogMessage {
   enum class Kind : uint16_t {
     // To rank 0, each about one rank of the sender's host:
-    kAnnounce = 1,  // it asks for `name`: all that has to agree as `hash`, in words as `text`
+    kAnnounce = 1,  // it asks for `name`: all that has to agree as `hash`, in words as `text`;
+                    // `number` 1: it is apart
     kReady,         // word `number` of its ready bits is `value`
     kOverdue,       // it has waited for `value` ms for `hash`, which is a LogWords::OverdueKind of
                     // this `number`; hash 0: no more
@@ -27,7 +28,8 @@ struct LogMessage {
     // To rank 0: all that was heard before question `number` has been sent.
     kAnswer,
     // From rank 0:
-    kEntry,     // of the log: its kind as `value`, its id as `number`, `name`, `text`
+    kEntry,     // of the log: its kind as `value`, its id as `number`, `name`, `text`; `hash` 1:
+                // some rank is apart
     kQuestion,  // what has been heard? Asks for everything, who waits for what, and an answer
     // Either way: `rank` has called shutdown(), and asked for nothing since.
     kLeft,

@@ -71,12 +71,14 @@ struct LogWords {
 
   struct Announcement {
     uint64_t hash;
+    uint64_t apart;  // 0 or 1, as in the log's entry
     char name[kNameBytes];
     char text[kDescriptionBytes];
   };
   struct Entry {
     uint32_t kind;
     uint32_t id;
+    uint32_t apart;
     char name[kNameBytes];
     char text[kTextBytes];
   };

@@ -18,9 +18,12 @@ namespace hvd {
 class Negotiation::Pending final : public Work {
  public:
   Pending(std::weak_ptr<Negotiation> owner, std::unique_ptr<Submission> submission)
-      : owner_(std::move(owner)), submission_(std::move(submission)), name_(submission_->name) {
-    operation().name = submission_->name;
+      : owner_(std::move(owner)),
+        submission_(std::move(submission)),
+        name_(std::move(submission_->name)) {
+    operation().name = name_;
     hash_ = hash_of(operation(), 0);
+    lies_on_device_ = operation().on_device;
   }
 
   bool done() const override {
@@ -62,6 +65,7 @@ class Negotiation::Pending final : public Work {
     awaited.flag = &may_go_on_;
     awaited.what = [this] { return "\"" + name_ + "\""; };
     awaited.timeout = owner.collective_timeout_;
+    awaited.on_device = lies_on_device_;
     std::optional<uint64_t> asked_at_look;
     awaited.missing = [&] { return owner.missing(name_, asked_at_look.value_or(0)); };
     awaited.reported_by_other = [&owner, this] { return owner.asked_.count(name_) != 0; };
@@ -88,6 +92,7 @@ class Negotiation::Pending final : public Work {
   std::unique_ptr<Submission> submission_;
   const std::string name_;
   uint64_t hash_ = 0;
+  bool lies_on_device_ = false;
   uint64_t entry_ = 0;  // of the log, from 1; 0: not in it yet. With the token until it is done
   std::exception_ptr error_;
   std::atomic<bool> done_{false}, may_go_on_{false};
@@ -130,12 +135,13 @@ std::shared_ptr<Work> Negotiation::submit(std::unique_ptr<Submission> submission
   auto pending = std::make_shared<Pending>(self, std::move(submission));
   {
     MutexLock lock(mutex_);
-    if (!under_way_.insert(pending->name()).second)
+    if (under_way_.contains(pending->name()))
       throw Error(ErrorCode::kInvalidArgument, "\"" + pending->name() +
                                                    "\" is already under way on this rank, as an "
                                                    "operation of this kind or another; wait for "
                                                    "it first, or use another name");
     inbox_.push_back(pending);
+    under_way_.insert(pending->name());
     inbox_filled_.store(true, std::memory_order_release);
   }
   progress_.kick();
@@ -156,24 +162,26 @@ bool Negotiation::feed() {
 }
 
 bool Negotiation::take_inbox() {
-  std::vector<std::shared_ptr<Pending>> taken;
   {
     MutexLock lock(mutex_);
-    taken.swap(inbox_);
+    taken_.swap(inbox_);
     inbox_filled_.store(false, std::memory_order_relaxed);
   }
-  waiting_ += taken.size();
-  for (const auto& pending : taken) ask(pending);
+  const size_t count = taken_.size();
+  waiting_ += count;
+  for (const auto& pending : taken_) ask(pending);
+  taken_.clear();
   if (over_ || !refusal_.empty()) finish_asked();
-  return !taken.empty();
+  return count != 0;
 }
 
-// A known description flips its bit, another one is described in full.
+// A known description flips its bit, another one is described in full, and so is one that is apart.
 void Negotiation::ask(const std::shared_ptr<Pending>& pending) {
   asked_[pending->name()] = pending;
   if (progress_.end().closed()) return;  // fails when the epoch is over
   const auto known = known_.find(pending->name());
-  if (known == known_.end() || known->second.hash != pending->hash()) {
+  if (known == known_.end() || known->second.hash != pending->hash() ||
+      pending->operation().apart) {
     to_announce_.push_back(pending);
     return;
   }
@@ -194,6 +202,7 @@ bool Negotiation::announce() {
     to_announce_.pop_front();
     LogWords::Announcement& slot = mine().announcements[announced_ % LogWords::kAnnouncements];
     slot.hash = pending->hash();
+    slot.apart = pending->operation().apart ? 1 : 0;
     copy_text(slot.name, sizeof slot.name, pending->name());
     copy_text(slot.text, sizeof slot.text, describe(pending->operation()));
     fault_point("engine_announce");
@@ -238,6 +247,7 @@ void Negotiation::act_on(const LogWords::Entry& entry) {
     name_of_id_[entry.id] = name;
     known_[name] = {entry.id, pending->hash()};
   }
+  pending->operation().apart = entry.apart != 0;
   const bool on_device = pending->operation().on_device;
   HVD_CHECK(!on_device || device_ != nullptr,
             "what lies on a device is submitted where there is one");
@@ -312,8 +322,8 @@ void Negotiation::finish_asked() {
       pending->operation().outcome.store(Outcome::kFailedUntouched, std::memory_order_relaxed);
       finish(pending, error_of(pending->operation(), progress_.end()));
     } else {
-      finish(pending, std::make_exception_ptr(
-                          Error(ErrorCode::kUnavailable, "\"" + name + "\": " + refusal_)));
+      finish(pending, std::make_exception_ptr(Error(ErrorCode::kUnavailable,
+                                                    "\"" + std::string(name) + "\": " + refusal_)));
     }
   }
   to_announce_.clear();

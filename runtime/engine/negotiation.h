@@ -124,14 +124,15 @@ class Negotiation final : public Feed {
   const std::chrono::milliseconds collective_timeout_;
 
   Mutex mutex_;
-  std::unordered_set<std::string> under_way_ GUARDED_BY(mutex_);
+  std::unordered_set<std::string_view> under_way_ GUARDED_BY(mutex_);  // names in their Pending
   std::vector<std::shared_ptr<Pending>> inbox_ GUARDED_BY(mutex_);
   std::atomic<bool> inbox_filled_{false};
   std::atomic<bool> forked_{false};
 
   // Guarded by the progress token.
-  size_t waiting_ = 0;                                               // submitted and not finished
-  std::unordered_map<std::string, std::shared_ptr<Pending>> asked_;  // not in the log yet
+  size_t waiting_ = 0;  // submitted and not finished
+  std::unordered_map<std::string_view, std::shared_ptr<Pending>> asked_;  // not in the log yet
+  std::vector<std::shared_ptr<Pending>> taken_;  // from the inbox; empty between two looks
   std::deque<std::shared_ptr<Pending>> to_announce_;
   std::deque<std::shared_ptr<Pending>> started_, started_on_device_;
   std::unordered_map<std::string, Known> known_;

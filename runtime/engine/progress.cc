@@ -320,11 +320,12 @@ std::chrono::milliseconds Progress::watch_all(std::vector<pollfd>& links) const 
 bool Progress::has_unwatched_links(Sleeper sleeper) {
   links_wanted_.clear();
   const TimePoint look_at = when_to_look(watch_all(links_wanted_));
-  const bool sooner = look_at != TimePoint::max() && look_at + kNotLater < look_at_[sleeper];
-  if (links_wanted_.empty() && !sooner) return false;
-  // The engine thread says that it stops polling before it looks whether somebody else works.
+  if (links_wanted_.empty() && look_at == TimePoint::max()) return false;
+  // The engine thread says that it stops polling, and looking when it said it would, before it
+  // looks whether somebody else works.
   full_fence();
   if (sleeper == kEngineThread && !engine_watches_.load(std::memory_order_relaxed)) return true;
+  const bool sooner = look_at != TimePoint::max() && look_at + kNotLater < look_at_[sleeper];
   return sooner || !std::ranges::all_of(links_wanted_, [&](const pollfd& wanted) {
            return std::ranges::any_of(links_[sleeper], [&](const pollfd& link) {
              return link.fd == wanted.fd && (wanted.events & ~link.events) == 0;

@@ -32,9 +32,12 @@ struct ProgressOptions {
   std::chrono::milliseconds stall_warning{60'000};    // 0: no stall check
   std::chrono::milliseconds stall_shutdown{0};        // 0: never
   std::function<void(const std::string&)> warn = {};  // any thread, with the token; must not block
+  // For how long a device's library is waited for: in one operation, and to connect; 0: no limit.
+  std::chrono::milliseconds device_timeout{0}, connect_timeout{0};
 };
 
-inline constexpr std::string_view kOtherRanks = "the other ranks";
+inline constexpr std::string_view kOtherRanks = "the other ranks",
+                                  kDevice = "NCCL, which names no rank,";
 
 // What a thread waits for: one of the first three. On the waiter's stack.
 struct Awaited {
@@ -44,6 +47,7 @@ struct Awaited {
   std::function<std::string()> what;          // for texts: "allreduce \"loss\""
   std::function<std::vector<int>()> missing;  // ranks of the job it waits for, with the token
   std::string_view otherwise = kOtherRanks;   // for texts, where none of them is known
+  bool on_device = false;                     // what the device is in the midst of belongs in there
   std::chrono::milliseconds timeout{0};       // while all peers live; 0: none
   std::function<bool()> told_by_other;        // asks a rank that knows more to say who is missing;
                                               // false: there is none
@@ -124,6 +128,13 @@ class Progress {
     TimePoint idle_since{};
   };
 
+  // A wait for what a device does, and for how long it has been one.
+  struct OnDevice {
+    const Communicator* communicator;
+    DeviceWait wait;
+    Clock::duration waited{};
+  };
+
   Pause next_pause(Pacing& pacing);
   bool is_peer_here();
   bool advance_all();
@@ -151,6 +162,7 @@ class Progress {
 
   void tick(TimePoint now);
   void look_for_timeouts(TimePoint now);
+  void look_at_devices(Clock::duration step);
   void look_for_left_ranks();
   void look_for_stalls(TimePoint now);
 
@@ -179,6 +191,7 @@ class Progress {
   TimePoint look_at_[kSleepers] = {};  // when a sleeper looks again at the latest
   bool told_over_ = false;
   TimePoint last_tick_{}, last_stall_look_{};
+  std::vector<OnDevice> on_devices_;
 
   // What each sleeper polls beside its doorbell: written by it, with the token, and read by others
   // with the token. The engine thread polls it only while it says so.

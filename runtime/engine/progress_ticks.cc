@@ -1,5 +1,6 @@
 // What a sleeping rank looks at now and then: timeouts, ranks that have left, stalls.
 #include <algorithm>
+#include <utility>
 
 #include "runtime/base/job_clock.h"
 #include "runtime/engine/progress.h"
@@ -15,6 +16,10 @@ constexpr Clock::duration kStepMost = 1500ms;
 constexpr Clock::duration kStallLookEvery = 1s;
 // After a timeout, for the rank that can say who is missing; longer if it has to ask other hosts.
 constexpr Clock::duration kOtherTells = 2s, kOtherHostsTell = 5s;
+
+Clock::duration longest_step(std::chrono::milliseconds timeout) {
+  return timeout.count() == 0 ? kStepMost : std::min(kStepMost, Clock::duration(timeout) / 4);
+}
 
 std::string seconds_text(std::chrono::milliseconds duration) {
   std::string text = std::to_string(duration.count() / 1000);
@@ -33,8 +38,9 @@ void Progress::tick(TimePoint real_now) {
   try {
     const TimePoint now = job_time(real_now);
     look_for_timeouts(now);
-    last_tick_ = now;
+    const auto step = now - std::exchange(last_tick_, now);
     if (end_.broken()) return;
+    look_at_devices(step);
     for (Feed* feed : feeds_) feed->look();
     settle_awaited();  // a look may have answered what is waited for
     look_for_left_ranks();
@@ -49,18 +55,38 @@ void Progress::look_for_timeouts(TimePoint now) {
   const auto other_tells = world.size == world.local_size ? kOtherTells : kOtherHostsTell;
   for (Awaited* one : awaited_) {
     if (one->since == TimePoint{}) continue;  // has not slept yet
-    const auto most = one->timeout.count() == 0
-                          ? kStepMost
-                          : std::min(kStepMost, Clock::duration(one->timeout) / 4);
     const auto step = now - std::max(last_tick_, one->since);
-    one->waited += std::clamp(step, Clock::duration::zero(), most);
+    one->waited += std::clamp(step, Clock::duration::zero(), longest_step(one->timeout));
     if (one->timeout.count() == 0 || one->waited < one->timeout || end_.broken()) continue;
     if (one->told_by_other && one->waited < one->timeout + other_tells && one->told_by_other())
       continue;
-    time_out(world.rank, one->timeout, one->missing ? one->missing() : std::vector<int>{},
-             one->what(), one->otherwise);
+    const auto missing = one->missing ? one->missing() : std::vector<int>{};
+    const bool at_device = one->on_device && missing.empty() && !on_devices_.empty();
+    time_out(world.rank, one->timeout, missing,
+             one->what() + (at_device ? ": " + on_devices_.front().wait.what : ""),
+             at_device ? kDevice : one->otherwise);
     return;
   }
+}
+
+// Also of what no thread waits for: a step's sums are launched, and the program goes on.
+void Progress::look_at_devices(Clock::duration step) {
+  std::vector<OnDevice> under_way;
+  for (const Communicator* one : communicators_) {
+    DeviceWait wait = one->device_wait();
+    if (wait.what.empty()) continue;
+    const auto timeout = wait.connecting ? options_.connect_timeout : options_.device_timeout;
+    const auto known = std::ranges::find_if(on_devices_, [&](const OnDevice& before) {
+      return before.communicator == one && before.wait.number == wait.number;
+    });
+    Clock::duration waited{};
+    if (known != on_devices_.end())
+      waited = known->waited + std::clamp(step, Clock::duration::zero(), longest_step(timeout));
+    if (timeout.count() != 0 && waited >= timeout)
+      time_out(peers_.world().rank, timeout, wait.missing, wait.what, kDevice);
+    under_way.push_back({one, std::move(wait), waited});
+  }
+  on_devices_ = std::move(under_way);
 }
 
 void Progress::time_out(int waiting, std::chrono::milliseconds timeout,
@@ -114,14 +140,21 @@ void Progress::look_for_stalls(TimePoint now) {
                                   : static_cast<uint64_t>(one->since.time_since_epoch().count());
     waiting.push_back({one->what(), sequence, std::move(missing)});
   }
+  for (const OnDevice& one : on_devices_)  // here, whatever others say of themselves
+    waiting.push_back(
+        {rank_text(peers_, me) + ", " + one.wait.what, one.wait.number, one.wait.missing});
   auto report = stall_inspector_.inspect(waiting, now);
   if (!report) return;
   if (options_.warn) options_.warn(report->text);
   if (!report->shut_down) return;
-  raise_trouble(peers_, TroubleReason::kTimeout,
-                "rank " + std::to_string(me) + " gave up after the stall check's shutdown time: " +
-                    ranks_text(peers_, report->missing) + " did not come to what others waited for",
-                report->missing);
+  const std::string why =
+      report->missing.empty()
+          ? std::string(kDevice) + " did not end this: " + report->under_way
+          : ranks_text(peers_, report->missing) + " did not come to what others waited for";
+  raise_trouble(
+      peers_, TroubleReason::kTimeout,
+      "rank " + std::to_string(me) + " gave up after the stall check's shutdown time: " + why,
+      report->missing);
 }
 
 }  // namespace hvd

@@ -19,9 +19,9 @@ std::string seconds(std::chrono::milliseconds duration) {
 
 StallInspector::StallInspector(std::chrono::milliseconds warning_after,
                                std::chrono::milliseconds shutdown_after)
-    : warning_after_(warning_after),
-      shutdown_after_(shutdown_after.count() == 0 ? shutdown_after
-                                                  : std::max(shutdown_after, warning_after)) {}
+    : warning_after_(shutdown_after.count() == 0 ? warning_after
+                                                 : std::min(warning_after, shutdown_after)),
+      shutdown_after_(shutdown_after) {}
 
 std::optional<StallReport> StallInspector::inspect(std::span<const WaitingName> waiting,
                                                    TimePoint now) {
@@ -45,11 +45,16 @@ std::optional<StallReport> StallInspector::inspect(std::span<const WaitingName> 
   last_report_ = now;
   StallReport report{describe(stalled), shut_down};
   std::set<int> missing;
-  for (const Stalled& one : stalled)
-    if (shut_down && one.age >= shutdown_after_)
-      missing.insert(one.waiting->missing.begin(), one.waiting->missing.end());
+  for (const Stalled& one : stalled) {
+    if (!shut_down || one.age < shutdown_after_) continue;
+    missing.insert(one.waiting->missing.begin(), one.waiting->missing.end());
+    if (one.waiting->missing.empty()) report.under_way = one.waiting->name;
+  }
   report.missing.assign(missing.begin(), missing.end());
-  if (shut_down)
+  if (shut_down && missing.empty())
+    report.text +=
+        "\nThat is for more than " + seconds(shutdown_after_) + " seconds: the job is shut down";
+  else if (shut_down)
     report.text += "\nOne or more ranks (marked by \"!\") are missing for more than " +
                    seconds(shutdown_after_) + " seconds: the job is shut down";
   return report;
@@ -57,8 +62,22 @@ std::optional<StallReport> StallInspector::inspect(std::span<const WaitingName> 
 
 std::string StallInspector::describe(std::span<const Stalled> stalled) const {
   std::map<int, std::vector<const Stalled*>> by_rank;
-  for (const Stalled& one : stalled)
+  std::string under_way;
+  for (const Stalled& one : stalled) {
     for (int rank : one.waiting->missing) by_rank[rank].push_back(&one);
+    if (one.waiting->missing.empty())
+      under_way += "\n" + one.waiting->name + ": for " +
+                   seconds(std::chrono::floor<std::chrono::seconds>(one.age)) + " seconds";
+  }
+  if (!under_way.empty())
+    under_way =
+        "What is under way does not end, and which rank holds it up is not known:" + under_way;
+  return by_rank.empty()
+             ? under_way
+             : describe(std::move(by_rank)) + (under_way.empty() ? "" : "\n" + under_way);
+}
+
+std::string StallInspector::describe(std::map<int, std::vector<const Stalled*>> by_rank) const {
   std::string text =
       "Some ranks wait for operations that others have not submitted for more than " +
       seconds(warning_after_) +

@@ -21,15 +21,17 @@ struct StallReport {
   std::string text;  // lines without a newline at the end
   bool shut_down = false;
   std::vector<int> missing{};  // on shut_down: whom others waited for that long
+  std::string under_way{};     // the same, of what nobody is known to be missing in
 };
 
 class StallInspector {
  public:
-  // `warning_after` 0: never a report. `shutdown_after` 0: never; below the warning time it is
-  // taken as the warning time.
+  // `warning_after` 0: never a report. `shutdown_after` 0: never; below the warning time it is the
+  // warning time, too (Horovod leaves such a shutdown time out, and says so).
   StallInspector(std::chrono::milliseconds warning_after, std::chrono::milliseconds shutdown_after);
 
-  // `waiting` is everything that waits now; what is not in it any more is forgotten.
+  // `waiting` is everything that waits now; what is not in it any more is forgotten. Of what has
+  // nobody missing it is not known who is.
   std::optional<StallReport> inspect(std::span<const WaitingName> waiting, TimePoint now);
 
  private:
@@ -38,6 +40,7 @@ class StallInspector {
     Clock::duration age;
   };
   std::string describe(std::span<const Stalled> stalled) const;
+  std::string describe(std::map<int, std::vector<const Stalled*>> by_rank) const;
 
   const std::chrono::milliseconds warning_after_;
   const std::chrono::milliseconds shutdown_after_;

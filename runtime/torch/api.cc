@@ -130,7 +130,9 @@ torch::Tensor allreduce(const torch::Tensor& tensor, const AllreduceOptions& opt
   if (!tensor.defined()) return run_allreduce(tensor, Place::kNew, options);  // its named error
   const at::ScalarType type = exchanged_type(tensor.scalar_type(), compression);
   if (type == tensor.scalar_type()) return run_allreduce(tensor, Place::kNew, options);
-  return run_allreduce(tensor.to(type), Place::kNew, options).to(tensor.scalar_type());
+  const auto exchanged =
+      TensorCollective::allreduce(tensor, Place::kNew, reduction_of(options), options.name, type);
+  return run("allreduce", exchanged).to(tensor.scalar_type());
 }
 
 torch::Tensor allreduce_(const torch::Tensor& tensor, const AllreduceOptions& options) {

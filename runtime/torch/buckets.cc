@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/base/exact_text.h"
@@ -150,6 +151,7 @@ void Buckets::accept_gradient(size_t index) {
   Parameter& p = parameters_[index];
   any_gradient_ = true;
   follow_stream();
+  p.stream = stream_;
   Bucket& bucket = buckets_[static_cast<size_t>(p.bucket)];
   if (p.passes >= passes_per_step_ || bucket.ready) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -159,7 +161,7 @@ void Buckets::accept_gradient(size_t index) {
   }
   p.slot->check_gradient();
   // A slot that somebody else sees is left alone: complete() moves the bucket to its spare then.
-  if (!p.slot->is_cast() && p.slot->can_use(Home::kHome)) p.slot->put(Home::kHome);
+  if (!waits(p) && p.slot->can_use(Home::kHome)) put(std::span(&index, 1), Home::kHome);
   if (++p.passes < passes_per_step_) return;
   if (--bucket.missing == 0) complete(p.bucket);
 }
@@ -203,6 +205,27 @@ void Buckets::follow_stream() {
   stream_ = now;
 }
 
+// For its bucket's last one. On a device the copies of a bucket are one launch then; but where more
+// passes are to come all gradients would stay beside the buckets until the last.
+bool Buckets::waits(const Parameter& parameter) const {
+  return parameter.slot->is_cast() || (!device_.is_cpu() && passes_per_step_ == 1);
+}
+
+// `copies` holds what .grad was until it is read by what is in the stream, in whose order the
+// allocator gives it out again. In the order of its own stream, that is: if the gradient came in
+// another one, it is told.
+void Buckets::put(std::span<const size_t> members, Home home) {
+  std::vector<TensorCopy> copies;
+  for (const size_t i : members) {
+    const size_t before = copies.size();
+    parameters_[i].slot->put(home, copies);
+    const auto& stream = parameters_[i].stream;
+    if (copies.size() != before && stream && stream != stream_)
+      copies.back().from.record_stream(*stream_);
+  }
+  make_copies(std::move(copies), list_->device());
+}
+
 void Buckets::gather(const Bucket& bucket, Home home) {
   for (const size_t i : bucket.members) {
     GradientSlot& slot = *parameters_[i].slot;
@@ -211,7 +234,7 @@ void Buckets::gather(const Bucket& bucket, Home home) {
       word_.used[i / 64] |= uint64_t{1} << (i % 64);
     }
   }
-  for (const size_t i : bucket.members) parameters_[i].slot->put(home);
+  put(bucket.members, home);
 }
 
 Home Buckets::choose_home(const Bucket& bucket) {
@@ -248,10 +271,13 @@ void Buckets::take_results(const StepVerdict& verdict) {
   MutexLock lock(mutex_);
   follow_stream();
   HVD_CHECK(verdict.used.size() >= word_.used.size(), "a verdict has a bit for every parameter");
+  std::vector<TensorCopy> copies;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& p = parameters_[i];
-    p.slot->take_result(buckets_[static_cast<size_t>(p.bucket)].home, is_used(verdict.used, i));
+    p.slot->take_result(buckets_[static_cast<size_t>(p.bucket)].home, is_used(verdict.used, i),
+                        copies);
   }
+  make_copies(std::move(copies), list_->device());
 }
 
 void Buckets::begin_step() {

@@ -1,9 +1,10 @@
 // The gradients of one set of parameters, in the arena, exchanged once a step.
 //
 // Each parameter's hook sees to it that the gradient lies in its bucket (one copy at most) and is
-// .grad, and reports the bucket once it is complete here. Nothing is copied out: after
-// take_results() .grad is the result. A mistake (a second backward, a sparse gradient) throws in
-// backward and makes the step void on every rank, because this rank's control word says so.
+// .grad, and reports the bucket once it is complete here; on a device the copies of a bucket are
+// made together then, by one kernel. Nothing is copied out: after take_results() .grad is the
+// result. A mistake (a second backward, a sparse gradient) throws in backward and makes the step
+// void on every rank, because this rank's control word says so.
 //
 // Threads: hooks come from the threads that run backward; everything else from the one that steps.
 #pragma once
@@ -14,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -67,8 +69,9 @@ class Buckets {
   struct Parameter {
     std::unique_ptr<GradientSlot> slot;
     int bucket = 0;
-    size_t offset = 0;  // bytes from the bucket's start
-    int passes = 0;     // backward passes of this step
+    size_t offset = 0;                       // bytes from the bucket's start
+    int passes = 0;                          // backward passes of this step
+    std::optional<c10::Stream> stream = {};  // on a device: in which the last gradient came
   };
   struct Bucket {
     std::vector<size_t> members;
@@ -85,6 +88,8 @@ class Buckets {
   void complete(int bucket) REQUIRES(mutex_);
   bool take_spare(int bucket) REQUIRES(mutex_);
   void follow_stream() REQUIRES(mutex_);
+  bool waits(const Parameter& parameter) const REQUIRES(mutex_);
+  void put(std::span<const size_t> members, Home home) REQUIRES(mutex_);
   void gather(const Bucket& bucket, Home home) REQUIRES(mutex_);
   Home choose_home(const Bucket& bucket) REQUIRES(mutex_);
   void begin_step() REQUIRES(mutex_);
@@ -103,7 +108,7 @@ class Buckets {
   StepWord word_ GUARDED_BY(mutex_);
   int passes_per_step_ GUARDED_BY(mutex_);
   bool any_gradient_ GUARDED_BY(mutex_) = false;
-  // On a device: in which the last gradient was copied; what comes next is queued behind it.
+  // On a device: in which the last gradient came; what comes next is queued behind it.
   std::optional<c10::Stream> stream_ GUARDED_BY(mutex_);
 
   std::vector<std::unique_ptr<GradientHook>> hooks_;  // last: gone before what they call

@@ -15,17 +15,6 @@
 #include "runtime/torch/strides.h"
 
 namespace hvd {
-namespace {
-
-// Strides of dimensions of size 1 say nothing; autograd chooses them freely.
-bool same_strides(const at::Tensor& tensor, at::IntArrayRef strides) {
-  for (int64_t d = 0; d < tensor.dim(); ++d)
-    if (tensor.size(d) != 1 && tensor.stride(d) != strides[static_cast<size_t>(d)]) return false;
-  return true;
-}
-
-}  // namespace
-
 std::vector<int64_t> gradient_strides(const at::Tensor& parameter) {
   if (parameter.is_non_overlapping_and_dense()) return parameter.strides().vec();
   return at::empty_like(parameter, at::MemoryFormat::Contiguous).strides().vec();
@@ -86,7 +75,7 @@ const at::Tensor& GradientSlot::view(Home home) {
 bool GradientSlot::lies_at(Home home) const {
   const at::Tensor& gradient = this->gradient();
   return gradient.defined() && gradient.has_storage() && gradient.sizes() == sizes_ &&
-         gradient.data_ptr() == address(home) && same_strides(gradient, strides_);
+         gradient.data_ptr() == address(home) && same_strides(sizes_, gradient.strides(), strides_);
 }
 
 bool GradientSlot::can_use(Home home) {
@@ -95,7 +84,7 @@ bool GradientSlot::can_use(Home home) {
   return v.use_count() == 1 && v.storage().use_count() == 1;
 }
 
-void GradientSlot::put(Home home) {
+void GradientSlot::put(Home home, std::vector<TensorCopy>& copies) {
   at::NoGradGuard no_grad;
   at::Tensor& gradient = this->gradient();
   const at::Tensor& v = view(home);
@@ -106,7 +95,8 @@ void GradientSlot::put(Home home) {
   if (lies_at(home) && !is_cast()) return;
   const bool has_address = v.numel() != 0;
   if (!is_cast() && has_address && gradient.is_cpu() && !gradient.is_neg() &&
-      gradient.is_non_overlapping_and_dense() && same_strides(gradient, strides_)) {
+      gradient.is_non_overlapping_and_dense() &&
+      same_strides(sizes_, gradient.strides(), strides_)) {
     auto* to = static_cast<std::byte*>(v.data_ptr());
     const auto* from = static_cast<const std::byte*>(gradient.data_ptr());
     if (streamed_)
@@ -114,7 +104,7 @@ void GradientSlot::put(Home home) {
     else
       std::memcpy(to, from, v.nbytes());
   } else {
-    v.copy_(gradient);
+    copies.push_back({v, gradient});
   }
   if (!is_cast()) gradient = v;
 }
@@ -127,7 +117,7 @@ bool GradientSlot::has_room(const at::Tensor& gradient) const {
          !may_overlap(gradient.sizes(), gradient.strides());
 }
 
-void GradientSlot::take_result(Home home, bool used) {
+void GradientSlot::take_result(Home home, bool used, std::vector<TensorCopy>& copies) {
   if (!used) return;
   at::NoGradGuard no_grad;
   if (is_cast()) {
@@ -135,7 +125,7 @@ void GradientSlot::take_result(Home home, bool used) {
     // What no result can be written to was the user's: it stays as it is.
     if (!has_room(gradient))
       gradient = at::empty_strided(sizes_, strides_, parameter_.options().requires_grad(false));
-    gradient.copy_(view(home));
+    copies.push_back({gradient, view(home)});
   } else if (!lies_at(home)) {
     gradient() = view(home);
   }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/engine/bucket_list.h"
+#include "runtime/torch/tensor_copies.h"
 
 namespace hvd {
 
@@ -49,10 +50,12 @@ class GradientSlot {
   bool is_cast() const { return type_ != registered_type_; }
   // .grad (or zeros for an undefined one) lies there already, or may be written there.
   bool can_use(Home home);
-  // Makes it so; the caller asked can_use() first, or has found neither home free.
-  void put(Home home);
-  // The result lies there: makes it .grad. `used`: by any rank, otherwise .grad stays as it is.
-  void take_result(Home home, bool used);
+  // Makes it so, but for the copy that it adds to `copies`; the caller asked can_use() first, or
+  // has found neither home free.
+  void put(Home home, std::vector<TensorCopy>& copies);
+  // The result lies there: makes it .grad, but for the same. `used`: by any rank, otherwise .grad
+  // stays as it is.
+  void take_result(Home home, bool used, std::vector<TensorCopy>& copies);
 
  private:
   // .grad, without what grad() checks first each time: whether the parameter is a leaf.

@@ -22,4 +22,11 @@ bool may_overlap(std::span<const int64_t> sizes, std::span<const int64_t> stride
   return false;
 }
 
+bool same_strides(std::span<const int64_t> sizes, std::span<const int64_t> a,
+                  std::span<const int64_t> b) {
+  for (size_t d = 0; d < sizes.size(); ++d)
+    if (sizes[d] != 1 && a[d] != b[d]) return false;
+  return true;
+}
+
 }  // namespace hvd

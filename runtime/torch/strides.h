@@ -10,4 +10,9 @@ namespace hvd {
 // cannot rule it out, as in sizes [3, 2] with strides [2, 3].
 bool may_overlap(std::span<const int64_t> sizes, std::span<const int64_t> strides);
 
+// Whether both have each element at the same place. Strides of dimensions of size 1 say nothing;
+// autograd chooses them freely.
+bool same_strides(std::span<const int64_t> sizes, std::span<const int64_t> a,
+                  std::span<const int64_t> b);
+
 }  // namespace hvd

@@ -29,6 +29,11 @@ const char* name_of(OperationKind kind) {
   }
 }
 
+std::string no_room_text(const std::string& title, const char* what, size_t bytes,
+                         const std::string& why) {
+  return title + ": no room for " + what + " of " + std::to_string(bytes) + " bytes: " + why;
+}
+
 int64_t row_elements(const at::Tensor& tensor) {
   int64_t elements = 1;
   for (int64_t d = 1; d < tensor.dim(); ++d) elements *= tensor.size(d);
@@ -58,31 +63,54 @@ void TensorCollective::check(const at::Tensor& tensor, Place place) const {
            "several elements of the tensor share memory (expand()); clone() it first");
 }
 
-void TensorCollective::set_buffer(const at::Tensor& tensor, Place place) {
+// Without room on a device it is the tensor itself, and expect_room() throws.
+at::Tensor TensorCollective::copy_of(const at::Tensor& tensor, std::optional<at::ScalarType> type) {
+  try {
+    if (!type) return tensor.clone(at::MemoryFormat::Contiguous);
+    return tensor.to(*type, false, /*copy=*/true, at::MemoryFormat::Contiguous);
+  } catch (const c10::OutOfMemoryError& error) {
+    const size_t each = c10::elementSize(type.value_or(tensor.scalar_type()));
+    no_room_ =
+        no_room_text(title(), "a copy of its tensor", static_cast<size_t>(tensor.numel()) * each,
+                     error.what_without_backtrace());
+    return tensor;
+  }
+}
+
+// The others wait for this rank, or will.
+void TensorCollective::expect_room(Engine& engine) const {
+  if (no_room_.empty()) return;
+  engine.abort(no_room_);
+  throw Error(ErrorCode::kUnavailable, no_room_);
+}
+
+void TensorCollective::set_buffer(const at::Tensor& tensor, Place place,
+                                  std::optional<at::ScalarType> type) {
   at::NoGradGuard no_grad;
   if (place == Place::kNew) {
-    target_ = buffer_ = tensor.detach().clone(at::MemoryFormat::Contiguous);
+    target_ = buffer_ = copy_of(tensor.detach(), type);
   } else {
     target_ = tensor;
     // The memory of a conjugate or negative view holds other values than the tensor.
     const bool plain = tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
-    buffer_ = plain ? tensor : tensor.clone(at::MemoryFormat::Contiguous);
+    buffer_ = plain ? tensor : copy_of(tensor);
   }
   count_ = static_cast<size_t>(buffer_.numel());
-  set_shape(hvd::describe(tensor));
+  set_shape(hvd::describe(type ? buffer_ : tensor));
 }
 
 void TensorCollective::set_shape(std::string dimensions) { shape_ = std::move(dimensions); }
 
 std::shared_ptr<TensorCollective> TensorCollective::allreduce(const at::Tensor& tensor, Place place,
                                                               const Reduction& reduction,
-                                                              std::string name) {
+                                                              std::string name,
+                                                              std::optional<at::ScalarType> type) {
   std::shared_ptr<TensorCollective> made(
       new TensorCollective(OperationKind::kAllreduce, std::move(name)));
   made->check(tensor, place);
-  made->type_ = data_type_of(tensor.scalar_type(), made->title());
+  made->type_ = data_type_of(type.value_or(tensor.scalar_type()), made->title());
   made->reduction_ = reduction;
-  made->set_buffer(tensor, place);
+  made->set_buffer(tensor, place, type);
   return made;
 }
 
@@ -121,7 +149,8 @@ void* TensorCollective::allocate_parts(std::span<const uint64_t> counts) {
     target_ = at::empty(sizes, buffer_.options());
   } catch (const c10::Error& error) {
     throw Error(ErrorCode::kUnavailable,
-                title() + ": no room for its result: " + error.what_without_backtrace());
+                no_room_text(title(), "its result", elements * size_of(type_),
+                             error.what_without_backtrace()));
   }
   // Memory is had in this thread's stream, where others may still be about to use it.
   if (events_) events_->begin_behind_also(current_stream(device()).native_handle());
@@ -169,6 +198,7 @@ at::Tensor TensorCollective::run(Engine& engine,
 std::unique_ptr<Submission> TensorCollective::submission(
     Engine& engine, const std::shared_ptr<TensorCollective>& collective) {
   collective->check_root(engine.world());
+  collective->expect_room(engine);
   auto submission = std::make_unique<Submission>();
   submission->name = collective->name_;
   submission->keep_alive = collective;
@@ -185,9 +215,20 @@ void TensorCollective::begin_on_device(Engine& engine, Operation& operation) {
         title() + ": the tensor is on " + device().str() +
             (used == nullptr ? ", and this rank uses no GPU"
                              : ", and this rank uses GPU " + std::to_string(used->ordinal())));
+  leave_buckets(*used, operation);
+  expect_room(engine);
   events_ = std::make_shared<DeviceEvents>(*used);
   events_->begin_behind(current_stream(device()).native_handle());
   events_->give_to(operation);
+}
+
+// A gradient that lies in its bucket: there memory is registered, which all ranks would have to use
+// alike, and each rank's gradient lies where it happens to.
+void TensorCollective::leave_buckets(const DeviceBackend& used, Operation& operation) {
+  if (buffer_.numel() == 0 || !used.has(buffer_.data_ptr())) return;
+  at::NoGradGuard no_grad;
+  buffer_ = copy_of(buffer_);
+  describe(operation);
 }
 
 std::shared_ptr<Work> TensorCollective::submit(

@@ -24,8 +24,10 @@ class TensorCollective {
   enum class Place { kNew, kInPlace };  // of the result
 
   // All throw kInvalidArgument or kUnsupported, naming the tensor, for what cannot be sent.
+  // `type`, of a new result: what it is exchanged as.
   static std::shared_ptr<TensorCollective> allreduce(const at::Tensor& tensor, Place place,
-                                                     const Reduction& reduction, std::string name);
+                                                     const Reduction& reduction, std::string name,
+                                                     std::optional<at::ScalarType> type = {});
   // Any element type.
   static std::shared_ptr<TensorCollective> broadcast(const at::Tensor& tensor, Place place,
                                                      int root, std::string name);
@@ -39,7 +41,8 @@ class TensorCollective {
   // Runs it now: program order on the init thread, elsewhere, and on a device, a named submission
   // and a wait.
   static at::Tensor run(Engine& engine, const std::shared_ptr<TensorCollective>& collective);
-  // For Engine::submit() or Context::submit(): `collective` lives as long as the Work.
+  // For Engine::submit() or Context::submit(): `collective` lives as long as the Work. Without room
+  // on a device for a copy of the tensor it throws kUnavailable, and the epoch ends for all ranks.
   static std::unique_ptr<Submission> submission(
       Engine& engine, const std::shared_ptr<TensorCollective>& collective);
   // The same, submitted. Throws kInvalidArgument when it has no name.
@@ -55,9 +58,12 @@ class TensorCollective {
   TensorCollective(OperationKind kind, std::string name) : kind_(kind), name_(std::move(name)) {}
   void check(const at::Tensor& tensor, Place place) const;
   void check_root(const World& world) const;
-  void set_buffer(const at::Tensor& tensor, Place place);
+  void set_buffer(const at::Tensor& tensor, Place place, std::optional<at::ScalarType> type = {});
+  at::Tensor copy_of(const at::Tensor& tensor, std::optional<at::ScalarType> type = {});
+  void expect_room(Engine& engine) const;
   void set_shape(std::string dimensions);
   void begin_on_device(Engine& engine, Operation& operation);
+  void leave_buckets(const DeviceBackend& used, Operation& operation);
   void* allocate_parts(std::span<const uint64_t> counts);
   at::Tensor gathered() const;
   void join_current_stream() REQUIRES(mutex_);
@@ -66,6 +72,7 @@ class TensorCollective {
 
   const OperationKind kind_;
   std::string name_;
+  std::string no_room_;                   // why a copy could not be had; empty: it could
   std::string shape_;                     // what has to agree, in words; its hash is compared
   at::Tensor target_;                     // the caller's, or the new one
   at::Tensor buffer_;                     // contiguous; `target_` itself where that is possible

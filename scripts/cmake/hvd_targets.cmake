@@ -14,10 +14,11 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 
 # ccache where there is one. Clones share what it holds: paths below the source folder count as relative, and the
-# folder a file was compiled in does not count. The sloppiness is what precompiled headers need.
+# folder a file was compiled in does not count. What a file includes is known from the compiler's own list, without a run
+# of the preprocessor before. The sloppiness is what precompiled headers need.
 find_program(HVD_CCACHE ccache)
 if(HVD_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
+  set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 CCACHE_DEPEND=1
     CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${HVD_CCACHE})
 endif()
 
@@ -45,6 +46,12 @@ function(hvd_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
   target_link_libraries(${name} PUBLIC hvd_options ${ARG_DEPS})
+endfunction()
+
+# hvd_apart(file…): where a build compiles several sources of a library as one, as those with sanitizers do (headers are most of a
+# file's time), these stand alone: they have names in common with others. That each source includes what it uses, the others show.
+function(hvd_apart)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
 # hvd_program(NAME SOURCES file… [DEPS target…]): a program in bin/.

@@ -84,4 +84,5 @@ def main():
             print(f"{statistics.median(times):.4f}", flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -11,7 +11,8 @@ struct Mnist final : StepNet {
   torch::nn::Conv2d conv1{1, 10, 5}, conv2{10, 20, 5};
   torch::nn::Dropout2d drop;
   torch::nn::Linear fc1{320, 50}, fc2{50, 10};
-  at::Tensor x = at::randn({64, 1, 28, 28}), y = at::randint(10, {64}, at::kLong);
+  at::Tensor x = register_buffer("x", at::randn({64, 1, 28, 28}));
+  at::Tensor y = register_buffer("y", at::randint(10, {64}, at::kLong));
 
   Mnist() {
     register_module("conv1", conv1);
@@ -30,7 +31,8 @@ struct Mnist final : StepNet {
 
 struct Mlp final : StepNet {
   torch::nn::Linear a{1024, 4096}, b{4096, 4096}, c{4096, 1024};
-  at::Tensor x = at::randn({32, 1024}), y = at::randint(1024, {32}, at::kLong);
+  at::Tensor x = register_buffer("x", at::randn({32, 1024}));
+  at::Tensor y = register_buffer("y", at::randint(1024, {32}, at::kLong));
 
   Mlp() {
     register_module("a", a);
@@ -49,7 +51,7 @@ struct Vectors final : StepNet {
   explicit Vectors(int64_t kilobytes) {
     for (int i = 0; i < 160; ++i) {
       p.push_back(register_parameter("p" + std::to_string(i), at::randn({kilobytes * 256})));
-      x.push_back(at::randn({kilobytes * 256}));
+      x.push_back(register_buffer("x" + std::to_string(i), at::randn({kilobytes * 256})));
     }
   }
   at::Tensor loss() override {

@@ -8,7 +8,7 @@
 
 namespace hvd {
 
-// A net with its input: loss() is one forward pass.
+// A net with its input, which is a buffer of it: loss() is one forward pass.
 struct StepNet : torch::nn::Module {
   virtual at::Tensor loss() = 0;
 };

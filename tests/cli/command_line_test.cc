@@ -4,6 +4,7 @@
 #include <map>
 #include <sstream>
 
+#include "cli/arguments.h"
 #include "cli/options.h"
 #include "runtime/base/error.h"
 #include "tests/support/catch.h"
@@ -444,7 +445,7 @@ TEST_CASE("command line: each option of Horovod has an answer") {
     const std::string error = error_of((std::string(flag) + " ls").c_str());
     if (option->fate == OptionFate::kRefused) {
       ++refused;
-      CHECK(error.find(std::string(option->name) + " is not supported yet; ") == 0);
+      CHECK(error.find(name + " is not supported yet; ") == 0);  // as it was given
       continue;
     }
     INFO(error);
@@ -464,4 +465,20 @@ TEST_CASE("command line: an option without effect is warned about once, with wha
               "at the next cycle",
               "--gloo has no effect: hvdrun starts and connects the ranks itself"});
   CHECK(environment_of(parse("--cycle-time-ms 5 --gloo ls")).empty());  // ranks are not told
+  CHECK(parse("--no-log-hide-timestamp --log-with-timestamp ls").warnings ==
+        Words{"--no-log-hide-timestamp has no effect: --prefix-output-with-timestamp puts the time "
+              "before every line"});
+}
+
+TEST_CASE("command line: values of variables are overwritten where they stand, and nothing else") {
+  const Words words = {"-np",  "2",    "-x",        "A=one=1", "-x=B=two",  "-x",
+                       "HOME", "-x@0", "C=three",   "-x@1=D=", "--env@",    "2",
+                       "E=5",  "--",   "-x=A=free", "-x",      "A=one=free"};
+  Words shown = words;
+  std::vector<char*> argv;
+  for (std::string& word : shown) argv.push_back(word.data());
+  hide_values(words, argv);
+  Words hidden = words;
+  hidden[3] = "A=*****", hidden[4] = "-x=B=***", hidden[8] = "C=*****", hidden[12] = "E=*";
+  CHECK(shown == hidden);
 }

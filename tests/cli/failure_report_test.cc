@@ -301,6 +301,25 @@ TEST_CASE("failure report: who failed by itself is first, though who was told of
   CHECK(attribute(facts({told, code(1, 0, 2)})).first->rank == 0);
 }
 
+TEST_CASE("failure report: a link that was lost is told, and no rank is blamed for it") {
+  RankEnd one = code(0, 3, 1), other = code(1, 4, 2);
+  one.told = other.told = true;
+  JobFacts job = facts({one, other});
+  job.lost_link = "rank 1 on b lost its link to rank 0 on a (Connection reset by peer)";
+  const Verdict verdict = attribute(job);
+  CHECK_FALSE(verdict.first);
+  CHECK(verdict.status.code == 3);
+  CHECK(report(verdict, job, {}) ==
+        "hvdrun: only fallout: rank 0 exited with code 3, rank 1 exited with code 4\n"
+        "hvdrun: rank 1 on b lost its link to rank 0 on a (Connection reset by peer)\n");
+  job.ends[1].told = false;  // who fails by itself is the failure all the same
+  CHECK(attribute(job).first->rank == 1);
+  job.ends[1] = code(1, 0, 2);
+  job.ends[0].status = 0;  // whatever broke, the program got over it
+  CHECK(attribute(job).status.code == 0);
+  CHECK(report(attribute(job), job, {}).empty());
+}
+
 TEST_CASE(
     "failure report: the last line names the rank, its host, how and after how long it ended") {
   JobFacts job = facts({killed(1, SIGSEGV, 2), killed(0, SIGTERM, 3, SIGTERM)});

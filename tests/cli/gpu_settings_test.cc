@@ -113,6 +113,22 @@ TEST_CASE("gpu settings: lists that contradict the job are refused") {
           "out");
 }
 
+TEST_CASE("gpu settings: of another host indices are known to be there, or not") {
+  const auto refusal = [](const char* devices, int gpus) -> std::string {
+    try {
+      check_devices_of(job({"-np", "2", "--devices", devices}).spec, "h2", gpus);
+      return "";
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  CHECK(refusal("1,0", 2).empty());
+  CHECK(refusal("0,2", 2) ==
+        "h2: --devices: word 2, \"2\", names none of the 2 GPUs here; hvdrun devices lists them");
+  CHECK(refusal("0,2", 0).empty());  // nothing is known
+  CHECK(refusal("GPU-11aa,GPU-22bb", 1).empty());
+}
+
 TEST_CASE("gpu settings: ranks that share a GPU are hosts of their own to NCCL") {
   const Words words = {"-np", "2", "--share-gpu"};
   CHECK(found_by(1, words) ==
@@ -154,7 +170,7 @@ TEST_CASE(
 TEST_CASE("gpu settings: one algorithm, protocol and number of channels give the same bits") {
   CHECK(found_by(0, {"-np", "1", "--deterministic"}) ==
         "CUBLAS_WORKSPACE_CONFIG=:4096:8 NCCL_ALGO=Ring NCCL_MAX_NCHANNELS=8 NCCL_MIN_NCHANNELS=8 "
-        "NCCL_PROTO=Simple");
+        "NCCL_PROTO=Simple NCCL_WIN_ENABLE=0");
   const std::string both = found_by(0, {"-np", "1", "--deterministic", "--share-gpu"});
   CHECK(both.find("NCCL_MAX_NCHANNELS=1 ") != both.npos);
   const auto variables = settings_of({"-np", "1", "--deterministic", "--share-gpu"}).variables;
@@ -164,6 +180,7 @@ TEST_CASE("gpu settings: one algorithm, protocol and number of channels give the
   CHECK(settings_of({"-np", "1", "--deterministic", "-x", "NCCL_ALGO=Tree"},
                     {"CUBLAS_WORKSPACE_CONFIG=:0:0"})
             .notes.size() == 2);
+  CHECK(settings_of({"-np", "1", "--deterministic"}, {"NCCL_MAX_NCHANNELS=2"}).notes.size() == 1);
 }
 
 TEST_CASE("gpu settings: kernels are waited for") {

@@ -17,6 +17,7 @@ Hello some_hello() {
       .boot = "a boot", .network = 1, .mounts = 2, .processes = 1ull << 40, .user = 1000};
   hello.interfaces = {{"eth0", "10.0.0.2", 25000}, {"eth0", "fd00::2"}};
   hello.gpus = 8;
+  hello.gpus_there = 10;
   return hello;
 }
 
@@ -43,7 +44,7 @@ TEST_CASE("hello: another version and another build are refused, with both named
   other.version = "0.2.0";
   CHECK(objection(hello_bytes(other)) ==
         "its agent is of hvdrun \"0.2.0\", build \"3f2a\", and this is hvdrun \"0.1.0\", build "
-        "\"3f2a\": remove ~/.cache/hvdrun there, it is filled anew");
+        "\"3f2a\": remove ~/.cache/hvdrun/3f2a there, it is made anew");
   other = some_hello();
   other.build = "beef\n";
   CHECK(objection(hello_bytes(other)).find("build \"beef\\x0a\", and this is") !=

@@ -87,6 +87,10 @@ TEST_CASE("job check: what reaches other hosts has to be there, where there are 
   CHECK(check(spec) ==
         "125 cannot run \"no-such-ssh\", which is to reach other hosts; install it, "
         "or name another by --ssh-command");
+  spec.ssh.program = "ssh -v";
+  CHECK_THAT(check(spec),
+             Catch::EndsWith("--ssh-command names a program alone: each word more goes "
+                             "by an --ssh-arg of its own, as in --ssh-arg=-v"));
   spec.ssh.program = "/";
   CHECK_THAT(check(spec), Catch::StartsWith("125 cannot run"));
   for (const char* program : {"sh", "/bin/sh"}) {

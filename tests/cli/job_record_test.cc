@@ -21,3 +21,34 @@ TEST_CASE("job record: what an agent advises is shown cleaned and cut") {
   CHECK_THAT(words, Catch::Contains("exec of ./train: No such file or directory): look:?[2J?xxx"));
   CHECK(words.size() < 1000);
 }
+
+TEST_CASE("job record: hosts that do not start are listed up to a limit, and then counted") {
+  JobRecord record({}, {}, Clock::now());
+  for (int i = 0; i < 15; ++i) record.note_not_started("h" + std::to_string(i), "refused");
+  REQUIRE(record.facts().not_started.size() == kHostLinesMost);
+  CHECK(record.facts().not_started.back().host == "h9");
+  CHECK(record.facts().more_not_started == 5);
+}
+
+TEST_CASE("job record: a lost link is why a job failed, until its next world") {
+  JobSpec spec;
+  spec.size = 1;
+  spec.command = {"./train"};
+  JobRecord record(spec, assign_slots(std::vector<Host>{{"h1", "", 1}}, 1), Clock::now());
+  proto::Broken broken;
+  broken.set_reason("rank 0 waited 1 s for rank 1");
+  record.note(broken);
+  CHECK(record.facts().lost_link.empty());
+  broken.set_reason("rank 0 lost its link\x1b to rank 1");
+  broken.set_lost_link(true);
+  record.note(broken);
+  proto::RankEnds ends;
+  ends.add_ends()->set_status(3);
+  ends.mutable_ends(0)->mutable_last()->set_told(true);
+  record.note(ends, [](int64_t) { return Clock::now(); });
+  record.note_cause(EndCause::kRankFailed, "rank 0 exited with code 3");
+  CHECK(record.result(Clock::now()).facts.cause_text == "rank 0 lost its link? to rank 1");
+  record.note_epoch_started();
+  CHECK(record.result(Clock::now()).facts.cause_text.starts_with("rank 0"));
+  CHECK(record.result(Clock::now()).verdict.first->rank == 0);
+}

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <thread>
 
 #include "cli/pipe.h"
@@ -62,6 +63,20 @@ void check(const Seen& seen) {
 }  // namespace
 
 TEST_CASE("loop: sleeps to its deadline, and until an event without one") { check(exercise()); }
+
+TEST_CASE("loop: what came by the time that a signal ended the wait is handled before it returns") {
+  Loop loop;
+  static Pipe pipe = make_pipe();
+  bool handled = false;
+  loop.watch(pipe.read.get(), EPOLLIN | EPOLLONESHOT, [&](uint32_t) { handled = true; });
+  struct sigaction writes{}, before{};
+  writes.sa_handler = [](int) { [[maybe_unused]] const auto n = write(pipe.write.get(), "x", 1); };
+  REQUIRE(sigaction(SIGALRM, &writes, &before) == 0);
+  ualarm(20'000, 0);
+  loop.turn(Clock::now() + 30s);
+  CHECK(handled);
+  sigaction(SIGALRM, &before, nullptr);
+}
 
 TEST_CASE("loop: does so too where the fine wait is not there or is refused") {
   for (const uint32_t answer : {uint32_t(ENOSYS), uint32_t(EPERM)}) {

@@ -42,6 +42,21 @@ TEST_CASE("messages: what -x passes on but is not set here stays what hvdrun mak
   CHECK(value_in(all, "MASTER_PORT", "") == "7");
 }
 
+TEST_CASE("messages: another host looks for the directory by the name that the user went by, too") {
+  StartState start = started_with({});
+  const auto named = [&](const std::string& directory) {
+    proto::StartWorkers message;
+    make_remote(job({}, directory), start, message);
+    return message.directory() + " " + message.named_directory();
+  };
+  CHECK(named("") == "/here ");
+  start.named_directory = "/by/link";
+  CHECK(named("") == "/here /by/link");
+  CHECK(named("d") == "/here/d /by/link/d");
+  CHECK(named("../d") == "/d ");
+  CHECK(named("/d") == "/d ");
+}
+
 TEST_CASE("messages: another host's session keeps what -x does not give") {
   const StartState start =
       started_with({"HOME=/h", "DISPLAY=:1", "TMPDIR=/t", "KRB5CCNAME=FILE:/t/k"});

@@ -2,7 +2,6 @@
 #include "cli/network_choice.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 
 #include "tests/support/catch.h"
@@ -78,9 +77,9 @@ TEST_CASE("network choice: a host offers what others can mean, where ssh reaches
   CHECK(offers[3].at.address == "10.0.0.1");
 }
 
-TEST_CASE("network choice: up to 64 hosts each tries all others") {
-  for (const int hosts : {1, 2, 3, 64}) {
-    const auto tries = who_tries_whom(hosts, hosts / 2, 7);
+TEST_CASE("network choice: up to 16 hosts each tries all others") {
+  for (const int hosts : {1, 2, 3, 16}) {
+    const auto tries = who_tries_whom(hosts, hosts / 2);
     REQUIRE(int(tries.size()) == hosts);
     for (int who = 0; who < hosts; ++who) {
       CHECK(int(tries[size_t(who)].size()) == hosts - 1);
@@ -89,26 +88,41 @@ TEST_CASE("network choice: up to 64 hosts each tries all others") {
   }
 }
 
-TEST_CASE("network choice: of more hosts as many are tried, each by as many, rank 0's by all") {
-  for (const int hosts : {65, 66, 100, 513})
-    for (const uint64_t seed : {1u, 2u}) {
-      const int first = hosts - 2;
-      const auto tries = who_tries_whom(hosts, first, seed);
-      std::map<int, int> by;
-      for (int who = 0; who < hosts; ++who) {
-        const std::set<int> others(tries[size_t(who)].begin(), tries[size_t(who)].end());
-        CHECK(others.size() == tries[size_t(who)].size());
-        CHECK((others.size() == 63 || others.size() == 64));
-        CHECK_FALSE(others.contains(who));
-        CHECK(others.contains((who + 1) % hosts));
-        CHECK(others.contains((who + hosts - 1) % hosts));
-        for (const int whom : others) ++by[whom];
-      }
-      for (const auto& [whom, count] : by) CHECK(count == (whom == first ? hosts - 1 : 63));
-      CHECK(int(by.size()) == hosts);
+TEST_CASE("network choice: of more hosts those are tried that collectives link, and rank 0's") {
+  CHECK(who_tries_whom(32, 0)[3] == std::vector{0, 1, 2, 4, 5, 7, 11, 19, 27, 31});
+  CHECK(who_tries_whom(100, 50)[0] ==
+        std::vector{1, 2, 4, 8, 16, 32, 36, 50, 64, 68, 84, 92, 96, 98, 99});
+  for (const int hosts : {17, 18, 100, 512, 513}) {
+    const int first = hosts - 2;
+    const auto tries = who_tries_whom(hosts, first);
+    REQUIRE(int(tries.size()) == hosts);
+    for (int who = 0; who < hosts; ++who) {
+      const std::set<int> others(tries[size_t(who)].begin(), tries[size_t(who)].end());
+      CHECK(others.size() == tries[size_t(who)].size());
+      CHECK(others.size() <= 21);
+      CHECK_FALSE(others.contains(who));
+      CHECK((who == first || others.contains(first)));
+      CHECK(others.contains((who + 1) % hosts));
+      for (const int whom : others)  // a neighbour of one's is one's own
+        CHECK((whom == first || who == first ||
+               std::ranges::binary_search(tries[size_t(whom)], who)));
+      for (int bit = 1; bit < hosts; bit *= 2)
+        if ((who ^ bit) < hosts) CHECK(others.contains(who ^ bit));
     }
-  CHECK(who_tries_whom(100, 0, 1) == who_tries_whom(100, 0, 1));
-  CHECK(who_tries_whom(100, 0, 1) != who_tries_whom(100, 0, 2));
+  }
+}
+
+TEST_CASE("network choice: who is left has not been tried, and is each of the others") {
+  for (const int hosts : {2, 16, 17, 32, 100}) {
+    const auto tries = who_tries_whom(hosts, 3 % hosts), left = who_is_left(hosts, 3 % hosts);
+    for (int who = 0; who < hosts; ++who) {
+      std::set<int> others(tries[size_t(who)].begin(), tries[size_t(who)].end());
+      others.insert(left[size_t(who)].begin(), left[size_t(who)].end());
+      CHECK(others.size() == tries[size_t(who)].size() + left[size_t(who)].size());
+      CHECK((int(others.size()) == hosts - 1 && !others.contains(who)));
+    }
+  }
+  CHECK(who_is_left(17, 0)[1] == std::vector{8, 11, 7, 12, 6, 13, 4, 15});
 }
 
 TEST_CASE("network choice: all have to reach it, then the fastest link counts") {

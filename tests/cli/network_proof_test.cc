@@ -26,7 +26,7 @@ struct Proof {
                                    {{"ib0", "10.1.0." + last, 100000}}};
       parties.push_back({host, "h" + last, std::move(offers)});
     }
-    proof.begin(std::move(parties), 0, false, 5s, 1);
+    proof.begin(std::move(parties), 0, false, 5s);
   }
 
   void listens(int host, const std::string& trouble = "") {
@@ -100,7 +100,7 @@ TEST_CASE("network proof: a faster one that is silent is waited for only so long
   job.tried(0, 1, 0);
   CHECK(job.proof.progress(kBegin + 1s).size() == 1);
   CHECK_FALSE(job.proof.decide(kBegin + 1s));
-  CHECK(job.proof.next_deadline() == kBegin + 6s);
+  CHECK(job.proof.next_deadline() == kBegin + 5s);
   job.tried(1, 0, 0);
   CHECK_FALSE(job.proof.decide(kBegin + 1s));
   CHECK(job.proof.next_deadline() == kBegin + 1250ms);
@@ -166,11 +166,28 @@ TEST_CASE("network proof: who says nothing does not hold it up for ever") {
   half.listens(0);
   half.listens(1);
   half.tried(1, 0, 0);
+  CHECK_FALSE(half.proof.decide(kBegin + 5s));
+  CHECK(half.proof.next_deadline() == kBegin + 6s);
   CHECK_FALSE(half.proof.decide(kBegin + 5999ms));
   const auto verdict = half.proof.decide(kBegin + 6s);
   REQUIRE(verdict);
   CHECK(verdict->trouble.starts_with("no address of h1 is reached"));
   CHECK(verdict->trouble.find("10.0.0.1 (eth0) was not answered in time") != std::string::npos);
+}
+
+TEST_CASE("network proof: a hvdrun that was stopped hears what came meanwhile before it decides") {
+  Proof job(2);
+  job.listens(0);
+  job.listens(1);
+  CHECK_FALSE(job.proof.decide(kBegin + 1min));
+  job.tried(0, 1, 0);
+  CHECK_FALSE(job.proof.decide(kBegin + 1min));
+  job.tried(1, 0, 0);
+  job.tried(0, 1, 1, "no answer");
+  job.tried(1, 0, 1, "no answer");
+  const auto verdict = job.proof.decide(kBegin + 1min);
+  REQUIRE(verdict);
+  CHECK(verdict->trouble.empty());
 }
 
 TEST_CASE("network proof: before all agents listen nothing is due") {
@@ -196,7 +213,8 @@ TEST_CASE("network proof: what was not asked for is dropped") {
   job.tried(1, 0, 0);
   proto::Listening none;
   job.proof.note(7, none, kBegin);
-  const auto verdict = job.proof.decide(kBegin + 10s);
+  CHECK_FALSE(job.proof.decide(kBegin + 10s));
+  const auto verdict = job.proof.decide(kBegin + 11s);
   REQUIRE(verdict);
   CHECK(verdict->trouble.empty());
   CHECK(verdict->places[1].at.interface == "eth0");
@@ -204,7 +222,7 @@ TEST_CASE("network proof: what was not asked for is dropped") {
 
 TEST_CASE("network proof: a host without an address ends it at once") {
   NetworkProof proof([](int, const proto::ToAgent&) {});
-  proof.begin({{0, "h0", {{{"eth0", "10.0.0.1"}}}}, {1, "h1", {}}}, 0, false, 5s, 1);
+  proof.begin({{0, "h0", {{{"eth0", "10.0.0.1"}}}}, {1, "h1", {}}}, 0, false, 5s);
   const auto verdict = proof.decide(kBegin);
   REQUIRE(verdict);
   CHECK(verdict->trouble == "h1 has no address that other hosts could reach");

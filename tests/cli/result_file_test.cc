@@ -85,6 +85,17 @@ TEST_CASE("result file: says which ends were fallout, which were not, and which 
   CHECK(outcomes() == std::vector<std::string>{"failed", "failed", "ended"});
 }
 
+TEST_CASE("result file: names the hosts that did not start, and counts the rest") {
+  JobResult job;
+  job.facts.not_started = {{"h1", "no \xff route"}, {"h2", "refused"}};
+  job.facts.more_not_started = 3;
+  const auto hosts = nlohmann::json::parse(result_json(job))["hosts"];
+  REQUIRE(hosts["not_started"].size() == 2);
+  CHECK(hosts["not_started"][0]["host"] == "h1");
+  CHECK(hosts["not_started"][1]["why"] == "refused");
+  CHECK(hosts["more_not_started"] == 3);
+}
+
 TEST_CASE("result file: a good end has no first failure") {
   JobResult result;
   result.facts.size = 1;
@@ -95,6 +106,8 @@ TEST_CASE("result file: a good end has no first failure") {
   const auto json = nlohmann::json::parse(result_json(result));
   CHECK(json["exit_code"] == 0);
   CHECK(json["cause"] == "finished");
+  CHECK(json["hosts"]["not_started"].empty());
+  CHECK(json["hosts"]["more_not_started"] == 0);
   CHECK(json["first_failure"].is_null());
 }
 

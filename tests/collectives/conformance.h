@@ -22,7 +22,6 @@ struct Setting {
   Reference reference;
   CommunicatorFactory another;       // a second one of a rank; none: all share one order
   Values values = Values::kStrange;  // that it sums by the reference's rules
-  bool (*supports)(DataType, const Reduction&) = [](DataType, const Reduction&) { return true; };
 
   int ranks() const { return std::accumulate(hosts.begin(), hosts.end(), 0); }
 };

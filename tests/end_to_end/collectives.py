@@ -120,6 +120,13 @@ def a_rank_that_never_calls_init_is_named():
     expect([rank["doing"] for rank in told["ranks"]], ["had hvd::init() fail", "had hvd::init() fail", None])
 
 
+def a_rank_that_was_stopped_before_init_is_told_as_stopped():
+    script = '[ $HVD_RANK = 1 ] && kill -STOP $$; exec "$@"'
+    seen = run("--start-timeout", "1", "--", "sh", "-c", script, "sh", *worker("absent", 1)[1:])
+    blamed(seen, 1, 3)
+    assert b"\nhvdrun: rank 1 was stopped by a signal\n" in seen.stderr, seen.stderr
+
+
 def a_time_limit_says_what_each_rank_was_doing():
     seen = run("--timeout", "2", *worker("absent", 1), np=2)
     expect(seen.returncode, 124)
@@ -257,5 +264,6 @@ support.main(ten_epochs, memory_beyond_the_limit_of_files_is_an_error_of_the_ran
              a_stall_is_warned_of_with_the_missing_ranks,
              a_stall_ends_the_job_when_asked_to, no_stall_check_looks_for_none,
              every_time_the_command_line_takes_the_ranks_take_too, under_another_launcher_init_names_its_variable,
-             a_rank_that_never_calls_init_is_named, a_time_limit_says_what_each_rank_was_doing,
+             a_rank_that_never_calls_init_is_named, a_rank_that_was_stopped_before_init_is_told_as_stopped,
+             a_time_limit_says_what_each_rank_was_doing,
              a_suspended_job_times_out_nowhere, a_rank_behind_a_wrapper_is_known_too)

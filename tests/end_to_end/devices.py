@@ -2,6 +2,7 @@
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import tempfile
 import time
@@ -146,18 +147,22 @@ def ranks_see_the_gpus_that_are_named():
         expect([gpu for _, gpu in table(here.run("devices", "-np", "3", "--devices", "1,2", "--share-gpu"))], ["1", "2", "1", "0"])
 
 
+def beside_two_gpus(words, PATH=os.environ["PATH"], **variables):
+    """In a /dev of its own, with two of the driver's files; None: there is no right to mount."""
+    with tempfile.TemporaryDirectory() as folder:
+        here = machine(folder, 2)
+        line = (f"mount -t tmpfs none {folder} && mkdir {folder}/dev && cd {folder}/dev && touch null nvidia0 nvidia1 nvidiactl && "
+                f"mount --bind /dev/null null && mount --rbind {folder}/dev /dev || exit 77; exec '{support.options.hvdrun}' \"$@\"")
+        seen = subprocess.run(["unshare", "--map-root-user", "--mount", "bash", "-c", line, "bash", *words], stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=60, env=here.environment(PATH=PATH, **variables))
+        return None if seen.returncode == 77 or seen.stderr.startswith("unshare: ") else seen
+
+
 def without_np_there_is_a_rank_for_each_gpu():
-    """In a /dev of its own, with two of the driver's files."""
-    def started(words, PATH=os.environ["PATH"], also="", **variables):
-        with tempfile.TemporaryDirectory() as folder:
-            here = machine(folder, 2)
-            line = (f"mount -t tmpfs none {folder} && mkdir {folder}/dev && cd {folder}/dev && touch null nvidia0 nvidia1 nvidiactl && "
-                    f"mount --bind /dev/null null && mount --rbind {folder}/dev /dev || exit 77; exec '{support.options.hvdrun}' \"$@\" {also}")
-            return subprocess.run(["unshare", "--map-root-user", "--mount", "bash", "-c", line, "bash", *words], stdin=subprocess.DEVNULL,
-                                  capture_output=True, text=True, timeout=60, env=here.environment(PATH=PATH, **variables))
+    started = beside_two_gpus
     show = ["--", "bash", "-c", "echo $WORLD_SIZE $CUDA_VISIBLE_DEVICES"]
     seen = started(show)
-    if seen.returncode == 77 or seen.stderr.startswith("unshare: "):
+    if seen is None:
         return "left out: no right to mount"
     expect((printed(seen), said(seen)), (["[0]:2", "[1]:2"], ["hvdrun: -np is not given: starting 2 ranks, one for each GPU of this machine"]), seen.stderr)
     one = ["hvdrun: -np is not given: starting 1 rank, for the GPU of this machine"]
@@ -174,11 +179,20 @@ def without_np_there_is_a_rank_for_each_gpu():
     expect((seen.returncode, seen.stdout), (125, ""))
     assert "nvidia-smi, which tells of GPUs, is not on the PATH" in seen.stderr, seen.stderr
     expect(printed(started(["-np", "3", *show])), ["[0]:3", "[1]:3", "[2]:3"])
-    with tempfile.TemporaryDirectory() as folder:
-        there = machine(folder, 2, uses=["GPU-11aa, 1, first, 5\n"])
-        until_said = ["--timeout", "30", "--", "bash", "-c", f"until grep -q 'GPU 1 is in use by process 1 (first, 5 MiB)' {folder}/said; do :; done"]
-        seen = started(until_said, PATH=there.environment()["PATH"], also=f"2>{folder}/said")
-        expect((seen.returncode, seen.stdout), (0, ""))
+
+
+def jobs_beside_gpus_look_at_them_unless_they_are_hidden():
+    in_use = "hvdrun: GPU 1 is in use by process 1 (first, 5 MiB); hvdrun devices tells of all"
+    for words, variables, notes in ((["-np", "2"], {}, [in_use]), (["-H", "localhost:2"], {}, [in_use]), (["-np", "1"], {}, []),
+                                    (["-np", "1", "-x", "CUDA_VISIBLE_DEVICES=1"], {}, [in_use]), (["-np", "2", "--log-level", "error"], {}, None),
+                                    (["-np", "2"], {"CUDA_VISIBLE_DEVICES": ""}, None), (["-np", "2", "-x", "CUDA_VISIBLE_DEVICES=-1"], {}, None)):
+        with tempfile.TemporaryDirectory() as folder:
+            there = machine(folder, 2, uses=["GPU-11aa, 1, first, 5\n"])
+            seen = beside_two_gpus([*words, "--", "echo", "done"], PATH=there.environment()["PATH"], **variables)
+            if seen is None:
+                return "left out: no right to mount"
+            expect((seen.returncode, said(seen)), (0, notes or []), words)
+            expect(len(there.asked()), 0 if notes is None else 2, words)
 
 
 def wrong_lists_start_nothing():
@@ -257,7 +271,45 @@ def job_that_waits(here, *words, first=":", **variables):
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=here.environment(**variables))
 
 
-def gpus_in_use_are_said_beside_the_start():
+def until_in_time(attempt):
+    """Whom the machine keeps for so long that ranks wait for nvidia-smi no longer tries again."""
+    assert any("has not answered yet" not in attempt() for _ in range(10))
+
+
+def ranks_start_when_the_look_is_over():
+    for hosts in ([], ["--pretend-hosts", "2x1"]):
+        def attempt():
+            with tempfile.TemporaryDirectory() as folder:
+                here = Machine(folder, script=f"""exec 3<>{folder}/fifo; timeout 0.3 cat <&3
+case "$*" in --query-gpu*) echo 0, GPU-00aa, H100, 00000000:09:00.0, 300, 81559, Disabled, 1;; *) echo GPU-00aa, 999999999, elsewhere, 5;; esac
+echo answered >>{folder}/asked""")
+                os.mkfifo(here.folder / "fifo")
+                seen = here.run("-np", "2", *hosts, "-x", "CUDA_VISIBLE_DEVICES=0", "--share-gpu", "--", "bash", "-c", f"echo started >>{folder}/asked")
+                expect(seen.returncode, 0, seen.stderr)
+                if "has not answered yet" not in seen.stderr:
+                    expect(said(seen)[-1], "hvdrun: GPU 0 is in use by process 999999999 (elsewhere, 5 MiB); hvdrun devices tells of all")
+                    expect(here.asked()[2:], ["answered", "answered", "started", "started"])
+                return seen.stderr
+        until_in_time(attempt)
+
+
+def who_waits_for_the_look_can_be_interrupted():
+    def attempt():
+        with tempfile.TemporaryDirectory() as folder:
+            here = Machine(folder, script="exec sleep 600")
+            os.mkfifo(here.folder / "fifo")
+            job = job_that_waits(here, "-np", "1", "--share-gpu", first="echo started")
+            support.wait_for(lambda: len(here.asked()) == 2)
+            job.send_signal(signal.SIGINT)
+            out, err = job.communicate(timeout=60)
+            if b"has not answered yet" not in err:
+                expect((job.returncode, out), (-signal.SIGINT, b""), err)
+                assert b"hvdrun: interrupted; ending the ranks" in err, err
+            return err.decode()
+    until_in_time(attempt)
+
+
+def gpus_in_use_are_said():
     for uses, free, words in ((["GPU-11aa, 1, python3, 10240\n", "GPU-00aa, 1, other, 5\n"], 80000,
                                b"hvdrun: GPU 1 is in use by process 1 (python3, 10240 MiB); hvdrun devices tells of all\n"),
                               ([], 300, b"hvdrun: GPU 1 has 300 of 81559 MiB free; hvdrun devices tells of all\n")):
@@ -277,11 +329,11 @@ def nobody_waits_for_who_does_not_answer():
         here = Machine(folder, {"-L": "GPU 0: H100 (UUID: GPU-00aa)\n"}, script="exec sleep 600")
         seen = here.run("--devices", "0", "--", "echo", "done")
         expect((seen.returncode, seen.stdout), (0, "[0]<stdout>:done\n"))
-        expect(said(seen)[1:], [])
+        expect(said(seen)[1:], ["hvdrun: nvidia-smi has not answered yet, and ranks start: who else uses their GPUs is said when it is known"])
         expect(len(here.asked()), 3)
         os.mkfifo(here.folder / "fifo")
         job = job_that_waits(here, "--devices", "0")
-        expect(support.wait_for_words(job, b"nvidia-smi"), b"hvdrun: nvidia-smi does not answer; try it by hand: where that hangs too, the driver does\n")
+        expect(support.wait_for_words(job, b"does not answer"), b"hvdrun: nvidia-smi does not answer; try it by hand: where that hangs too, the driver does\n")
         (here.folder / "go").touch()
         job.communicate(timeout=60)
         expect(job.returncode, 0)
@@ -306,4 +358,5 @@ if __name__ == "__main__":
     support.main(each_rank_has_a_gpu_of_its_own, variables_that_hide_gpus_count, troubles_are_told_in_a_line, without_np_there_is_a_rank_for_each_gpu,
                  ranks_see_the_gpus_that_are_named, wrong_lists_start_nothing, jobs_that_ask_for_no_gpu_are_left_alone,
                  ranks_share_a_gpu_as_hosts_of_their_own, nccl_tells_in_the_ranks_that_are_asked, kernels_are_fixed_or_waited_for,
-                 gpus_in_use_are_said_beside_the_start, nobody_waits_for_who_does_not_answer, own_ranks_are_no_strangers)
+                 jobs_beside_gpus_look_at_them_unless_they_are_hidden, ranks_start_when_the_look_is_over, who_waits_for_the_look_can_be_interrupted,
+                 gpus_in_use_are_said, nobody_waits_for_who_does_not_answer, own_ranks_are_no_strangers)

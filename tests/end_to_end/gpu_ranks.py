@@ -1,7 +1,12 @@
 """Ranks as processes whose tensors lie on GPUs: libhvd opens its plug-in, that the driver's and NCCL's stand-ins."""
 import os
+import pathlib
 import re
+import shutil
 import signal
+import socket
+import tempfile
+import threading
 import time
 
 import support
@@ -34,16 +39,30 @@ def what_is_missing_is_said():
                            (b"CUDA 11.8, too old; 12.0 is needed", {"HVD_STANDIN_DRIVER_VERSION": "11080"}),
                            (b"CUDA cannot be used here: ", {"HVD_STANDIN_INIT_RESULT": "100"}),
                            (b"there is no GPU 1 here", {"HVD_STANDIN_DEVICES": "1"}),
-                           (b"NCCL_COMM_ID is set, ", {"NCCL_COMM_ID": "127.0.0.1:5000"})):
+                           (b"NCCL_COMM_ID is set, ", {"NCCL_COMM_ID": "127.0.0.1:5000"}),
+                           (b"NCCL_COMM_ID is set, ", {"HVD_STANDIN_CONF_COMM_ID": "127.0.0.1:5000"})):
         seen = sums("3", "1", **standin)
         expect(seen.returncode, 3, seen.stderr)
         assert words in seen.stderr, (words, seen.stderr)
+
+
+def a_plug_in_of_another_build_is_refused():
+    lib = pathlib.Path(support.options.nccl).parent
+    with tempfile.TemporaryDirectory() as mixed:
+        for name in "libhvd.so.0.1", "libhvd_nccl.so":
+            shutil.copy(lib / name, mixed)
+        plug_in = pathlib.Path(mixed, "libhvd_nccl.so")
+        plug_in.write_bytes(re.sub(rb"(hvd_of_the_same_build_)[0-9a-f]{16}", rb"\g<1>................", plug_in.read_bytes()))
+        seen = sums("3", LD_LIBRARY_PATH=mixed)
+    expect(seen.returncode, 3, seen.stderr)
+    assert b"libhvd_nccl.so and libhvd are of different builds; install both from one" in seen.stderr, seen.stderr
 
 
 def two_ranks_on_one_gpu_are_told_so_in_nccls_words():
     seen = sums("3", "0", HVD_STANDIN_DEVICES="1")
     expect(seen.returncode, 3, seen.stderr)
     assert seen.stderr.count(b"Duplicate GPU detected") >= 2, seen.stderr
+    assert seen.stderr.count(b"; hvdrun --share-gpu lets ranks share one") >= 2, seen.stderr
 
 
 # Its driver ends as it did for a peer that went: by a hang, or by an error of its own.
@@ -62,7 +81,9 @@ def a_rank_that_is_killed_in_a_sum_ends_all_by_name():
         assert took < 8, (took, err)
         lines = err.decode().splitlines()
         assert lines[-1].startswith("hvdrun: first failure: rank 2 "), err
-        assert any("rank 2" in line and "failed" in line for line in lines[:-1]), err
+        # NCCL may say that somebody went before the agent says who.
+        words = ("rank 2", "remote process exited") if remote_error == "1" else ("rank 2",)
+        assert any("failed" in line and any(one in line for one in words) for line in lines[:-1]), err
 
 
 def an_error_on_a_device_ends_all_ranks_by_nccls_words():
@@ -71,6 +92,68 @@ def an_error_on_a_device_ends_all_ranks_by_nccls_words():
     assert seen.stderr.count(b"unhandled cuda error") >= 3 and b"rank 1" in seen.stderr, seen.stderr
 
 
+# (where, who, the limit, what others say when a rank stands there, the worker's words). What a rank has launched may have been
+# done before it stood still: the others then wait for it in the next sum, and know its name.
+NCCL_POINTS = (("nccl_share_ids", 0, "--start-timeout", "waited 3 s for rank 0 in sharing NCCL's unique ids", ("sums", "0")),
+               ("nccl_connect", 1, "--start-timeout", "waited 3 s for NCCL, which names no rank, in connecting the ranks' GPUs", ("sums", "0")),
+               ("nccl_launched", 1, "--collective-timeout", 'waited 3 s for (NCCL, which names no rank, in allreduce|rank 1 in) "sum"', ("sums", "0")),
+               ("nccl_abort", 1, "--collective-timeout", "the check ends it", ("abort", "2")))
+
+
+def a_rank_that_is_killed_or_stopped_inside_nccl_ends_all_by_name():
+    for point, who, limit, words, worker in NCCL_POINTS:
+        for action in "kill", "stop":
+            begin = time.monotonic()
+            seen = run("--no-tag-output", limit, "3", "-x@", str(who), f"HVD_FAULT_POINT={point}:1:{action}", "--", support.options.worker, *worker, np=3, env=settings())
+            took = time.monotonic() - begin
+            note = (point, action, took, seen.stderr)
+            assert seen.returncode not in (0, 124), note
+            assert took < (8 if action == "kill" else 15), note
+            assert f"rank {who}".encode() in seen.stderr, note
+            assert action == "kill" or re.search(words, seen.stderr.decode()), note
+
+
+def on_the_network(job):
+    """All that passes the loopback device while job() runs."""
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as tap:
+        tap.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 20)
+        tap.bind(("lo", 0))
+        tap.settimeout(0.2)
+        over, packets = threading.Event(), []
+
+        def listen():
+            while True:
+                try:
+                    packets.append(tap.recv(1 << 17))
+                except TimeoutError:
+                    if over.is_set():
+                        return
+        thread = threading.Thread(target=listen)
+        thread.start()
+        try:
+            job()
+        finally:
+            over.set()
+            thread.join()
+    return b"|".join(packets)
+
+
+# It is all that one needs to be taken for a rank by NCCL.
+def no_unique_id_is_seen_between_hosts():
+    words = []
+
+    def job():
+        seen = run("--no-tag-output", "--pretend-hosts", "2x1", "-x@", "1", "HVD_STANDIN_DEVICE_PCI=0000:20:00.0", "--", support.options.worker, "sums", "5", np=2, env=settings())
+        expect(seen.returncode, 0, seen.stderr)
+        words.append(seen.stdout)
+    try:
+        packets = on_the_network(job)
+    except PermissionError:
+        return "left out: no listening to the loopback device"
+    assert b"sum" in packets, "not even the operation's name was seen"
+    assert b"@hvd-standin-" not in packets, "a unique id was seen"
+
+
 support.parse_options("worker", "cuda", "nccl")
-support.main(sums_of_ranks_with_a_gpu_each, what_is_missing_is_said, two_ranks_on_one_gpu_are_told_so_in_nccls_words,
-             a_rank_that_is_killed_in_a_sum_ends_all_by_name, an_error_on_a_device_ends_all_ranks_by_nccls_words)
+support.main(sums_of_ranks_with_a_gpu_each, what_is_missing_is_said, a_plug_in_of_another_build_is_refused, two_ranks_on_one_gpu_are_told_so_in_nccls_words,
+             a_rank_that_is_killed_in_a_sum_ends_all_by_name, a_rank_that_is_killed_or_stopped_inside_nccl_ends_all_by_name, no_unique_id_is_seen_between_hosts, an_error_on_a_device_ends_all_ranks_by_nccls_words)

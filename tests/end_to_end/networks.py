@@ -225,8 +225,26 @@ def only_the_address_that_was_proven_is_listened_on():
     job.communicate(timeout=30)
 
 
+# 17 are the fewest of which not all pairs are tried before ranks start: h5 is neither at 1, 2, 4 nor 8 from h2.
+def of_many_hosts_who_cannot_reach_each_other_is_named_while_ranks_run():
+    with hosts.Hosts(17) as many:
+        many.run("h2", "ip", "route", "add", "unreachable", many.address("h5"))
+        names = ",".join(f"h{i}" for i in range(1, 18))
+        job = subprocess.Popen(many.command("h0", support.options.hvdrun, "-H", names, "--ssh-arg=-4", *LONELY, "--no-tag-output", "--", "sh", "-c", "echo up; exec sleep 300"),
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(17):
+            expect(job.stdout.readline(), b"up\n")
+        line = job.stderr.readline()
+        assert line.endswith(b"and 14 more hosts so; tried by some of the others each, by the rest while ranks run\n"), line
+        support.wait_for_words(job, f"hvdrun: h2 does not reach h5 at {many.address('h5')} (eth0): No route to host; what connects all hosts by itself, "
+                                    "as torch's gloo and NCCL do, fails between them\n".encode())
+        os.kill(support.wait_for(lambda: next((p for p in [job.pid] + support.descendants(job.pid) if support.read(p, "comm") == "hvdrun"), None)), signal.SIGTERM)
+        _, err = job.communicate(timeout=30)
+        assert b"does not reach" not in err, err
+
+
 support.parse_options("worker")
 cases = [the_same_bridge_on_all_hosts_is_no_way_between_them, an_interface_that_leads_nowhere_is_not_taken,
          a_name_that_means_loopback_does_not_matter, ipv6_alone_will_do, of_two_links_the_faster_is_taken_whatever_its_name,
          a_bridge_is_not_taken_for_a_faster_card, what_is_asked_for_overrules, hosts_that_cannot_reach_each_other_are_named, only_the_address_that_was_proven_is_listened_on]
-support.main(*map(on_hosts, cases), why_not=hosts.why_not())
+support.main(*map(on_hosts, cases), of_many_hosts_who_cannot_reach_each_other_is_named_while_ranks_run, why_not=hosts.why_not())

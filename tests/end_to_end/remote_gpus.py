@@ -76,7 +76,15 @@ def what_is_not_known_before_is_said_by_a_dry_run_and_the_log():
     assert re.search(rb"job \S+: at least 2 ranks of .*by the GPUs of the hosts that is 11 ranks", seen.stderr, re.S), seen.stderr
 
 
+def gpus_that_a_host_does_not_have_are_named_with_it():
+    seen = run("-H", "h1:2,h2:2", "--devices", "2,1", *LONELY, "--", "echo", "started")  # h2 shows programs 0 and 2, and has three
+    expect((seen.returncode, seen.stdout.count(b"started")), (0, 4), seen.stderr)
+    seen = run("-H", "h1:2,h2:2", "--devices", "1,3", *LONELY, "--", "echo", "started")
+    expect((seen.returncode, seen.stdout), (125, b""), seen.stderr)
+    expect(seen.stderr.splitlines()[-1], b'hvdrun: h2: --devices: word 2, "3", names none of the 3 GPUs here; hvdrun devices lists them')
+
+
 support.parse_options()
 cases = [without_np_there_is_a_rank_for_each_gpu, with_np_hosts_are_filled_in_their_order, what_is_said_of_ranks_is_looked_at_once_they_are_counted,
-         what_is_not_known_before_is_said_by_a_dry_run_and_the_log]
+         what_is_not_known_before_is_said_by_a_dry_run_and_the_log, gpus_that_a_host_does_not_have_are_named_with_it]
 support.main(*map(on_hosts, cases), why_not=hosts.why_not())

@@ -59,4 +59,7 @@ def wait_for_sleeps(*names, count=4):
 
 
 def wait_until_empty(*names, limit_s=3):
-    wait_for(lambda: not any(processes(host) for host in names), limit_s)
+    try:
+        wait_for(lambda: not any(processes(host) for host in names), limit_s)
+    except AssertionError:
+        raise AssertionError(f"after {limit_s} s there live {[(host, processes(host)) for host in names]}") from None

@@ -60,11 +60,11 @@ world = None
 
 
 class Job:
-    """Ranks of two hosts that sum without end, and a secret in hvdrun's environment that came on no command line."""
+    """Ranks of two hosts that sum without end, and a secret that comes on no command line but, by `begin`, on hvdrun's: else in its environment."""
 
-    def __init__(self, *words, secret=None, going=True):
+    def __init__(self, *words, secret=None, going=True, begin='export CANARY; exec "$0"'):
         self.secret = secret or os.urandom(16).hex()
-        command = ["sh", "-c", 'read CANARY; export CANARY; exec "$0" "$@"', support.options.hvdrun, "-np", "4", "-H", "h1:2,h2:2", *words,
+        command = ["sh", "-c", f'read CANARY; {begin} "$@"', support.options.hvdrun, "-np", "4", "-H", "h1:2,h2:2", *words,
                    "--", support.options.worker, "loop", "0"]
         self.process = subprocess.Popen(world.command("h0", *command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.process.stdin.write(f"{self.secret}\n".encode())
@@ -106,6 +106,17 @@ def a_secret_variable_is_its_ranks_and_nobody_elses():
     assert job.secret not in said and "rank 0" in said, said
 
 
+# Nobody looks before: there is a moment in which it stands on hvdrun's, as SECURITY.md says.
+def a_secret_of_hvdruns_command_line_is_on_none_once_the_job_runs():
+    job = Job(begin='exec "$0" -x "ONE=$CANARY" --env="OTHER=$CANARY" -x@0,3 "THIRD=$CANARY"')
+    seen = job.seen()
+    for host in NAMES:
+        for one in seen[host]:
+            expect((one["on its command line"], one["in its environment"]), (False, one["name"] == "e2e_worker"), one)
+    expect([len(with_name(seen[host], "e2e_worker")) for host in NAMES], [0, 2, 2])
+    assert job.secret not in job.end()
+
+
 def files_with(secret):
     """Paths of files that hold it, on all hosts."""
     found = []
@@ -128,14 +139,15 @@ def a_secret_of_a_file_or_a_variable_is_nowhere_while_the_job_starts():
         world.run(host, "rm", "-rf", hosts.home("root", ".cache/hvdrun"))
         world.limit(host, "100mbit")  # of forty megabytes
     secret = os.urandom(16).hex()
-    world.run("h0", "mkdir", "-m", "700", "/run/home/root/kept")
-    secrets = world.path("h0", "/run/home/root/kept/job.env")
+    kept, file = hosts.home("root", "kept"), hosts.home("root", "kept/job.env")
+    world.run("h0", "mkdir", "-m", "700", kept)
+    secrets = world.path("h0", file)
     secrets.write_text(f"FROM_FILE={secret}\n")
-    job = Job("--env-file", "/run/home/root/kept/job.env", "-x", "CANARY", "--verbose", "--log-level", "trace", secret=secret, going=False)
+    job = Job("--env-file", file, "-x", "CANARY", "--verbose", "--log-level", "trace", secret=secret, going=False)
     seen = audits_until(job, lambda now: all(len(with_name(now[host], "e2e_worker")) == 2 for host in ("h1", "h2")))
     assert any(with_name(now["h0"], "ssh") and not with_name(now["h1"], "hvd-agent") for now, _ in seen), "not seen while it starts"
     for now, files in seen:
-        expect(files, ["h0:/run/home/root/kept/job.env"])
+        expect(files, [f"h0:{file}"])
         for host in NAMES:
             for one in now[host]:
                 expect(one["on its command line"], False, one)
@@ -175,9 +187,9 @@ def an_agent_of_another_build_is_refused_with_both_named():
     seen = run()
     expect((seen.returncode, seen.stdout), (125, b""), seen.stderr)
     said = seen.stderr.decode().splitlines()[-1]
-    assert all(word in said for word in ("no agent on h1: its agent is of hvdrun ", other.hex(), " and this is hvdrun ", build, "remove ~/.cache/hvdrun there")), said
+    assert all(word in said for word in ("no agent on h1: its agent is of hvdrun ", other.hex(), " and this is hvdrun ", build, f"remove ~/.cache/hvdrun/{kept.parent.name} there")), said
     wait_for(lambda: not [one for one in world.run("h1", "ps", "-eo", "comm=").stdout.split() if one in ENDED])
-    world.run("h1", "rm", "-r", hosts.home("root", ".cache/hvdrun"))  # as it says
+    world.run("h1", "rm", "-r", hosts.home("root", f".cache/hvdrun/{kept.parent.name}"))  # as it says
     expect(run().returncode, 0)
 
 
@@ -266,7 +278,8 @@ def what_a_host_says_moves_no_cursor():
 
 
 support.parse_options("worker")
-support.main(*map(hosts.on_hosts, [a_secret_variable_is_its_ranks_and_nobody_elses, a_secret_of_a_file_or_a_variable_is_nowhere_while_the_job_starts,
+support.main(*map(hosts.on_hosts, [a_secret_variable_is_its_ranks_and_nobody_elses, a_secret_of_hvdruns_command_line_is_on_none_once_the_job_runs,
+                                 a_secret_of_a_file_or_a_variable_is_nowhere_while_the_job_starts,
                                  no_rank_and_nothing_before_it_has_a_terminal_there, an_agent_of_another_build_is_refused_with_both_named, every_process_listens_and_talks_only_where_it_has_to,
                                  what_a_host_says_without_end_waits_there_for_the_reader, what_a_host_says_moves_no_cursor]),
              why_not=hosts.why_not())

@@ -280,7 +280,9 @@ def a_host_of_another_kind_is_named():
         expect_failure(seen, "h1", f'its processor is "{machine}" and this hvdrun is for aarch64')
         support.expect(seen.went_through("copying"), set())
         write(world, "h2", "/tmp/uname", "#!/bin/sh\necho aarch64\n")
-        world.run("h2", "sh", "-c", "chmod +x /tmp/uname; mount -n --bind /tmp/uname $(command -v uname)")
+        write(world, "h2", "/tmp/arch", "aarch64\n")
+        world.run("h2", "sh", "-c", "chmod +x /tmp/uname; mount -n --bind /tmp/uname $(command -v uname); "
+                  "[ ! -e /proc/sys/kernel/arch ] || mount -n --bind /tmp/arch /proc/sys/kernel/arch")
         expect_failure(start(world, "h2"), "h2", f'its processor is "aarch64" and this hvdrun is for {machine}')
         expect_failure(start(world, "h2", agent=f"{hosts.FILES}/foreign"), "h2", "arrived damaged, or cannot be run")
         support.expect(copies(world, "h2"), [])

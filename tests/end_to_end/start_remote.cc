@@ -69,7 +69,7 @@ class Starter {
   void run(std::chrono::milliseconds limit) {
     begin_ = Clock::now();
     for (size_t host = 0; host < hosts_.size(); ++host)
-      carrier_.start(int(host), {hosts_[host].name, hosts_[host].user, 1}, Deadline::in(limit));
+      carrier_.start(int(host), {hosts_[host].name, hosts_[host].user, 1}, limit);
     while (done_ < hosts_.size()) {
       carrier_.turn(Clock::now());
       say_phases();

@@ -1,5 +1,8 @@
 """examples/mnist under hvdrun: its lines, resuming, bad input. Arguments: the example, hvdrun."""
 
+import array
+import math
+import operator
 import os
 import re
 import shutil
@@ -83,6 +86,25 @@ class Mnist(unittest.TestCase):
         # The comparison can fail: another epoch has other bits.
         self.assertEqual(self.run_mnist("--epochs", "5", "--resume", name="parts.pt").returncode, 0)
         self.assertNotEqual(self.tensors("whole.pt"), self.tensors("parts.pt"))
+
+    # Over ssh they are those of pretended hosts, bit for bit (tests/end_to_end/several_hosts.py). Sums of four in another order
+    # are as close as floating point allows.
+    def test_hosts_end_with_the_parameters_of_local_ranks(self):
+        def trained(name, *shape):
+            command = [*self.command("--epochs", "2", name=name)]
+            command[1:3] = shape
+            done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return [array.array("f", one) for one in self.tensors(name) if len(one) >= 40 and len(one) % 4 == 0]
+
+        def distance(one, other):
+            return max(map(abs, map(operator.sub, one, other))) if len(one) == len(other) else math.inf
+
+        local, hosts, begin = trained("local.pt", "-np", "4"), trained("hosts.pt", "--pretend-hosts", "2x2"), trained("begin.pt", "-np", "1")
+        farthest = lambda ones, others: max(min(distance(one, other) for other in others) for one in ones)  # noqa: E731
+        self.assertGreater(len(local), 8)
+        self.assertLess(max(farthest(local, hosts), farthest(hosts, local)), 1e-5)
+        self.assertGreater(farthest(local, begin), 1e-3)  # the comparison can fail: so far apart is what one rank learns
 
     def test_resumed_run_takes_its_own_flags(self):
         first = self.run_mnist("--epochs", "1")

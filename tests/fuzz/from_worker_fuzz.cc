@@ -101,7 +101,7 @@ class Host {
     message.epoch = epoch;
     message.id = id;
     message.key = "key";
-    message.value = 1;
+    message.value = kind == AgentMessage::kWantEpoch ? 0 : 1;  // what stands in the status page
     from.send(message);
   }
 

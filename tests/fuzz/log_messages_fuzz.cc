@@ -38,7 +38,7 @@ void hear(Coordinator& coordinator, std::array<uint64_t, 2>& acted, const LogMes
                   coordinator.waiting_entry(message.hash, acted).missing.size() <= acted.size(),
               "more are missing than there are");
   if (message.kind == Kind::kAnnounce)
-    coordinator.announce(rank, {message.name, message.hash, message.text});
+    coordinator.announce(rank, {message.name, message.hash, message.text, message.number != 0});
   if (message.kind == Kind::kReady) coordinator.observe(rank, message.number, message.value);
   while (coordinator.next()) {
   }

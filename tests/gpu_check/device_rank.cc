@@ -43,18 +43,27 @@ void DeviceRank::write(void* to, const void* from, size_t bytes) { copy(to, from
 
 void DeviceRank::read(void* to, const void* from, size_t bytes) { copy(to, from, bytes); }
 
-void DeviceRank::run(std::unique_ptr<Submission> submission) {
+DeviceRank::Started DeviceRank::start(std::unique_ptr<Submission> submission) {
   const auto events = std::make_shared<DeviceEvents>(backend_);
   events->begin_behind(stream());
   events->give_to(submission->operation);
   submission->keep_alive =
       std::make_shared<std::pair<std::shared_ptr<void>, std::shared_ptr<void>>>(
           events, std::move(submission->keep_alive));
-  const std::shared_ptr<Work> work = engine().submit(std::move(submission));
-  work->wait();
-  events->join(stream());
-  while (!work->done()) poll(nullptr, 0, 1);
-  work->wait();  // it may have failed since it was launched
+  return {events, engine().submit(std::move(submission))};
+}
+
+void DeviceRank::finish(const Started& operation) {
+  operation.work->wait();
+  while (!operation.work->done()) poll(nullptr, 0, 1);
+  operation.work->wait();  // it may have failed since it was launched
+}
+
+void DeviceRank::run(std::unique_ptr<Submission> submission) {
+  const Started operation = start(std::move(submission));
+  operation.work->wait();
+  operation.events->join(stream());
+  finish(operation);
 }
 
 std::unique_ptr<Submission> make_sum(const std::string& name,

@@ -21,6 +21,8 @@ class DeviceRank {
 
   Engine& engine() const { return context_->engine(); }
   DeviceBackend& backend() const { return backend_; }
+  const CudaDriver& driver() const { return driver_; }
+  const CudaDevice& device() const { return device_; }
   // Where the program's own work is.
   CUstream stream() const { return device_.stream(); }
 
@@ -28,8 +30,16 @@ class DeviceRank {
   void write(void* to, const void* from, size_t bytes);
   void read(void* to, const void* from, size_t bytes);
 
-  // An operation over all ranks, behind what is in the stream; what comes into it from then on sees
-  // the result. Throws what Work::wait() does.
+  // An operation over all ranks that is under way.
+  struct Started {
+    std::shared_ptr<DeviceEvents> events;
+    std::shared_ptr<Work> work;
+  };
+  // Behind what is in the stream.
+  Started start(std::unique_ptr<Submission> submission);
+  // Until the device has done it. Throws what Work::wait() does.
+  static void finish(const Started& operation);
+  // Both; what comes into the stream from then on sees the result.
   void run(std::unique_ptr<Submission> submission);
 
  private:

@@ -1,4 +1,4 @@
-// What a launch costs the host: ratios of one run.
+// What a bucket and a launch cost the host: ratios of one run.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace hvd {
 
-// Medians of sums of one bucket's size, a line for each, "name: value": all in microseconds of the
-// host. All ranks; each its own.
+// Medians, and of a bucket the mean, too, a line for each, "name: value": all in microseconds of
+// the host. All ranks; each its own.
 std::string measure_launches(DeviceRank& rank);
 
 }  // namespace hvd

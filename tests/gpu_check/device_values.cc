@@ -5,7 +5,7 @@
 #include <cstring>
 #include <limits>
 
-#include "collectives/nccl/nccl_reduction.h"
+#include "collectives/types.h"
 #include "hvd/float16.h"
 #include "hvd/hvd.h"
 
@@ -15,6 +15,9 @@ namespace {
 // One element, a prime number of them, and more than NCCL moves at a time.
 constexpr size_t kCounts[] = {1, 1031, 2'100'001};
 constexpr size_t kLargeCount = 100'000;  // above: of few types, ranks that share a GPU are slow
+
+constexpr DataType kFloats[] = {DataType::kFloat16, DataType::kBfloat16, DataType::kFloat32,
+                                DataType::kFloat64};
 
 template <class T>
 void put(T value, std::byte* to) {
@@ -101,10 +104,13 @@ double input(DataType type, ReduceOp op, int rank, size_t place) {
   return op == ReduceOp::kAverage ? small * size() : small;
 }
 
+// Integers are truncated after each factor.
+double in_type(DataType type, double value) { return is_float(type) ? value : std::trunc(value); }
+
 double wanted(DataType type, const Reduction& reduction, size_t place) {
   double all = 0;
   for (int rank = 0; rank < size(); ++rank) {
-    const double one = reduction.prescale * input(type, reduction.op, rank, place);
+    const double one = in_type(type, reduction.prescale * input(type, reduction.op, rank, place));
     if (rank == 0)
       all = one;
     else if (reduction.op == ReduceOp::kMin)
@@ -118,7 +124,7 @@ double wanted(DataType type, const Reduction& reduction, size_t place) {
   }
   if (type == DataType::kBool) return all != 0 ? 1 : 0;
   if (reduction.op == ReduceOp::kAverage) all /= size();
-  return reduction.postscale * all;
+  return in_type(type, reduction.postscale * all);
 }
 
 [[noreturn]] void tell_wrong(const std::string& what, size_t place, double seen, double right) {
@@ -193,6 +199,27 @@ class Checker {
         compare(what, place, bytes[place], mark(k, i));
   }
 
+  // Any bits, but for those of a NaN.
+  void cast(DataType from_type, DataType to_type, size_t count) {
+    const std::string what =
+        "cast of " + std::to_string(count) + " " + name_of(from_type) + " to " + name_of(to_type);
+    const size_t each = size_of(from_type);
+    std::vector<std::byte> bytes(count * each), seen(count * size_of(to_type));
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = mark(hvd::rank(), i * i);
+    const std::shared_ptr<std::byte> from = filled(bytes), to = filled(seen);
+    const Cast one{{from.get(), count, from_type}, {to.get(), count, to_type}};
+    rank_.backend().cast(std::span(&one, 1), rank_.stream());
+    rank_.read(seen.data(), to.get(), seen.size());
+    for (size_t i = 0; i < count; ++i) {
+      std::byte rounded[sizeof(double)];
+      encode(to_type, decode(from_type, &bytes[i * each]), rounded);
+      const double value = decode(to_type, &seen[i * size_of(to_type)]),
+                   right = decode(to_type, rounded);
+      if (value != right && !(std::isnan(value) && std::isnan(right)))
+        tell_wrong(what, i, value, right);
+    }
+  }
+
   int count() const { return count_; }
 
  private:
@@ -220,10 +247,9 @@ class Checker {
   int count_ = 0;
 };
 
-bool is_supported(DataType type, const Reduction& reduction) {
+bool has_meaning(DataType type, const Reduction& reduction) {
   try {
     check_reduction(reduction, type);
-    nccl_reduction_of(reduction, type, size());
     return true;
   } catch (const Error&) {
     return false;
@@ -242,12 +268,14 @@ int check_values(DeviceRank& rank) {
       for (const ReduceOp op :
            {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct})
         for (const Reduction& reduction : {Reduction{op, 1, 1}, Reduction{op, 0.5, 3}})
-          if (is_supported(type, reduction) && !(large && op != ReduceOp::kSum))
+          if (has_meaning(type, reduction) && !(large && op != ReduceOp::kSum))
             checker.reduce(type, reduction, count);
     }
     for (int root = 0; root < size(); ++root) checker.broadcast(root, count);
     checker.allgather(count, 0);
     checker.allgather(0, count);
+    for (const DataType from : kFloats)
+      for (const DataType to : kFloats) checker.cast(from, to, count);
   }
   return checker.count();
 }

@@ -5,8 +5,9 @@
 
 namespace hvd {
 
-// All reductions of all types that GPUs have, broadcasts from every root, and allgathers. Returns
-// how many collectives there were; throws kInternal, with the element, at the first wrong one.
+// All reductions of all types that GPUs have, broadcasts from every root, allgathers, and casts
+// from every floating type to every one. Returns how many collectives there were; throws kInternal,
+// with the element, at the first wrong value.
 int check_values(DeviceRank& rank);
 
 }  // namespace hvd

@@ -1,20 +1,26 @@
 // A rank as a program has it, linked with libhvd.so, whose tensors lie on a GPU; what gpu_check and
 // an end-to-end test start.
 //
-//   device_worker sums ROUNDS [ORDINAL]  0: until it is ended. On that GPU, else on the local
-//   rank's device_worker abort ROUND            sums, until the last rank breaks the epoch in that
-//   one device_worker values                 all collectives beside what the CPU computes
-//   device_worker times                  what a launch costs the host
+//   device_worker sums ROUNDS [ORDINAL]  0: until it is ended. On that GPU, else the local rank's.
+//                                        When another rank's end breaks the epoch it says the time
+//   device_worker abort ROUND            sums, until the last rank breaks the epoch in that one
+//   device_worker values                 all collectives beside what the CPU computes
+//   device_worker times                  what a bucket and a launch cost the host
+//   device_worker overlap MIB            a sum beside compute, copies of so much at a time
+//   device_worker bandwidth SUMS MIB...  so many sums of so much each
 //   device_worker describe               no rank: the GPU and libraries that one would use
 //
 // Exit status: 1 a wrong sum, 2 usage, 3 what stderr says, 4 there is no GPU.
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
 
 #include "collectives/nccl/nccl_backend.h"
 #include "hvd/hvd.h"
+#include "tests/gpu_check/device_bandwidth.h"
+#include "tests/gpu_check/device_overlap.h"
 #include "tests/gpu_check/device_times.h"
 #include "tests/gpu_check/device_values.h"
 
@@ -46,8 +52,14 @@ bool sum_is_right(hvd::DeviceRank& rank, const std::shared_ptr<std::byte>& memor
   return std::ranges::all_of(values, [&](float value) { return value == wanted; });
 }
 
+// By the machine's clock, which who ends a rank reads, too.
+std::string failure_time() {
+  const std::chrono::duration<double> now = std::chrono::steady_clock::now().time_since_epoch();
+  return "failure at " + std::to_string(now.count()) + " s\n";
+}
+
 // `rounds` 0: until it is ended. In round `abort`, -1: never, the last rank breaks the epoch.
-int sum_in_rounds(hvd::DeviceRank& rank, int rounds, int abort) {
+int sum_in_rounds(hvd::DeviceRank& rank, int rounds, int abort) try {
   const std::shared_ptr<std::byte> memory = rank.allocate(kCount * sizeof(float));
   for (int round = 0; rounds == 0 || round < rounds; ++round) {
     if (round == abort && hvd::rank() == hvd::size() - 1) rank.engine().abort("the check ends it");
@@ -58,6 +70,9 @@ int sum_in_rounds(hvd::DeviceRank& rank, int rounds, int abort) {
     if (round == 0) print(rank.backend().description() + "\n");
   }
   return 0;
+} catch (const hvd::CommFailure&) {
+  print(failure_time());
+  throw;
 }
 
 bool is_stand_in(const std::string& path, const char* what) {
@@ -90,9 +105,13 @@ int describe() {
   return 0;
 }
 
+size_t mebibytes(const char* word) {
+  return static_cast<size_t>(std::max(std::atoi(word), 1)) << 20;
+}
+
 int run_as_rank(std::string_view mode, int argc, char** argv) {
   hvd::init();
-  hvd::DeviceRank rank(argc > 3 ? std::atoi(argv[3]) : local_gpu());
+  hvd::DeviceRank rank(mode == "sums" && argc > 3 ? std::atoi(argv[3]) : local_gpu());
   int status = 0;
   if (mode == "sums")
     status = sum_in_rounds(rank, std::atoi(argv[2]), -1);
@@ -100,6 +119,11 @@ int run_as_rank(std::string_view mode, int argc, char** argv) {
     status = sum_in_rounds(rank, 0, std::atoi(argv[2]));
   else if (mode == "values")
     print("right: " + std::to_string(hvd::check_values(rank)) + " collectives\n");
+  else if (mode == "overlap")
+    print(hvd::measure_overlap(rank, mebibytes(argv[2])));
+  else if (mode == "bandwidth")
+    for (int i = 3; i < argc; ++i)
+      print(hvd::measure_bandwidth(rank, mebibytes(argv[i]), std::max(std::atoi(argv[2]), 1)));
   else if (const std::string times = hvd::measure_launches(rank); hvd::rank() == 0)
     print(times);
   hvd::shutdown();
@@ -110,10 +134,12 @@ int run_as_rank(std::string_view mode, int argc, char** argv) {
 
 int main(int argc, char** argv) try {
   const std::string_view mode = argc > 1 ? argv[1] : "";
-  const bool has_number = mode == "sums" || mode == "abort";
+  const bool has_number =
+      mode == "sums" || mode == "abort" || mode == "overlap" || mode == "bandwidth";
   if (!(has_number && argc > 2) && mode != "values" && mode != "times" && mode != "describe") {
     std::fputs(
-        "usage: device_worker sums ROUNDS [ORDINAL] | abort ROUND | values | times | describe\n",
+        "usage: device_worker sums ROUNDS [ORDINAL] | abort ROUND | values | times | "
+        "overlap MIB | bandwidth SUMS MIB... | describe\n",
         stderr);
     return 2;
   }

@@ -11,15 +11,16 @@ from verdicts import FAILED, judge, line, text, write
 LIMIT_S = 480
 INTRODUCTION = """\
 Checks the backend for GPUs on a GPU of this machine: what collectives give beside what the CPU computes, with one to
-four ranks that share the GPU, what becomes of a job whose rank is killed, what a launch costs, examples that train.
-Reaches no network but loopback. The report, DIR/gpu_check.txt and .json, has each check's verdict: ok, failed, or
-could not run, and why."""
+four ranks that share the GPU, what becomes of a job whose rank is killed, what a launch costs, whether sums go on beside
+compute, examples that train, how often gradients are copied, a step's time beside torch's DDP, on several GPUs also
+bandwidth, beside nccl-tests' all_reduce_perf where that is on the PATH. Reaches no network but loopback. The report,
+DIR/gpu_check.txt and .json, has each check's verdict: ok, failed, or could not run, and why."""
 ENDING = """\
 exit status: 0 nothing failed (which may be because little could run: read the report); 1 a check failed;
              2 usage, or not built; 3 there is no GPU, or none that can be used, and nothing was checked.
 
 HVD_CUDA_LIBRARY and HVD_NCCL_LIBRARY name the libraries, as for any program of hvdrun's. Where they are the stand-ins
-of tests/nccl, the report's first line says so: it shows nothing of a GPU then."""
+of tests/collectives/nccl, the report's first line says so: it shows nothing of a GPU then."""
 
 
 def seconds(word):
@@ -35,7 +36,7 @@ def parse(arguments):
     parser.add_argument("--output", metavar="DIR", required=True, help="folder for the report, made where it is not there")
     parser.add_argument("--build", default=os.path.join(ROOT, "build", "release"), metavar="DIR", help="build folder to check (build/release)")
     parser.add_argument("--only", default="", metavar="WORDS", help="checks alone whose name holds them")
-    parser.add_argument("--seconds", type=seconds, default=LIMIT_S, metavar="S", help=f"end after so long ({LIMIT_S})")
+    parser.add_argument("--seconds", type=seconds, default=LIMIT_S, metavar="S", help=f"end after so long ({LIMIT_S}): a check that may take longer than what is left is not run")
     options = parser.parse_args(arguments)
     options.checks = [check for check in CHECKS if options.only in check.name]
     if not options.checks:

@@ -11,11 +11,13 @@ from typing import NamedTuple
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path += [os.path.join(ROOT, "tests", folder) for folder in ("benchmark", "end_to_end")]
 import machine  # noqa: E402 (only found through the path above)
+import programs  # noqa: E402
 import support  # noqa: E402
 
 from verdicts import CouldNotRun, Failed, need  # noqa: E402
 
 NO_GPU = 4  # what device_worker ends with
+DESCRIBE_LIMIT_S = 20
 
 
 class NotUsable(Exception):
@@ -43,7 +45,7 @@ class Place:
         self.build = os.path.abspath(build)
         self.environment = {**nccl_beside_header(self.build), **os.environ}
         self.deadline_s = 0.0
-        self.stand_ins = False  # as describe() finds
+        self.stand_ins, self.gpus = False, 1  # as describe() finds
         for name in ("hvdrun", "device_worker"):
             if not self.has(name):
                 raise NotBuilt(f"{self.program(name)} is not there; build with the headers of CUDA and NCCL: scripts/setup --cuda, scripts/build release")
@@ -59,14 +61,14 @@ class Place:
 
     def describe(self):
         """What has to be known of a result; NotUsable without a GPU."""
-        self.begin(60)
+        self.begin(DESCRIBE_LIMIT_S)
         ended = self.run([self.program("device_worker"), "describe"])
         if ended.status:
             what = "there is no GPU here" if ended.status == NO_GPU else "no GPU can be used here"
             raise NotUsable(f"{what}: {(ended.err.strip() or ended.words()).splitlines()[-1]}")
         said = dict(row.split(": ", 1) for row in ended.out.splitlines())
-        self.stand_ins = said["stand-ins"] == "yes"
-        return {"stand_ins": self.stand_ins, "device": said["device"], "gpus": int(said["GPUs"]),
+        self.stand_ins, self.gpus = said["stand-ins"] == "yes", int(said["GPUs"])
+        return {"stand_ins": self.stand_ins, "device": said["device"], "gpus": self.gpus,
                 "driver": f"{driver()}, CUDA {said['CUDA of the driver']}", "commit": machine.commit(), "build": self.build}
 
     def begin(self, limit_s):
@@ -88,22 +90,22 @@ class Place:
             raise Failed(f"no end after {limit_s:.0f} s: {' '.join(process.args)}") from None
         return Ended(process.returncode, out, err)
 
-    def _popen(self, words, **variables):
-        return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+    def _popen(self, words, stdin=subprocess.DEVNULL, **variables):
+        return subprocess.Popen(words, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
                                 env={**self.environment, **variables})
 
-    def command(self, np, *words):
-        """Ranks that share the GPU; a word before "--" is hvdrun's."""
-        return [self.program("hvdrun"), "-np", str(np), "--share-gpu", "--no-tag-output", *words]
+    def command(self, np, *words, share=True):
+        """Ranks that share the GPU, or have one each; a word before "--" is hvdrun's."""
+        return [self.program("hvdrun"), "-np", str(np), *["--share-gpu"] * share, "--no-tag-output", *words]
 
     def job(self, np, *words, **variables):
         ended = self.run(self.command(np, *words), **variables)
         need(ended.status == 0, ended.words())
         return ended
 
-    def start(self, np, *words):
-        """A job whose output a check reads, until at the limit it is killed; for finish()."""
-        job = self._popen(self.command(np, *words))
+    def start(self, np, *words, share=True):
+        """A job whose output a check reads and whose input it writes, until at the limit it is killed; for finish()."""
+        job = self._popen(self.command(np, *words, share=share), stdin=subprocess.PIPE)
         limit = threading.Timer(self.left_s(), job.kill)
         limit.daemon = True
         limit.start()
@@ -147,6 +149,24 @@ def torch_cuda(place, program):
     if "cannot be preloaded" in refused:
         raise CouldNotRun(f"LibTorch's CUDA part cannot be loaded: {refused.strip().splitlines()[0]}")
     return library
+
+
+def torch_words(place, program):
+    """hvdrun's, for a program with LibTorch that is to train on the GPU."""
+    if place.stand_ins:
+        raise CouldNotRun("LibTorch's CUDA part needs the driver itself")
+    return ["-x", f"LD_PRELOAD={torch_cuda(place, program)}"]
+
+
+def python_with_cuda(place):
+    """A Python whose torch has the GPU, and NCCL."""
+    python = programs.python_with_torch()
+    if not python:
+        raise CouldNotRun("there is no Python with torch; scripts/setup --peers installs one")
+    ended = place.run([python, "-c", "import torch, torch.distributed as d; print(torch.cuda.is_available() and d.is_nccl_available())"])
+    if ended.out.strip() != "True":
+        raise CouldNotRun(f"the torch of {python} has no GPU, or no NCCL: {ended.words()}")
+    return python
 
 
 def ranks_of(job):

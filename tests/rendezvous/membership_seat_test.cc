@@ -54,6 +54,42 @@ TEST_CASE("membership: seats that wait for no agent start the workers") {
   CHECK(membership.seat(slots, false, kStart).empty());
 }
 
+TEST_CASE("membership: workers wait until GPUs were seen") {
+  const std::vector<Host> here = {{"a", "", 2}};
+  const MembershipOptions options{.start_timeout = 30s, .gpus_unseen = true};
+  for (const bool agent_first : {true, false}) {
+    Membership membership(here, assign_slots(here, 2), options, kStart);
+    CHECK(membership.begin(kStart).empty());
+    const Event joined = event::AgentJoined{0}, seen = event::GpusSeen{};
+    CHECK(membership.apply(agent_first ? joined : seen, kStart).empty());
+    const auto starts = starts_in(membership.apply(agent_first ? seen : joined, kStart + 1s));
+    REQUIRE(starts.size() == 1);
+    CHECK(starts[0].worlds.size() == 2);
+    CHECK(membership.next_deadline() == kStart + 31s);
+  }
+}
+
+TEST_CASE("membership: workers start with their agent where GPUs were seen at once") {
+  const std::vector<Host> here = {{"a", "", 2}};
+  Membership membership(here, assign_slots(here, 2), {.gpus_unseen = true}, kStart);
+  CHECK(membership.apply(event::GpusSeen{}, kStart).empty());
+  CHECK(starts_in(membership.begin(kStart)).size() == 1);
+}
+
+TEST_CASE("membership: GPUs that are seen start nobody in a job that ends, or before its network") {
+  const std::vector<Host> hosts = {{"a", "", 1, true}, {"b", "", 1, true}};
+  const MembershipOptions options{.hosts_come = true, .gpus_unseen = true};
+  for (const bool ends : {true, false}) {
+    Membership membership(hosts, assign_slots(hosts, 2), options, kStart);
+    membership.apply(event::AgentJoined{0}, kStart);
+    membership.apply(event::AgentJoined{1}, kStart);
+    CHECK(membership.seat(assign_slots(hosts, 2), true, kStart).empty());
+    if (ends) membership.apply(event::EndAsked{EndCause::kInterrupted, SIGINT, "x"}, kStart);
+    CHECK(membership.apply(event::GpusSeen{}, kStart).empty());
+    CHECK(starts_in(membership.apply(event::NetworkProven{}, kStart)).size() == (ends ? 0 : 2));
+  }
+}
+
 TEST_CASE("membership: workers wait until it is known how their hosts reach each other") {
   const std::vector<Host> hosts = {{"a", "", 1, true}, {"b", "", 1, true}};
   Membership membership(hosts, assign_slots(hosts, 2), {.start_timeout = 30s}, kStart);
@@ -79,11 +115,11 @@ TEST_CASE("membership: the network may be proven before the last agent is there"
   CHECK(starts_in(membership.apply(event::AgentJoined{1}, kStart)).size() == 2);
 }
 
-TEST_CASE("membership: hosts may come up for a while before agents have their time") {
+TEST_CASE("membership: hosts that somebody else sees to have their time before agents have") {
   const std::vector<Host> hosts = {{"a", "", 1, true}};
-  Membership membership(hosts, assign_slots(hosts, 1), {.start_timeout = 30s, .host_wait = 100s},
+  Membership membership(hosts, assign_slots(hosts, 1), {.start_timeout = 30s, .hosts_come = true},
                         kStart);
-  CHECK(membership.next_deadline() == kStart + 130s);
+  CHECK_FALSE(membership.next_deadline());
   membership.seat(assign_slots(hosts, 1), false, kStart + 7s);
   CHECK(membership.next_deadline() == kStart + 37s);
 }

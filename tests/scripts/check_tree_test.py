@@ -111,7 +111,11 @@ class CheckTree(unittest.TestCase):
     def test_folders_have_a_readme_and_headers_a_guard(self):
         header = {"collectives/types.h": "// Buffers and their types.\n#pragma once\n"}
         self.assert_found({**header, "cli/CMakeLists.txt": CLEAN["cli/CMakeLists.txt"], "tests/a.cc": '// Tests a type.\n#include "collectives/types.h"\n',
-                           "tests/CMakeLists.txt": "hvd_test(a SOURCES a.cc)\n"}, "collectives:1: no README.md")
+                           "tests/CMakeLists.txt": "hvd_test(a SOURCES a.cc)\n", "tests/README.md": "`a.cc`\n"}, "collectives:1: no README.md")
+        tests = {"tests/cli/slots_test.cc": "// Tests the slots.\n", "tests/cli/CMakeLists.txt": "hvd_test(a SOURCES slots_test.cc)\n",
+                 "tests/fuzz/a.cc": "// Feeds what nobody sends.\n", "tests/fuzz/CMakeLists.txt": "hvd_test(b SOURCES a.cc)\n",
+                 "tests/README.md": "`cli`, `fuzz`\n"}
+        self.assert_found(tests, "tests/fuzz:1: no README.md")
         self.assert_found({"runtime/base/env.h": "// The only reader.\n"}, "runtime/base/env.h:1: no #pragma once")
 
     def test_a_readme_tells_of_each_header_beside_it_and_that_of_tests_of_each_folder(self):
@@ -128,7 +132,7 @@ class CheckTree(unittest.TestCase):
         self.assert_found({**files, "cli/slots.cc": '// Assigns places.\n#include <array>\n#include "cli/slots.h"\n'},
                           "cli/slots.cc:2: includes cli/slots.h not first")
         self.assert_found({**files, "cli/slots.cc": "// Assigns places.\n", "tests/a.cc": '// Tests it.\n#include "cli/slots.h"\n',
-                           "tests/CMakeLists.txt": "hvd_test(a SOURCES a.cc)\n"}, "cli/slots.cc:1: includes cli/slots.h not first")
+                           "tests/CMakeLists.txt": "hvd_test(a SOURCES a.cc)\n", "tests/README.md": "`a.cc`\n"}, "cli/slots.cc:1: includes cli/slots.h not first")
 
 
 class Functions(unittest.TestCase):

@@ -17,6 +17,7 @@ BUILD, CMAKE, WITH_TORCH, WITH_CUDA = sys.argv[1], sys.argv[2], sys.argv[3] == "
 SECONDS = 480
 # What libhvd shows beside its API: its torch layer is a library of its own.
 FOR_THE_TORCH_LIBRARY = {"Context", "Engine", "context", "check_failed", "throw_forked", "ProcessMark"}
+SAME_BUILD = re.compile(r"hvd_of_the_same_build_[0-9a-f]{16}")
 # What the examples print alone and with two ranks.
 ALLREDUCE = (r"^1 ranks: 1\n$", r"(?m)^\[0\]<stdout>:2 ranks: 3$")
 README = (r"^0\n$", r"(?m)^\[0\]<stdout>:1$")
@@ -92,6 +93,7 @@ class Installed(unittest.TestCase):
         public = set().union(*(re.findall(r"\w+", (self.prefix / "include/hvd" / name).read_text()) for name in headers))
         lines = run("nm", "-D", "-C", "--defined-only", self.lib / library).splitlines()
         names = [re.sub(r"^(typeinfo name for|typeinfo for|vtable for|VTT for) ", "", line.split(" ", 2)[2]) for line in lines]
+        names = [name for name in names if not SAME_BUILD.fullmatch(name)]
         self.assertTrue(any(name.startswith(one) for name in names), names[:20])
         for name in names:
             # Of hvd::A::b[abi:cxx11](hvd::C const&): A and b.
@@ -112,6 +114,7 @@ class Installed(unittest.TestCase):
         self.assert_runs(build / "readme", *README)
         if WITH_TORCH:
             self.assert_runs(build / "linear", *LINEAR)
+            self.assert_refuses_a_libhvd_of_another_build(build / "linear")
 
     def test_it_says_what_it_was_built_with(self):
         said = run(self.prefix / "bin/hvdrun", "--check-build", "--verbose")
@@ -137,6 +140,15 @@ class Installed(unittest.TestCase):
         words = re.sub(r"(?<!\\) ", "\n", flags.strip()).replace("\\ ", " ").split("\n")
         run("c++", ROOT / "examples/allreduce.cc", "-o", program, *words)
         self.assert_runs(program, *ALLREDUCE)
+
+    def assert_refuses_a_libhvd_of_another_build(self, program):
+        mixed = self.folder / "mixed"
+        shutil.copytree(self.lib, mixed, symlinks=True)
+        libhvd = (mixed / "libhvd.so").resolve()
+        libhvd.write_bytes(re.sub(rb"(hvd_of_the_same_build_)[0-9a-f]{16}", rb"\g<1>................", libhvd.read_bytes()))
+        done = subprocess.run([program], env={**os.environ, "LD_LIBRARY_PATH": str(mixed)}, capture_output=True, text=True, timeout=60, check=False)
+        self.assertEqual(done.returncode, 127, done)
+        self.assertRegex(done.stderr, r"mixed/libhvd_torch\.so.*: undefined symbol: hvd_of_the_same_build_")
 
     def assert_runs(self, program, alone, both):
         self.assertRegex(run(program), alone)

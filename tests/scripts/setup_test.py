@@ -25,10 +25,13 @@ esac
 WHEELS = {
     "cuda_toolkit": ("13.0.2", {}, "Provides-Extra: cudart\nRequires-Dist: nvidia-cuda-runtime; extra == 'cudart'\n"
                      "Provides-Extra: cupti\nRequires-Dist: nvidia-cuda-cupti; extra == 'cupti'\n"
-                     "Provides-Extra: crt\nRequires-Dist: nvidia-cuda-crt; extra == 'crt'\n"),
+                     "Provides-Extra: crt\nRequires-Dist: nvidia-cuda-crt; extra == 'crt'\n"
+                     "Provides-Extra: nvcc\nRequires-Dist: nvidia-cuda-nvcc; extra == 'nvcc'\n"),
+    "nvidia_cuda_nvcc": ("13.0.88", {"nvidia/cu13/bin/nvcc": "x"}, "Requires-Dist: nvidia-nvvm\n"),
+    "nvidia_nvvm": ("13.0.88", {"nvidia/cu13/nvvm/bin/cicc": "x"}, ""),
     "nvidia_cuda_runtime": ("13.0.2", {"nvidia/cudart.so": "x", "nvidia/cu13/include/cuda.h": "x"}, ""),
     "nvidia_cuda_crt": ("13.0.2", {"nvidia/cu13/include/crt/host_config.h": "x"}, ""),
-    "nvidia_nccl_cu13": ("2.28.9", {"nvidia/nccl/include/nccl.h": "x"}, ""),
+    "nvidia_nccl_cu13": ("2.28.9", {"nvidia/nccl/include/nccl.h": "x", "nvidia/nccl/lib/libnccl.so.2": "x"}, ""),
     "nvidia_cuda_cupti": ("13.0.2", {"nvidia/cupti.so": "x"}, ""),
     "torch": ("2.11.0", {"torch/__init__.py": "import a_dependency\n", "torch/distributed.py": ""}, "Requires-Dist: a_dependency\n"),
     "a_dependency": ("1.0", {"a_dependency.py": ""}, ""),
@@ -71,8 +74,12 @@ class Setup(unittest.TestCase):
             with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
                 for file, text in files.items():
                     wheel.writestr(file, text)
-        self.program("df", "#!/bin/sh\necho Avail; echo 10000\n")
+        self.room(10000)
         return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder)}
+
+    def room(self, mebibytes):
+        """What is free on the disk: with none, setup fails before it makes an environment, which takes seconds."""
+        self.program("df", f"#!/bin/sh\necho Avail; echo {mebibytes}\n")
 
     def installed(self, environment=None):
         folder = next((environment or self.environment).glob("lib/python3*/site-packages"))
@@ -172,6 +179,22 @@ class Setup(unittest.TestCase):
         self.assertEqual(self.run_setup()[0], 0)
         self.assertEqual(len((self.folder / "apt").read_text().splitlines()), 3)  # the second time it asks for nothing
 
+    def test_who_installs_at_that_time_is_waited_for(self):
+        self.program("dpkg-query", ALL_INSTALLED.replace("-*) ;;", "-* | ccache) ;;"))
+        self.program("id", "#!/bin/sh\necho 0\n")
+        # Each call has no lock at first.
+        self.program("apt-get", APT.replace('case "$*"', """name=$(echo "$*" | tr -c 'a-z\n' _)
+[ -e "$HOME/tried$name" ] || case $1 in -s) ;; *)
+  touch "$HOME/tried$name"; echo "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 7"; exit 100 ;; esac
+case "$*\"""", 1))
+        self.environment.mkdir(parents=True)
+        (self.environment / "complete").write_text("cpp\n")
+        status, said = self.run_setup()
+        self.assertEqual(status, 0, said)
+        self.assertEqual(said.count("another program installs or updates packages: waiting, at most 10 minutes"), 1, said)
+        self.assertIn("2 of 2 set up", said)
+        self.assertEqual(len((self.folder / "apt").read_text().splitlines()), 5)
+
     def test_progress_is_told_as_it_is_made(self):
         self.program("dpkg-query", ALL_INSTALLED.replace("-*) ;;", "-* | ccache) ;;"))
         self.program("id", "#!/bin/sh\necho 0\n")
@@ -268,7 +291,7 @@ class Setup(unittest.TestCase):
         status, said = self.run_setup("--peers", **index)
         self.assertEqual(status, 0, said)
         self.assertEqual((self.environment / "complete").read_text(), "python\n")
-        self.assertEqual(self.installed(), set(WHEELS) - {"nvidia_cuda_crt", "nvidia_nccl_cu13"})
+        self.assertEqual(self.installed(), set(WHEELS) - {"nvidia_cuda_nvcc", "nvidia_nvvm", "nvidia_cuda_crt", "nvidia_nccl_cu13"})
         (self.environment / "complete").unlink()  # interrupted when all was there: nothing is fetched again
         status, said = self.run_setup()
         self.assertEqual(status, 0, said)
@@ -279,7 +302,7 @@ class Setup(unittest.TestCase):
         self.assertEqual(status, 0, said)
         self.assertIn("removing", said)
 
-    def test_headers_of_cuda_get_an_environment_unless_the_machine_has_them(self):
+    def test_cuda_gets_an_environment_unless_the_machine_has_it(self):
         self.environment.mkdir(parents=True)
         (self.environment / "complete").write_text("cpp\n")
         own = self.folder / "cache/hvdrun/cuda-13.0.2"
@@ -289,29 +312,50 @@ class Setup(unittest.TestCase):
         include.mkdir(parents=True)
         (include / "nccl.h").write_text("")
         (include / "cuda.h").write_text("")
+        nvcc = include.parent / "bin/nvcc"
+        nvcc.parent.mkdir()
+        nvcc.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 12.8, V12.8.61'\n")
+        nvcc.chmod(0o755)
         status, said = self.run_setup("--cuda")
         self.assertEqual((status, own.exists()), (0, False), said)
-        self.assertIn("CUDA and NCCL: the machine's own headers\n", said)
+        self.assertIn("CUDA and NCCL: the machine's own\n", said)
+        self.room(0)
+        nvcc.chmod(0o644)
+        status, said = self.run_setup("--cuda")
+        self.assertNotEqual(status, 0)
+        self.assertIn("this machine lacks nvcc; so", said)
+        self.assertIn("0 MiB free", said)
+        nvcc.chmod(0o755)
+        good = nvcc.read_text()
+        nvcc.write_text(good.replace("12.8", "11.10"))  # what scripts/build would refuse, and send here
+        status, said = self.run_setup("--cuda")
+        self.assertNotEqual(status, 0)
+        self.assertIn(f"this machine lacks nvcc 12.8 or newer (not {nvcc} 11.10); so", said)
+        nvcc.write_text(good)
         (include / "nccl.h").unlink()
+        self.room(10000)
         status, said = self.run_setup("--cuda")
         self.assertNotEqual(status, 0)  # there is no index to install from
         status, said = self.run_setup("--cuda", PIP_NO_INDEX="1", PIP_FIND_LINKS=str(self.folder / "wheels"))
         self.assertEqual(status, 0, said)
         self.assertIn("which an interrupted run has left", said)
-        self.assertIn("this machine lacks cuda.h or nccl.h", said)
-        self.assertEqual((own / "complete").read_text(), "cuda\n")
-        self.assertEqual(self.installed(own), {"cuda_toolkit", "nvidia_cuda_runtime", "nvidia_cuda_crt", "nvidia_nccl_cu13"})
+        self.assertIn("this machine lacks nccl.h; so", said)
+        self.assertEqual((own / "complete").read_text(), "nvcc\n")
+        self.assertEqual(self.installed(own), {"cuda_toolkit", "nvidia_cuda_nvcc", "nvidia_nvvm", "nvidia_cuda_runtime", "nvidia_cuda_crt", "nvidia_nccl_cu13"})
         status, said = self.run_setup("--cuda")  # the second time it asks for nothing
         self.assertEqual(status, 0, said)
         self.assertIn(f"CUDA and NCCL: {own}\n", said)
+        library = next(own.glob("lib/python3*/site-packages/nvidia/nccl/lib/libnccl.so.2"))
+        self.assertIn(f"-x HVD_NCCL_LIBRARY={library} names it", said)
         self.assertNotIn("making", said)
+        self.room(0)
         next(own.glob("lib/python3*/site-packages/nvidia/nccl/include/nccl.h")).unlink()
         self.assertEqual(self.run_setup("--cuda")[0], 0)
         (own / "complete").unlink()  # not before it is known to be interrupted are files looked at
         self.assertNotEqual(self.run_setup("--cuda")[0], 0)
 
     def test_a_setup_that_is_ended_leaves_no_temporary_files(self):
-        self.program("df", "#!/bin/sh\necho Avail; echo 10000\n")
+        self.room(10000)
         with socket.create_server(("127.0.0.1", 0)) as index:
             index.settimeout(60)
             with self.start(PIP_INDEX_URL=f"http://127.0.0.1:{index.getsockname()[1]}/none") as setup:

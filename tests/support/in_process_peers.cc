@@ -86,7 +86,7 @@ class InProcessHost::RankPeers final : public Peers {
   Store& store() override { return *host_.store_; }
   void request_segment(uint32_t id, uint64_t bytes) override { host_.request_segment(id, bytes); }
   std::optional<std::vector<UniqueFd>> take_segment(uint32_t id) override {
-    return host_.take_segment(id);
+    return host_.take_segment(id, world_.local_rank);
   }
   void check_headroom(uint64_t bytes) override { host_.check_headroom(bytes); }
   bool gives_links() const override { return host_.place_.others != nullptr; }
@@ -114,7 +114,7 @@ InProcessHost::InProcessHost(int ranks, uint32_t epoch, const HostPlace& place)
       epoch_(epoch),
       place_(place),
       status_pages_(std::make_unique<StatusPage[]>(static_cast<size_t>(ranks))),
-      store_(std::make_unique<MemoryStore>()),
+      store_(std::make_shared<MemoryStore>()),
       stopped_(static_cast<size_t>(ranks)) {
   const std::vector<int> hosts =
       place.others != nullptr ? place.ranks_per_host : std::vector{ranks};
@@ -175,6 +175,7 @@ void InProcessHost::request_segment(uint32_t id, uint64_t bytes) {
   std::lock_guard lock(mutex_);
   if (segments_.count(id) != 0) return;
   SegmentRequest& request = segments_[id];
+  request.bytes = bytes;
   if (bytes > segment_bytes_max_) {
     request.refusal = segment_refusal_;
     return;
@@ -182,15 +183,21 @@ void InProcessHost::request_segment(uint32_t id, uint64_t bytes) {
   for (int k = 0; k < ranks_; ++k) request.memories.push_back(make_memory(bytes));
 }
 
-std::optional<std::vector<UniqueFd>> InProcessHost::take_segment(uint32_t id) {
+std::optional<std::vector<UniqueFd>> InProcessHost::take_segment(uint32_t id, int rank) {
   std::lock_guard lock(mutex_);
   const auto it = segments_.find(id);
   if (it == segments_.end()) return std::nullopt;
   if (it->second.memories.empty()) throw Error(ErrorCode::kUnavailable, it->second.refusal);
   std::vector<UniqueFd> copies;
   for (const UniqueFd& memory : it->second.memories)
-    copies.emplace_back(fcntl(memory.get(), F_DUPFD_CLOEXEC, 0));
+    copies.push_back(rank == apart_ ? make_memory(it->second.bytes)
+                                    : UniqueFd(fcntl(memory.get(), F_DUPFD_CLOEXEC, 0)));
   return copies;
+}
+
+void InProcessHost::keep_apart(int rank) {
+  std::lock_guard lock(mutex_);
+  apart_ = rank;
 }
 
 void InProcessHost::limit_segments(uint64_t bytes, const std::string& reason) {

@@ -58,12 +58,16 @@ class InProcessHost {
   // As the agent: writes the death word, raises trouble, rings everybody. The rank's thread must
   // have ended its part.
   void declare_dead(int rank);
+  // The same Store as that host's; before any rank starts.
+  void share_store_of(const InProcessHost& other) { store_ = other.store_; }
   // The rank's thread touches nothing any more, and nobody was told: it is declared dead when it
   // does not answer a question. As a stopped process that is given up on.
   void stop(int rank);
 
   // From now on segments of more bytes are refused with this text.
   void limit_segments(uint64_t bytes, const std::string& reason);
+  // From now on this rank gets other memory than the others, of the same size.
+  void keep_apart(int rank);
   // From now on the ranks' memory is limited as `root`/proc and `root`/cgroup say.
   void limit_memory(const std::string& root);
   // As the agent that was told by another one: of a rank of another host, or that the epoch broke
@@ -78,6 +82,7 @@ class InProcessHost {
   class RankPeers;
   class MemoryStore;
   struct SegmentRequest {
+    uint64_t bytes = 0;
     std::vector<UniqueFd> memories;  // by local rank; empty when refused
     std::string refusal;
   };
@@ -87,7 +92,7 @@ class InProcessHost {
   }
   void ring(int rank, int sleeper);
   void request_segment(uint32_t id, uint64_t bytes);
-  std::optional<std::vector<UniqueFd>> take_segment(uint32_t id);
+  std::optional<std::vector<UniqueFd>> take_segment(uint32_t id, int rank);
   void check_headroom(uint64_t bytes);
   void report_broken() noexcept;
   void answer_questions(std::stop_token stop);
@@ -102,7 +107,7 @@ class InProcessHost {
   ControlBlock* block_ = nullptr;
   std::unique_ptr<StatusPage[]> status_pages_;
   std::vector<UniqueFd> doorbells_;  // rank * kSleepers + sleeper
-  std::unique_ptr<MemoryStore> store_;
+  std::shared_ptr<MemoryStore> store_;
 
   std::mutex mutex_;
   std::condition_variable_any reported_;
@@ -110,6 +115,7 @@ class InProcessHost {
   std::map<uint32_t, SegmentRequest> segments_;
   uint64_t segment_bytes_max_ = uint64_t{1} << 40;
   std::string segment_refusal_;
+  int apart_ = -1;  // this rank shares no segment
   std::string proc_ = "/proc", cgroups_ = "/sys/fs/cgroup";
   bool broken_ = false;
   std::vector<bool> stopped_;

@@ -49,6 +49,7 @@ InProcessWorld::InProcessWorld(const std::vector<int>& ranks_per_host, uint32_t 
                                                   .first_rank = first_rank_[host],
                                                   .ranks_per_host = ranks_per_host,
                                                   .others = this}));
+  for (const auto& host : hosts_) host->share_store_of(*hosts_.front());
 }
 
 // Agents tell each other things until all are gone.

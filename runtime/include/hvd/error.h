@@ -37,7 +37,8 @@ class HVD_API Error : public std::runtime_error {
 
 // A peer died, or somebody gave up: every later operation of this epoch fails too. What is said
 // here is the same on all survivors. `memory_untouched()`: the operation's buffers hold what they
-// held before it.
+// held before it. It is about the call that throws: on a GPU an earlier one may have returned with
+// its result under way, and what that was to write may hold anything, other things on each rank.
 class HVD_API CommFailure : public Error {
  public:
   CommFailure(const std::string& message, bool memory_untouched)

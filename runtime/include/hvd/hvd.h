@@ -10,10 +10,10 @@
 //
 // Collectives take anything contiguous: std::span, std::vector, std::array, hvd::ArenaBuffer. Every
 // rank calls them in the same order on the thread that called init(). From other threads, and to
-// have several under way at once (…_async), give each a name; names are matched, order is free. A
-// name stands for one operation at a time, of whatever kind: so an allreduce "x" here and a
-// broadcast "x" there are an Error on both ranks at once, not two that wait for each other. Those
-// without a name are matched by their count.
+// have several under way at once (…_async), give each a name, of 255 bytes at most; names are
+// matched, order is free. A name stands for one operation at a time, of whatever kind: so an
+// allreduce "x" here and a broadcast "x" there are an Error on both ranks at once, not two that
+// wait for each other. Those without a name are matched by their count.
 //
 // Calls that differ between ranks are an Error on every rank. One that is refused for itself
 // (Average of bool, a root that is no rank) enters nothing: where others made theirs well they wait

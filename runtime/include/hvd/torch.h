@@ -81,7 +81,8 @@ HVD_API TensorWork allgather_async(const torch::Tensor& tensor,
 
 // Where this rank computes: its GPU, where LibTorch sees any and hvd was built for them, else the
 // CPU. Of several GPUs that of the local rank, a single one whatever the rank. Says so once, when
-// there are GPUs that are not used. Throws kUnavailable where a host has fewer GPUs than ranks.
+// there are GPUs that are not used. Throws kUnavailable where several GPUs are seen, but fewer than
+// ranks; of a single one NCCL says at the first operation that ranks have the same.
 HVD_API torch::Device local_device();
 
 // The root's values to all ranks, in place; of a module its parameters and buffers. Collectives of
@@ -111,7 +112,9 @@ class HVD_API DistributedOptimizer {
   // Collective. Throws kInvalidArgument when a parameter of `optimizer` that requires a gradient
   // has no name, or belongs to another DistributedOptimizer of this epoch; when the ranks'
   // parameters differ (the text says in what); kUnsupported for what cannot be exchanged (LBFGS,
-  // Adasum, sparse). On a GPU a step is under way when step() returns.
+  // Adasum, sparse). On a GPU a step is under way when step() returns: where the epoch breaks
+  // before it is over there, a later call throws CommFailure, and parameters and the optimizer's
+  // state may hold anything, and differ between ranks. Go on from a checkpoint then.
   DistributedOptimizer(torch::optim::Optimizer& optimizer, const NamedParameters& named_parameters,
                        const DistributedOptimizerOptions& options = {});
   // Gives back the parameters' hooks; gradients stay. Between backward() and step() it breaks the

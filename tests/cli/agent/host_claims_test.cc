@@ -1,6 +1,11 @@
 // Sockets that are no rank's: refused, cut off, and not kept without limit.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "cli/agent/host_memory.h"
+#include "hvd/error.h"
 #include "rendezvous/agent_socket.h"
+#include "runtime/base/status_page.h"
 #include "runtime/base/wake_fd.h"
 #include "tests/support/catch.h"
 
@@ -28,6 +33,45 @@ TEST_CASE("host memory: who does not begin with a claim is refused and cut off")
     socket.receive();
   }
   CHECK(socket.ended());
+}
+
+TEST_CASE("host memory: a rank whose stores do not arrive is told so, and starts no epoch") {
+  const bool shares = GENERATE(false, true);
+  Loop loop;
+  bool wanted = false;
+  HostMemory memory(loop, {.slots = 1},
+                    {.epoch_wanted = [&](const std::vector<int>&, bool) { wanted = true; }});
+  memory.started(0, getpid());
+  AgentSocket socket(connect_to(AgentAddress::parse(memory.address(0)).name));
+  const Deadline deadline = Deadline::in(30s);
+  const auto turn_until = [&](const auto& done) {
+    while (!done() && !deadline.passed()) loop.turn(Clock::now() + 10ms);
+  };
+  AgentMessage message;
+  message.kind = AgentMessage::kClaim;
+  socket.send(message);
+  std::optional<AgentMessage> answer;
+  turn_until([&] { return (answer = socket.receive()).has_value(); });
+  REQUIRE(answer);
+  REQUIRE(answer->kind == AgentMessage::kClaimed);
+  // A private mapping reads what the agent stores, too.
+  void* const mapped = mmap(nullptr, sizeof(StatusPage), PROT_READ | PROT_WRITE,
+                            shares ? MAP_SHARED : MAP_PRIVATE, answer->fds.at(0).get(), 0);
+  REQUIRE(mapped != MAP_FAILED);
+  static_cast<StatusPage*>(mapped)->shown = 7;
+  message.kind = AgentMessage::kWantEpoch;
+  message.value = 7;
+  socket.send(message);
+  turn_until([&] { return wanted || (answer = socket.receive()).has_value(); });
+  munmap(mapped, sizeof(StatusPage));
+  CHECK(wanted == shares);
+  if (shares) return;
+  REQUIRE(answer);
+  CHECK(answer->kind == AgentMessage::kRefused);
+  CHECK(answer->value == static_cast<int64_t>(ErrorCode::kUnavailable));
+  CHECK_THAT(answer->text(), Catch::StartsWith("rank 0 (process " + std::to_string(getpid()) +
+                                               ") runs on the host of its agent, but they share "
+                                               "no memory: "));
 }
 
 TEST_CASE("host memory: connections that say nothing are not kept without limit") {

@@ -71,6 +71,15 @@ const RankProgram waiter("wait for others", [] {
   return 0;
 });
 
+const RankProgram linkless("lose link", [] {
+  AgentPeers peers(connect_to_agent());
+  if (peers.world().local_rank == 0)
+    raise_trouble(peers, TroubleReason::kLostLink, "rank 2 lost its link to rank 0",
+                  std::vector{0});
+  survive(peers);
+  return 0;
+});
+
 const RankProgram asker("ask elsewhere", [] {
   AgentPeers peers(connect_to_agent());
   rank_board().numbers[kReached] = 1;
@@ -194,9 +203,20 @@ TEST_CASE("host elsewhere: whoever breaks the epoch off here is told with its wo
   CHECK(here.broken[0].epoch == 3);
   CHECK(here.broken[0].reason == "rank 2 waited 1 s");
   CHECK(here.broken[0].waited_for == std::vector{20, 23, 24});
+  CHECK_FALSE(here.broken[0].lost_link);
   CHECK(here.memory().facts(0).waited_for == std::vector{20, 23, 24});
   here.end();
   CHECK(here.broken.size() == 1);
+}
+
+TEST_CASE("host elsewhere: a link that was lost is told, and nobody is blamed for it") {
+  Here here("lose link");
+  REQUIRE(here.job().run_until([&] { return here.all_quiet(); }));
+  REQUIRE(here.broken.size() == 1);
+  CHECK(here.broken[0].reason == "rank 2 lost its link to rank 0");
+  CHECK(here.broken[0].lost_link);
+  CHECK(here.broken[0].waited_for.empty());
+  here.end();
 }
 
 TEST_CASE("host elsewhere: a death here is told, an end after shutdown() is not") {

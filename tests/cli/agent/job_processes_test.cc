@@ -29,7 +29,10 @@ struct Job {
   Job()
       : processes({[this](pid_t pid) { return pid == own; },
                    [this](pid_t pid, int status) { reaped[pid] = status; },
-                   [this](pid_t pid, int signal) { signalled[pid].push_back(signal); }}) {
+                   [this](pid_t pid, int signal) {
+                     signalled[pid].push_back(signal);
+                     if (before_signal) before_signal(pid);
+                   }}) {
     REQUIRE(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
   }
   ~Job() { end_descendants(20s, nullptr); }
@@ -94,6 +97,7 @@ struct Job {
   pid_t own = 0;  // a worker: reaped by the test
   std::map<pid_t, int> reaped;
   std::map<pid_t, std::vector<int>> signalled;
+  std::function<void(pid_t)> before_signal;
   JobProcesses processes;
 };
 
@@ -117,6 +121,21 @@ TEST_CASE("job processes: a signal reaches all that workers started, wherever th
   REQUIRE(job.reaped.contains(shell));
   CHECK(WTERMSIG(job.reaped[shell]) == SIGTERM);
   CHECK(job.alive() == 0);
+}
+
+TEST_CASE("job processes: who moves because its parent ends gets its signal where it is then") {
+  Job job;
+  const pid_t shell = job.start("setsid sh -c 'echo up; exec sleep 300' & echo up; wait", 2);
+  REQUIRE(job.ever([&] { return job.sleepers() == 1; }));
+  const pid_t sleeper = descendants(shell).at(0).pid;
+  job.before_signal = [&](pid_t pid) {
+    if (pid != sleeper || kill(shell, SIGKILL) != 0) return;
+    CHECK(job.ever([&] { return descendants(shell).empty(); }));
+  };
+  job.processes.begin_end(planned_end(SIGTERM, 5s), Clock::now());
+  REQUIRE(job.run());
+  CHECK(WTERMSIG(job.reaped[sleeper]) == SIGTERM);
+  CHECK(job.signalled[sleeper] == std::vector<int>{SIGTERM});
 }
 
 TEST_CASE("job processes: after a failure TERM goes to ranks first, to what others left later") {

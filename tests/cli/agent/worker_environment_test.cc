@@ -72,6 +72,7 @@ TEST_CASE(
       {"MASTER_ADDR", "127.0.0.1"},
       {"MASTER_PORT", "1234"},
       {"OMP_NUM_THREADS", "2"},
+      {"NCCL_LAUNCH_ORDER_IMPLICIT", "1"},
       {"PYTHONUNBUFFERED", "1"},
   };
   for (const auto& [name, value] : wanted) {
@@ -118,6 +119,7 @@ TEST_CASE(
 
 TEST_CASE("worker environment: the user's own choices stay") {
   const Entries users = {"OMP_NUM_THREADS=7",
+                         "NCCL_LAUNCH_ORDER_IMPLICIT=0",
                          "PYTHONUNBUFFERED=",
                          "MASTER_ADDR=10.0.0.1",
                          "MASTER_PORT=5",
@@ -126,6 +128,7 @@ TEST_CASE("worker environment: the user's own choices stay") {
   const Entries chosen = {"MASTER_ADDR", "MASTER_PORT", "RANK", "TORCHELASTIC_USE_AGENT_STORE"};
   const Entries all = worker_environment(users, chosen, place());
   CHECK(value_in(all, "OMP_NUM_THREADS", "") == "7");
+  CHECK(value_in(all, "NCCL_LAUNCH_ORDER_IMPLICIT", "") == "0");
   CHECK(value_in(all, "PYTHONUNBUFFERED", "x").empty());
   CHECK(value_in(all, "MASTER_ADDR", "") == "10.0.0.1");
   CHECK(value_in(all, "MASTER_PORT", "") == "5");

@@ -90,6 +90,16 @@ TEST_CASE("loader_answer: a library that is too old is sent, the C library with 
   CHECK(libraries_to_send(answer, {}, kOffered).names == kGlibc);
 }
 
+TEST_CASE("loader_answer: libhvd's part for GPUs goes with libhvd") {
+  const Names offered = {"libhvd.so.0.1", "libstdc++.so.6", "libhvd_nccl.so"};
+  const auto sent_with = [&](const Names& missing, const Names& offers) {
+    return libraries_to_send({.missing = missing}, {}, offers).names;
+  };
+  CHECK(sent_with({"libhvd.so.0.1"}, offered) == Names{"libhvd.so.0.1", "libhvd_nccl.so"});
+  CHECK(sent_with({"libstdc++.so.6"}, offered) == Names{"libstdc++.so.6"});
+  CHECK(sent_with({"libhvd.so.0.1"}, {"libhvd.so.0.1"}) == Names{"libhvd.so.0.1"});
+}
+
 TEST_CASE("loader_answer: who needs more of a library than ours has is sent as well") {
   LoaderAnswer answer;
   answer.found = {{"libstdc++.so.6", "/sent/libstdc++.so.6"}, {"libfoo.so.1", "/lib/libfoo.so.1"}};

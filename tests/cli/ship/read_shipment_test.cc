@@ -298,4 +298,15 @@ TEST_CASE("read_shipment: a program comes with what its loader lists") {
   CHECK(read({"."}, {"true"}).list.programs_size() == 0);  // not looked at in a folder
 }
 
+TEST_CASE("read_shipment: a libhvd comes with its part for GPUs, which lies beside it") {
+  const Folder folder;
+  for (const char* name :
+       {"lib/libhvd.so.0.1", "lib/libhvd_nccl.so", "lib/libother.so", "bare/libhvd.so"})
+    folder.write(name, name);
+  CHECK(read({"lib/libhvd.so.0.1"}).paths().contains(folder.at("lib/libhvd_nccl.so")));
+  CHECK(read({"lib/libother.so"}).paths().size() == 1);
+  CHECK(read({"bare/libhvd.so"}).paths().size() == 1);
+  CHECK(read({"lib"}).paths().size() == 4);
+}
+
 }  // namespace hvd

@@ -71,6 +71,13 @@ constexpr Row kRows[] = {
     {"kex_exchange_identification: read: Connection reset by peer\nConnection reset by 10.77.0.1 "
      "port 22\n",
      "", 255, "its sshd closed the connection before the login", "reset by peer\"", Retry::kSoon},
+    {"ssh: Could not resolve hostname h1: Temporary failure in name resolution\r\n", "", 255,
+     "its name could not be looked up, since no name server answered", "in name resolution\"",
+     Retry::kSometimes},
+    {"a@h1: Permission denied (publickey).\r\n", "", 255, "it accepts none of your keys: ",
+     "start ssh-agent and add it (ssh-add); the words were \"a@h1: Permission denied "
+     "(publickey).\"",
+     Retry::kNever},
     {"client_loop: send disconnect: Broken pipe\n", "", 255, "the connection broke",
      "Broken pipe\"", Retry::kSometimes},
     {"Connection closed by 10.77.0.1 port 22\n", "", 255, "it closed the connection", "port 22\"",

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "runtime/base/error.h"
+#include "runtime/engine/unnamed.h"
 #include "tests/support/catch.h"
 
 using namespace hvd;
@@ -128,6 +129,49 @@ TEST_CASE("coordinator: a flipped bit beside a new description is the known desc
   CHECK(coordinator.next()->kind == Kind::kRun);
 }
 
+TEST_CASE("coordinator: a rank that is apart is told to all, that time only") {
+  Coordinator coordinator(2, 1);
+  Announcement apart = announcement("x", 7);
+  apart.apart = true;
+  coordinator.announce(0, announcement("x", 7));
+  coordinator.announce(1, apart);
+  const auto first = coordinator.next();
+  REQUIRE(first);
+  CHECK(first->kind == Kind::kBind);
+  CHECK(first->apart);
+  coordinator.observe(1, 0, 1);
+  coordinator.announce(0, apart);
+  const auto second = coordinator.next();
+  REQUIRE(second);
+  CHECK(second->kind == Kind::kBind);
+  CHECK(second->id == first->id);
+  CHECK(second->apart);
+  for (const int rank : {0, 1}) coordinator.observe(rank, 0, rank == 0);
+  const auto third = coordinator.next();
+  REQUIRE(third);
+  CHECK(third->kind == Kind::kRun);
+  CHECK_FALSE(third->apart);
+  for (const int rank : {0, 1}) {  // of a name without a bit, too
+    Announcement other = announcement("y", 7);
+    other.apart = rank == 1;
+    coordinator.announce(rank, other);
+  }
+  const auto once = coordinator.next();
+  REQUIRE(once);
+  CHECK(once->kind == Kind::kOnce);
+  CHECK(once->apart);
+}
+
+TEST_CASE("coordinator: what has no name of the program's uses up no bit") {
+  Coordinator coordinator(1, 2);
+  const auto kind_of = [&](const std::string& name) {
+    coordinator.announce(0, announcement(name, 1));
+    return coordinator.next()->kind;
+  };
+  for (uint64_t i = 1; i <= 3; ++i) CHECK(kind_of(unnamed("allreduce", i)) == Kind::kOnce);
+  for (const char* name : {"a.noname.", "a.noname.1b"}) CHECK(kind_of(name) == Kind::kBind);
+}
+
 TEST_CASE("coordinator: names beyond the limit run without a bit") {
   Coordinator coordinator(1, 2);
   Kind kinds[] = {Kind::kBind, Kind::kBind, Kind::kOnce, Kind::kOnce};
@@ -151,7 +195,7 @@ TEST_CASE("coordinator: an entry waits for whoever has not acted on so many") {
   };
   using Seen = std::pair<std::string, std::vector<int>>;
   CHECK(look(2, {4, 1, 2}) == Seen("b", {1}));
-  CHECK(look(3, {4, 1, 2}) == Seen("entry 3 of the log", {1, 2}));
+  CHECK(look(3, {4, 1, 2}) == Seen("refused", {1, 2}));
   CHECK(look(4, {4, 4, 4}) == Seen("a", {}));
   CHECK(look(1, {1, 0, 1}) == Seen("entry 1 of the log", {1}));  // its name has a later one
   CHECK(coordinator.waiting_entry(2, {}).round != coordinator.waiting_entry(4, {}).round);
@@ -226,5 +270,15 @@ TEST_CASE("coordinator: two uses of a name have two rounds, also of one without 
   for (const std::string name : {"bound", "once"}) {
     const uint64_t first = use(name), second = use(name);
     CHECK(first < second);
+  }
+}
+
+TEST_CASE("coordinator: an entry that waits in the log has its name, bound or not") {
+  Coordinator coordinator(1, 1);
+  const std::vector<uint64_t> acted{0};
+  for (const char* name : {"bound", "beyond", "allreduce.noname.1"}) {
+    coordinator.announce(0, announcement(name, 1));
+    REQUIRE(coordinator.next());
+    CHECK(coordinator.waiting_entry(coordinator.entries(), acted).name == name);
   }
 }

@@ -117,6 +117,25 @@ TEST_CASE("engine death: a rank killed at its k-th step; survivors agree and kee
   }
 }
 
+TEST_CASE("engine death: a rank killed while ranks prove that they share memory") {
+  const std::pair<const char*, int> points[] = {
+      {"proof_store", 3}, {"proof_show", 1}, {"proof_found", 3}};
+  for (const auto& [point, times] : points) {
+    for (int k = 1; k <= times; ++k) {
+      const int who = k % 3;
+      CAPTURE(point, k, who);
+      HostJobOptions options = options_for(3);
+      options.rank_environment[who] = {"HVD_FAULT_POINT=" + std::string(point) + ":" +
+                                       std::to_string(k) + ":kill"};
+      HostJob job(std::move(options));
+      const StepsJudgement judged = judge_steps(job, 3, {who});
+      check(job, judged);
+      CHECK(judged.failed() == 2);
+      CHECK(job.rank(who).status == 128 + SIGKILL);
+    }
+  }
+}
+
 TEST_CASE("engine death: two ranks die at about the same time; the other two agree") {
   const unsigned seed = random_seed();
   std::mt19937 random(seed);

@@ -60,6 +60,31 @@ TEST_CASE("engine: synchronous calls in program order give every rank the sum") 
   }
 }
 
+TEST_CASE("engine: ranks of one host that share no memory are told so, and none starts") {
+  InProcessWorld world({3});
+  world.host(0).keep_apart(1);
+  std::array<std::string, 3> said;
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < 3; ++rank)
+    threads.emplace_back([&, rank] {
+      said[static_cast<size_t>(rank)] =
+          error_of([&] { Engine engine(world.peers(rank), {.start_timeout = 30s}); });
+    });
+  threads.clear();
+  for (const std::string& words : said) {
+    CAPTURE(said[0], said[1], said[2]);
+    CHECK_THAT(words, Catch::Contains("rank 1") && Catch::Contains("share no memory"));
+  }
+}
+
+TEST_CASE("engine: ranks are on one host by what agents say, not by their number") {
+  InProcessHost host(2);
+  host.block().fate(0).host_ranks = host.block().fate(1).host_ranks = 1;
+  host.block().fate(1).host_first = 1;
+  CHECK_THAT(error_of([&] { Engine engine(host.peers(0), {.start_timeout = 30s}); }),
+             Catch::Contains("the control block's hosts are not those of this epoch"));
+}
+
 TEST_CASE("engine: ranks that wait on one CPU, though there are more, say so and go on") {
   if (usable_cpus() < 2)  // then they yield at once, and need not say it
     return note_left_out("engine_test: ranks that wait on one CPU of several", "there is but one");

@@ -30,6 +30,7 @@ std::string fault_of(const LogMessage& message, const LogSender& sender) {
 
 const std::vector<LogMessage> kFromLeader = {
     {.kind = Kind::kAnnounce, .rank = 3, .hash = 9, .name = "loss", .text = "allreduce"},
+    {.kind = Kind::kAnnounce, .rank = 3, .number = 1, .hash = 9, .name = "loss", .text = "sum"},
     {.kind = Kind::kReady, .rank = 2, .number = 15, .value = ~uint64_t{0}},
     {.kind = Kind::kOverdue, .rank = 3, .number = 1, .hash = 9, .value = 100},
     {.kind = Kind::kWaits, .rank = 2, .hash = 9, .value = 4, .text = "allreduce"},
@@ -39,6 +40,7 @@ const std::vector<LogMessage> kFromLeader = {
 };
 const std::vector<LogMessage> kFromDecider = {
     {.kind = Kind::kEntry, .number = 1023, .value = 0},
+    {.kind = Kind::kEntry, .number = 7, .hash = 1, .value = 1, .name = "loss"},
     {.kind = Kind::kEntry, .value = 3, .name = "loss", .text = std::string(1023, 'x')},
     {.kind = Kind::kQuestion, .number = 77},
     {.kind = Kind::kLeft, .rank = 1},
@@ -102,6 +104,9 @@ TEST_CASE("log messages: more than fits is a fault, and so are words that no tex
   message = announcement;
   message.name = std::string("a\0b", 3);
   CHECK_THAT(fault_of(message, kLeader), Catch::Contains("byte of value 0"));
+  message = announcement;
+  message.number = 2;
+  CHECK_THAT(fault_of(message, kLeader), Catch::Contains("the number 2"));
   CHECK_THAT(fault_of({.kind = Kind::kReady, .rank = 2, .number = 16}, kLeader),
              Catch::Contains("the number 16"));
   CHECK_THAT(fault_of({.kind = Kind::kOverdue, .rank = 2, .number = 3}, kLeader),

@@ -1,11 +1,16 @@
 // What Progress owes to its feeds, and to who waits for what a feed does.
+#include <poll.h>
+
+#include <algorithm>
 #include <atomic>
 #include <thread>
+#include <vector>
 
 #include "collectives/backends.h"
 #include "runtime/engine/progress.h"
 #include "tests/support/catch.h"
 #include "tests/support/ranks.h"
+#include "tests/support/until.h"
 
 using namespace hvd;
 using namespace std::chrono_literals;
@@ -21,6 +26,44 @@ class LateFeed final : public Feed {
 
   std::atomic<bool> answered{false}, moves{false};
   bool told_over = false;
+};
+
+// As a GPU: its work is done when the time has come, of which it says nothing.
+class SilentFeed final : public Feed {
+ public:
+  bool feed() override {
+    if (!under_way_ || Clock::now() < due_) return false;
+    under_way_ = false;
+    late_ = Clock::now() - due_;
+    seen_.store(true, std::memory_order_release);
+    return true;
+  }
+  bool waiting() const override { return under_way_; }
+  std::chrono::milliseconds watch(std::vector<pollfd>&) const override {
+    if (std::this_thread::get_id() != beginner_) looked_ = true;
+    return under_way_ ? 1ms : std::chrono::milliseconds::max();
+  }
+  void epoch_over() override {}
+
+  void begin(Clock::duration lasts) {  // with the token
+    beginner_ = std::this_thread::get_id();
+    due_ = Clock::now() + lasts;
+    under_way_ = true;
+    seen_ = looked_ = false;
+  }
+  // By another thread than the one that began.
+  bool looked() const { return looked_; }
+  bool seen() const { return seen_.load(std::memory_order_acquire); }
+  // Once it is seen: how much later than it could have been.
+  Clock::duration late() const { return late_; }
+
+ private:
+  std::thread::id beginner_;
+  TimePoint due_{};
+  bool under_way_ = false;
+  Clock::duration late_{};
+  mutable std::atomic<bool> looked_{false};
+  std::atomic<bool> seen_{false};
 };
 
 struct Scene {
@@ -63,4 +106,47 @@ TEST_CASE("progress: a feed that comes when the epoch is over is told") {
   scene.progress.add(scene.feed);
   CHECK(scene.feed.told_over);
   scene.progress.leave();
+}
+
+// The engine thread has looked every millisecond, and sleeps for a second once somebody else looks.
+TEST_CASE("progress: who leaves has the engine thread look after what says nothing of itself") {
+  constexpr int kRounds = 12;
+  constexpr auto kFarBelowBackstop = 25ms;
+  Scene scene;
+  SilentFeed silent;
+  Peers& peers = *scene.ranks.rank(0).peers;
+  scene.progress.hold();
+  scene.progress.add(silent);
+  scene.progress.leave();
+  scene.progress.start_engine_thread();
+  std::vector<Clock::duration> late;
+  for (int round = 0; round < kRounds; ++round) {
+    scene.progress.hold();
+    silent.begin(60ms);
+    scene.progress.leave();
+    until("the engine thread's look", [&] { return silent.looked(); });
+    std::atomic<bool> sleeps{false}, ended{false};
+    std::jthread waiter([&] {
+      Awaited awaited;
+      awaited.flag = &ended;
+      awaited.what = [] { return std::string("what ends before"); };
+      awaited.on_sleep = [&](TimePoint) { sleeps = true; };
+      scene.progress.hold();
+      scene.progress.wait_and_leave(awaited);
+    });
+    until("the waiter's sleep", [&] { return sleeps.load(); });
+    peers.ring(0, kEngineThread);
+    until("the engine thread's look at its doorbell", [&] {
+      pollfd rung{peers.doorbell(kEngineThread), POLLIN, 0};
+      return poll(&rung, 1, 0) == 0;
+    });
+    ended = true;
+    waiter.join();
+    until("the end of what is under way", [&] { return silent.seen(); });
+    late.push_back(silent.late());
+  }
+  scene.progress.stop_engine_thread();
+  scene.progress.remove(silent);
+  std::ranges::sort(late);
+  CHECK(late[late.size() / 2] < kFarBelowBackstop);
 }

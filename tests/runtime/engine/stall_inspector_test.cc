@@ -60,13 +60,38 @@ TEST_CASE("stall inspector: shuts down after the shutdown time and marks who was
                                Catch::Contains("more than 30 seconds"));
 }
 
-TEST_CASE("stall inspector: off says nothing; a shutdown time below the warning time is that") {
+TEST_CASE("stall inspector: off says nothing; a shutdown time below the warning time is kept") {
   StallInspector off(0s, 5s);
   const std::vector<WaitingName> waiting = {{"loss", 0, {1}}};
   CHECK_FALSE(off.inspect(waiting, kStart));
   CHECK_FALSE(off.inspect(waiting, kStart + 100s));
   StallInspector early(10s, 5s);
   CHECK_FALSE(early.inspect(waiting, kStart));
-  CHECK_FALSE(early.inspect(waiting, kStart + 6s));
-  CHECK(early.inspect(waiting, kStart + 10s)->shut_down);
+  CHECK_FALSE(early.inspect(waiting, kStart + 4s));
+  const auto report = early.inspect(waiting, kStart + 5s);
+  REQUIRE(report);
+  CHECK(report->shut_down);
+  CHECK_THAT(report->text, Catch::Contains("for more than 5 seconds. Either"));
+}
+
+TEST_CASE("stall inspector: what nobody is known to be missing in is told beside, with its age") {
+  StallInspector inspector(10s, 30s);
+  std::vector<WaitingName> waiting = {{"rank 2, connecting", 0, {}}};
+  inspector.inspect(waiting, kStart);
+  const auto alone = inspector.inspect(waiting, kStart + 11s);
+  REQUIRE(alone);
+  CHECK_THAT(alone->text, Catch::EndsWith("not known:\nrank 2, connecting: for 11 seconds") &&
+                              !Catch::Contains("Missing ranks"));
+  waiting.push_back({"loss", 0, {1}});
+  inspector.inspect(waiting, kStart + 12s);
+  const auto both = inspector.inspect(waiting, kStart + 25s);
+  REQUIRE(both);
+  CHECK_THAT(both->text, Catch::Contains("Missing ranks:\n1: [loss]\nWhat is under way") &&
+                             Catch::EndsWith("rank 2, connecting: for 25 seconds"));
+  const auto last = inspector.inspect(std::span(waiting).first(1), kStart + 30s);
+  REQUIRE(last);
+  CHECK(last->shut_down);
+  CHECK(last->missing.empty());
+  CHECK(last->under_way == "rank 2, connecting");
+  CHECK_THAT(last->text, Catch::EndsWith("more than 30 seconds: the job is shut down"));
 }

@@ -1,0 +1,22 @@
+#include "collectives/nccl/kernels_image.h"
+
+// Eight bytes, as in what nvcc links itself.
+asm(".pushsection .rodata\n"
+    ".balign 8\n"
+    "hvd_kernels_image_begin:\n"
+    ".incbin \"" HVD_KERNELS_IMAGE
+    "\"\n"
+    "hvd_kernels_image_end:\n"
+    ".popsection\n");
+
+extern "C" {
+extern const std::byte hvd_kernels_image_begin[], hvd_kernels_image_end[];
+}
+
+namespace hvd {
+
+std::span<const std::byte> kernels_image() {
+  return {hvd_kernels_image_begin, hvd_kernels_image_end};
+}
+
+}  // namespace hvd

@@ -1,0 +1,16 @@
+// How long NCCL and the device are waited for before something else is done about it. Not settings:
+// tests have shorter ones.
+#pragma once
+
+#include <chrono>
+
+namespace hvd {
+
+struct NcclLimits {
+  std::chrono::milliseconds leave{5'000};  // the other ranks, in a whole epoch; then it is aborted
+  std::chrono::milliseconds registering{10'000};  // memory; then another rank has failed in it
+  std::chrono::milliseconds abort{5'000};         // then the process ends
+  std::chrono::milliseconds free{10'000};  // for memory that was let go of; then there is no room
+};
+
+}  // namespace hvd

@@ -1,0 +1,97 @@
+// A rank of a communicator, and who may call it when.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+
+#pragma GCC visibility push(default)
+#include <nccl.h>
+#pragma GCC visibility pop
+
+#include "tests/collectives/nccl/standin/cuda_device.h"
+#include "tests/collectives/nccl/standin/nccl_wire.h"
+
+// Kept when it is destroyed, so that a later use is seen.
+struct ncclComm {
+  // Constant once it is made.
+  std::string hub;
+  uint64_t group = 0, ids_hash = 0;
+  int rank = 0, ranks = 0;
+  CUcontext context = nullptr;
+  bool blocking = true;
+
+  // Guarded by the mutex of hvd::World.
+  std::shared_ptr<hvd::Connection> control, data;
+  ncclResult_t state = ncclSuccess;  // what ncclCommGetAsyncError() tells
+  bool unsettled = false;            // ncclInProgress was returned, and nothing else since
+  int jobs = 0, running = 0;         // in the background, and on the device
+  uint64_t launched = 0, performed = 0;
+  bool aborted = false, finalized = false, destroyed = false;
+  std::thread::id caller;     // whose call is under way
+  ncclComm* child = nullptr;  // that a split is about to make
+  std::string error;
+  std::map<int, uint64_t> scalars;  // of its reduction operations
+  std::map<int, ncclDataType_t> scalar_types;
+};
+
+namespace hvd {
+
+// How many collectives a device can run at once.
+struct Slots {
+  int taken = 0, waiting = 0;
+  uint64_t next_ticket = 0;
+  std::set<uint64_t> tickets;  // of those that were launched and have not begun
+};
+
+struct World {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::set<const ncclComm*> communicators;
+  std::map<int, Slots> slots;  // by device
+  std::string error;           // the last one
+};
+World& world();
+
+// A call of the communicator by this thread, for as long as it lives. `result` other than success:
+// the call ends with that.
+class Visit {
+ public:
+  Visit(ncclComm* comm, const char* call, bool even_unsettled = false);
+  ~Visit();
+  Visit(const Visit&) = delete;
+  Visit& operator=(const Visit&) = delete;
+
+  ncclResult_t result = ncclSuccess;
+
+ private:
+  ncclComm* comm_ = nullptr;  // null: it is not counted
+};
+
+// The result that the settings have for this call, ncclSuccess for none.
+ncclResult_t injected(const char* call, int rank);
+bool is_fault_rank(int rank);
+// Of a call that never ends of its own.
+void wait_until_aborted(const ncclComm* comm);
+
+// Notes the text that ncclGetLastError() tells.
+ncclResult_t fail(ncclComm* comm, ncclResult_t result, const std::string& text);
+
+// All of ncclCommInitRankConfig() and ncclCommInitRankScalable().
+ncclResult_t start_communicator(ncclComm_t* made, int ranks, int rank, const ncclUniqueId* ids,
+                                int id_count, const ncclConfig_t* config);
+// Meets the other ranks. Called in the background: waits for them, or until it is aborted.
+ncclResult_t connect(ncclComm* comm);
+// Asks the hub what needs all ranks' calls, and waits as connect().
+ncclResult_t ask(ncclComm* comm, const Frame& question, Frame& reply);
+// Waits for the collectives under way, then for all ranks.
+ncclResult_t finalize(ncclComm* comm);
+// Ends what it does, whatever that waits for.
+void abort(ncclComm* comm);
+
+}  // namespace hvd

@@ -1,0 +1,262 @@
+// NCCL's calls that make, divide, watch and end communicators, and its groups.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+
+#include "tests/collectives/nccl/standin/nccl_group.h"
+#include "tests/collectives/nccl/standin/nccl_hub.h"
+#include "tests/collectives/nccl/standin/nccl_memory.h"
+#include "tests/collectives/nccl/standin/state.h"
+
+#pragma GCC visibility push(default)
+#include "tests/collectives/nccl/standin.h"
+#pragma GCC visibility pop
+
+using namespace hvd;
+
+namespace {
+
+// In a unique id: where the hub is, and which communicator.
+struct Id {
+  char hub[NCCL_UNIQUE_ID_BYTES - sizeof(uint64_t)] = {};
+  uint64_t group = 0;
+};
+static_assert(sizeof(Id) == sizeof(ncclUniqueId));
+
+// Unique ids come through the authenticated Store only (NCCL user guide, NCCL_COMM_ID: it names an
+// address that every rank trusts).
+void check_environment() {
+  if (std::getenv("NCCL_COMM_ID") != nullptr)
+    violate("NCCL_COMM_ID is set, so that unique ids are taken from an address");
+}
+
+ncclComm* add_communicator(const ncclConfig_t* config) {
+  auto* comm = new ncclComm;
+  comm->context = current_context();
+  comm->blocking = config == nullptr || config->blocking != 0;
+  const std::lock_guard lock(world().mutex);
+  world().communicators.insert(comm);
+  return comm;
+}
+
+ncclResult_t check_config(const ncclConfig_t* config) {
+  if (config == nullptr || config->magic == 0xcafebeef) return ncclSuccess;
+  return fail(nullptr, ncclInvalidArgument,
+              "ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER");
+}
+
+ncclResult_t split(ncclComm* comm, int color, int key, ncclComm_t* made, ncclComm* child) {
+  Frame question, reply;
+  question.header.kind = Message::kSplit;
+  question.header.color = color;
+  question.header.key = key;
+  const ncclResult_t result = ask(comm, question, reply);
+  if (result != ncclSuccess || child == nullptr) return result;
+  child->rank = reply.header.rank;
+  child->ranks = reply.header.ranks;
+  child->group = reply.header.group;
+  const ncclResult_t connected = connect(child);
+  const std::lock_guard lock(world().mutex);
+  comm->child = nullptr;
+  if (connected == ncclSuccess) *made = child;
+  return connected;
+}
+
+}  // namespace
+
+namespace hvd {
+
+ncclResult_t start_communicator(ncclComm_t* made, int ranks, int rank, const ncclUniqueId* ids,
+                                int id_count, const ncclConfig_t* config) {
+  check_environment();
+  if (made == nullptr || ranks < 1 || rank < 0 || rank >= ranks || id_count < 1)
+    return fail(nullptr, ncclInvalidArgument, "invalid rank or number of ranks");
+  if (const ncclResult_t result = check_config(config); result != ncclSuccess) return result;
+  if (current_context() == nullptr)
+    return fail(nullptr, ncclUnhandledCudaError, "Cuda failure 'invalid device context'");
+  if (const ncclResult_t result = injected("ncclCommInitRankConfig", rank); result != ncclSuccess)
+    return fail(nullptr, result, "making a communicator fails as it was told to");
+  Id id;
+  std::memcpy(static_cast<void*>(&id), &ids[0], sizeof id);
+  ncclComm* comm = add_communicator(config);
+  comm->rank = rank;
+  comm->ranks = ranks;
+  comm->hub = id.hub;
+  comm->group = id.group;
+  comm->ids_hash = std::hash<std::string>()(std::string(
+      reinterpret_cast<const char*>(ids), static_cast<size_t>(id_count) * sizeof(ncclUniqueId)));
+  *made = comm;
+  count("communicators", comm->context->ordinal);
+  const ncclResult_t result = submit({comm, [comm] { return connect(comm); }, {}});
+  if (result != ncclSuccess && result != ncclInProgress) *made = nullptr;
+  return result;
+}
+
+}  // namespace hvd
+
+ncclResult_t ncclGetVersion(int* version) {
+  *version = static_cast<int>(setting("nccl_version", NCCL_VERSION_CODE));
+  return ncclSuccess;
+}
+
+// As NCCL 2.28's src/init.cc has them.
+const char* ncclGetErrorString(ncclResult_t result) {
+  switch (result) {
+    case ncclSuccess:
+      return "no error";
+    case ncclUnhandledCudaError:
+      return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
+    case ncclSystemError:
+      return "unhandled system error (run with NCCL_DEBUG=INFO for details)";
+    case ncclInternalError:
+      return "internal error - please report this issue to the NCCL developers";
+    case ncclInvalidArgument:
+      return "invalid argument (run with NCCL_DEBUG=WARN for details)";
+    case ncclInvalidUsage:
+      return "invalid usage (run with NCCL_DEBUG=WARN for details)";
+    case ncclRemoteError:
+      return "remote process exited or there was a network error";
+    case ncclInProgress:
+      return "NCCL operation in progress";
+    default:
+      return "unknown result code";
+  }
+}
+
+// The communicator's, or the last of all; it stays until the thread asks again.
+const char* ncclGetLastError(ncclComm_t comm) {
+  thread_local std::string text;
+  const std::lock_guard lock(world().mutex);
+  const bool known = comm != nullptr && world().communicators.contains(comm);
+  text = known && !comm->error.empty() ? comm->error : world().error;
+  return text.c_str();
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* made) {
+  check_environment();
+  if (const ncclResult_t result = injected("ncclGetUniqueId", -1); result != ncclSuccess)
+    return fail(nullptr, result, "ncclGetUniqueId fails as it was told to");
+  // NCCL's src/misc/param.cc sets what /etc/nccl.conf names.
+  if (const std::string file = setting("conf_comm_id"); !file.empty())
+    setenv("NCCL_COMM_ID", file.c_str(), 1);
+  const std::string& hub = hub_name();
+  Id id;
+  if (hub.empty() || hub.size() >= sizeof id.hub)
+    return fail(nullptr, ncclSystemError, "the unique id's socket cannot be made");
+  std::copy(hub.begin(), hub.end(), id.hub);
+  std::random_device random;
+  id.group = static_cast<uint64_t>(random()) << 32 | random();
+  std::memcpy(made, static_cast<const void*>(&id), sizeof id);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* made, int ranks, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
+  return start_communicator(made, ranks, rank, &id, 1, config);
+}
+
+// NCCL user guide, ncclCommSplit: all ranks of the parent call it, those that go nowhere with
+// NCCL_SPLIT_NOCOLOR; "there should not be any outstanding NCCL operations on the comm". The new
+// one is null until all of it is complete (src/init.cc, ncclCommInitChildComm).
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made,
+                           ncclConfig_t* config) {
+  const Visit visit(comm, "ncclCommSplit");
+  if (visit.result != ncclSuccess) return visit.result;
+  if (made == nullptr || (color < 0 && color != NCCL_SPLIT_NOCOLOR))
+    return fail(comm, ncclInvalidArgument, "ncclCommSplit with a color below zero");
+  if (const ncclResult_t result = check_config(config); result != ncclSuccess) return result;
+  bool outstanding = false;
+  {
+    const std::lock_guard lock(world().mutex);
+    outstanding = comm->launched != comm->performed;
+  }
+  if (outstanding) violate("ncclCommSplit of a communicator with collectives under way");
+  *made = nullptr;
+  ncclComm* child = nullptr;
+  if (color != NCCL_SPLIT_NOCOLOR) {
+    child = add_communicator(config);
+    child->context = comm->context;
+    child->hub = comm->hub;
+    if (config == nullptr) child->blocking = comm->blocking;
+    const std::lock_guard lock(world().mutex);
+    comm->child = child;
+  }
+  return submit({comm, [=] { return split(comm, color, key, made, child); }, {}});
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
+  const Visit visit(comm, "ncclCommGetAsyncError", true);
+  if (visit.result != ncclSuccess) return visit.result;
+  bool died = false;
+  {
+    const std::lock_guard lock(world().mutex);
+    died = comm->state == ncclSuccess && !comm->finalized && comm->control != nullptr &&
+           comm->control->look() == Message::kPeerDied && setting("peer_death_error", 0) != 0;
+    if (died) comm->state = ncclRemoteError;
+    *state = comm->state;
+    if (comm->state != ncclInProgress) comm->unsettled = false;
+  }
+  if (died) fail(comm, ncclRemoteError, "a rank of the communicator is gone");
+  return ncclSuccess;
+}
+
+// Waits for what is under way, and for all ranks.
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  const Visit visit(comm, "ncclCommFinalize");
+  if (visit.result != ncclSuccess) return visit.result;
+  return submit({comm, [comm] { return finalize(comm); }, {}});
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  if (comm == nullptr) return ncclSuccess;
+  const Visit visit(comm, "ncclCommDestroy");
+  if (visit.result != ncclSuccess) return visit.result;
+  if (const std::string left = registrations_of(comm); !left.empty())
+    violate("ncclCommDestroy of a communicator with " + left);
+  bool finalized = false;
+  {
+    const std::lock_guard lock(world().mutex);
+    finalized = comm->finalized;
+  }
+  if (!finalized) {
+    count("host_waits", comm->context->ordinal);
+    finalize(comm);
+  }
+  const std::lock_guard lock(world().mutex);
+  comm->destroyed = true;
+  comm->control = comm->data = nullptr;
+  return ncclSuccess;
+}
+
+// Comes beside whatever is under way. Once more is a use after it.
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  if (comm == nullptr) return ncclSuccess;
+  std::string broken;
+  {
+    const std::lock_guard lock(world().mutex);
+    if (!world().communicators.contains(comm) || comm->destroyed || comm->aborted)
+      broken = "ncclCommAbort of a communicator that was never made, or is gone";
+  }
+  if (!broken.empty()) {
+    violate(broken);
+    return fail(nullptr, ncclInvalidArgument, broken);
+  }
+  count("aborts", comm->context->ordinal);
+  hvd::abort(comm);
+  forget_registrations_of(comm);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupStart() {
+  begin_group();
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd() { return end_group(); }
+
+int hvd_standin_waiting(int device) {
+  const std::lock_guard lock(world().mutex);
+  return world().slots[device].waiting;
+}

@@ -1,0 +1,275 @@
+// That the stand-in of the CUDA driver does work later and in its order, and keeps its memory
+// apart.
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "tests/collectives/nccl/standin_ranks.h"
+#include "tests/support/catch.h"
+
+namespace hvd {
+namespace {
+
+std::atomic<bool> let_go = false;
+
+// Kernels: one that lasts until it is let go, one that writes, up to beyond the end.
+void hold(const unsigned*, const unsigned*, void**) {
+  comes_about([] { return let_go.load(); });
+}
+void fill(const unsigned grid[3], const unsigned block[3], void** arguments) {
+  auto* values =
+      static_cast<unsigned char*>(hvd_standin_memory(*static_cast<void**>(arguments[0])));
+  std::fill_n(values, grid[0] * block[0], *static_cast<unsigned char*>(arguments[1]));
+}
+
+CUfunction kernel(const char* name) {
+  const size_t sizes[] = {sizeof(void*), 1};
+  hvd_standin_kernel("hold", 0, sizes, hold);
+  hvd_standin_kernel("fill", 2, sizes, fill);
+  CUmodule module = nullptr;
+  CUfunction function = nullptr;
+  expect(cuModuleLoadData(&module, "image"), "cuModuleLoadData");
+  expect(cuModuleGetFunction(&function, module, name), "cuModuleGetFunction");
+  return function;
+}
+
+void launch_hold(CUstream stream) {
+  let_go = false;
+  expect(cuLaunchKernel(kernel("hold"), 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr), "hold");
+}
+
+void launch_fill(CUdeviceptr to, unsigned char value, unsigned count, CUstream stream) {
+  void* arguments[] = {&to, &value};
+  expect(cuLaunchKernel(kernel("fill"), count, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr),
+         "fill");
+}
+
+using Bytes = std::vector<unsigned char>;
+
+}  // namespace
+
+TEST_CASE("standin cuda: work reads what is there when it is run") {
+  const Settings settings;
+  const Device device(0);
+  const DeviceArray<unsigned char> memory(4);
+  Bytes source = {1, 2, 3, 4};
+  launch_hold(device.stream());
+  expect(cuMemcpyAsync(memory.address(), reinterpret_cast<CUdeviceptr>(source.data()), 4,
+                       device.stream()),
+         "cuMemcpyAsync");
+  CHECK(cuStreamQuery(device.stream()) == CUDA_ERROR_NOT_READY);
+  source = {5, 6, 7, 8};
+  let_go = true;
+  CHECK(memory.read(device.stream()) == Bytes{5, 6, 7, 8});
+  CHECK(hvd_standin_count("copies_in", 0) == 1);
+  CHECK(hvd_standin_count("bytes_in", 0) == 4);
+  CHECK(hvd_standin_count("bytes_out", 0) == 4);
+  CHECK(hvd_standin_count("host_waits", -1) == 0);
+}
+
+TEST_CASE("standin cuda: streams wait for each other by events alone") {
+  const Settings settings{{"delay_us", "0"}};
+  const Device device(0), other(0);
+  const DeviceArray<unsigned char> memory(Bytes{1, 1}, device.stream());
+  CUevent event = nullptr;
+  expect(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+  CHECK(cuEventQuery(event) == CUDA_SUCCESS);
+  launch_hold(device.stream());
+  CHECK(memory.read(other.stream()) == Bytes{1, 1});  // does not wait
+  expect(cuMemsetD8Async(memory.address(), 9, 2, device.stream()), "cuMemsetD8Async");
+  expect(cuEventRecord(event, device.stream()), "cuEventRecord");
+  expect(cuStreamWaitEvent(other.stream(), event, 0), "cuStreamWaitEvent");
+  // What waits goes on with the record it saw.
+  expect(cuEventRecord(event, other.stream()), "cuEventRecord");
+  int waited = 0;  // long enough for a stream that does not wait
+  for (int k = 0; k < 1000; ++k, std::this_thread::yield())
+    waited += cuEventQuery(event) == CUDA_ERROR_NOT_READY ? 1 : 0;
+  CHECK(waited == 1000);
+  let_go = true;
+  CHECK(memory.read(other.stream()) == Bytes{9, 9});
+  CHECK(cuEventQuery(event) == CUDA_SUCCESS);
+  CHECK(cuEventSynchronize(event) == CUDA_SUCCESS);
+  CHECK(hvd_standin_count("host_waits", 0) == 1);
+  expect(cuEventDestroy(event), "cuEventDestroy");
+}
+
+TEST_CASE("standin cuda: the time between two events, once both have passed") {
+  const Settings settings;
+  const Device device(0);
+  CUevent begin = nullptr, end = nullptr, untimed = nullptr;
+  float ms = -1;
+  expect(cuEventCreate(&begin, CU_EVENT_DEFAULT), "cuEventCreate");
+  expect(cuEventCreate(&end, CU_EVENT_DEFAULT), "cuEventCreate");
+  expect(cuEventCreate(&untimed, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+  expect(cuEventRecord(begin, device.stream()), "cuEventRecord");
+  expect(cuEventRecord(untimed, device.stream()), "cuEventRecord");
+  CHECK(cuEventElapsedTime(&ms, begin, end) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuEventElapsedTime(&ms, begin, untimed) == CUDA_ERROR_INVALID_HANDLE);
+  launch_hold(device.stream());
+  expect(cuEventRecord(end, device.stream()), "cuEventRecord");
+  CHECK(cuEventElapsedTime(&ms, begin, end) == CUDA_ERROR_NOT_READY);
+  let_go = true;
+  device.drain();
+  CHECK(cuEventElapsedTime(&ms, begin, end) == CUDA_SUCCESS);
+  CHECK(ms > 0);
+}
+
+TEST_CASE("standin cuda: streams have a priority within the range") {
+  const Settings settings;
+  const Device device(0);
+  int least = 1, greatest = 1, priority = 1;
+  expect(cuCtxGetStreamPriorityRange(&least, &greatest), "cuCtxGetStreamPriorityRange");
+  CUstream stream = nullptr;
+  expect(cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, greatest - 1), "create");
+  expect(cuStreamGetPriority(stream, &priority), "cuStreamGetPriority");
+  CHECK((least == 0 && greatest == -5 && priority == greatest));
+  expect(cuStreamDestroy(stream), "cuStreamDestroy");
+}
+
+TEST_CASE("standin cuda: pinned memory is copied as the host's") {
+  const Settings settings;
+  const Device device(0);
+  void* pinned = nullptr;
+  expect(cuMemHostAlloc(&pinned, 3, 0), "cuMemHostAlloc");
+  const DeviceArray<unsigned char> memory(Bytes{1, 2, 3}, device.stream());
+  expect(cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(pinned), memory.address(), 3, device.stream()),
+         "cuMemcpyAsync");
+  device.drain();
+  CHECK(static_cast<unsigned char*>(pinned)[2] == 3);
+  expect(cuMemFreeHost(pinned), "cuMemFreeHost");
+}
+
+TEST_CASE("standin cuda: an event is recorded in its own device's streams") {
+  const Settings settings;
+  const Device other(1);
+  CUevent event = nullptr;
+  expect(cuEventCreate(&event, 0), "cuEventCreate");
+  const Device device(0);
+  CHECK(cuEventRecord(event, device.stream()) == CUDA_ERROR_INVALID_HANDLE);
+  expect(cuEventRecord(event, other.stream()), "cuEventRecord");
+  CHECK(cuStreamWaitEvent(device.stream(), event, 0) == CUDA_SUCCESS);
+  device.drain();
+}
+
+TEST_CASE("standin cuda: nothing without a current context") {
+  const Settings settings;
+  expect(cuInit(0), "cuInit");
+  expect(cuCtxSetCurrent(nullptr), "cuCtxSetCurrent");
+  CUdeviceptr pointer = 0;
+  CUstream stream = nullptr;
+  CUevent event = nullptr;
+  size_t available = 0, total = 0;
+  CHECK(cuMemAlloc(&pointer, 1) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(cuStreamCreateWithPriority(&stream, 0, 0) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(cuEventCreate(&event, 0) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(cuMemGetInfo(&available, &total) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(cuStreamQuery(nullptr) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(cuMemcpyAsync(pointer, pointer, 1, nullptr) == CUDA_ERROR_INVALID_CONTEXT);
+}
+
+TEST_CASE("standin cuda: a context that was released is none") {
+  const Settings settings;
+  {
+    const Device device(3);
+  }
+  CUdeviceptr pointer = 0;
+  CHECK(cuMemAlloc(&pointer, 1) == CUDA_ERROR_INVALID_CONTEXT);
+}
+
+TEST_CASE("standin cuda: memory has an end, and knows whose it is") {
+  const Settings settings{{"device_bytes", "1000"}};
+  const Device device(2);
+  CUdeviceptr first = 0, second = 0;
+  CHECK(cuMemAlloc(&first, 1001) == CUDA_ERROR_OUT_OF_MEMORY);
+  expect(cuMemAlloc(&first, 600), "cuMemAlloc");
+  CHECK(cuMemAlloc(&second, 401) == CUDA_ERROR_OUT_OF_MEMORY);
+  size_t available = 0, total = 0;
+  expect(cuMemGetInfo(&available, &total), "cuMemGetInfo");
+  CHECK((available == 400 && total == 1000));
+  unsigned kind = 0;
+  int ordinal = -1, on_host = 0;
+  CHECK(cuPointerGetAttribute(&kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, first + 599) ==
+        CUDA_SUCCESS);
+  CHECK(kind == CU_MEMORYTYPE_DEVICE);
+  CHECK(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, first) ==
+        CUDA_SUCCESS);
+  CHECK(ordinal == 2);
+  CHECK(cuPointerGetAttribute(&kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                              reinterpret_cast<CUdeviceptr>(&on_host)) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemsetD8Async(first + 1, 0, 600, device.stream()) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemcpyAsync(first + 1, reinterpret_cast<CUdeviceptr>(&kind), 600, device.stream()) ==
+        CUDA_ERROR_INVALID_VALUE);
+  expect(cuMemFree(first), "cuMemFree");
+  CHECK(hvd_standin_used(2) == 0);
+}
+
+TEST_CASE("standin cuda: memory is freed once, and not written behind its end") {
+  const Settings settings{kNoted};
+  const Device device(0);
+  CUdeviceptr pointer = 0;
+  expect(cuMemAlloc(&pointer, 10), "cuMemAlloc");
+  launch_fill(pointer, 7, 11, device.stream());
+  expect(cuMemFree(pointer), "cuMemFree");  // waits for the kernel
+  CHECK(cuMemFree(pointer) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(hvd_standin_violations() == 2);
+  CHECK(std::string(hvd_standin_violation(0)) ==
+        "device memory was written behind the end of an allocation of 10 bytes");
+  CHECK(std::string(hvd_standin_violation(1)) ==
+        "cuMemFree of what is no device memory, or was freed before");
+  CHECK(hvd_standin_count("kernels", 0) == 1);
+  CHECK(hvd_standin_count("host_waits", 0) == 1);
+}
+
+TEST_CASE("standin cuda: streams and events that are gone are not used") {
+  const Settings settings{kNoted};
+  CUstream stream = nullptr;
+  CUevent event = nullptr;
+  const Device device(0);
+  expect(cuStreamCreateWithPriority(&stream, 0, 0), "cuStreamCreateWithPriority");
+  expect(cuEventCreate(&event, 0), "cuEventCreate");
+  expect(cuStreamDestroy(stream), "cuStreamDestroy");
+  expect(cuEventDestroy(event), "cuEventDestroy");
+  CHECK(cuEventRecord(event, device.stream()) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuStreamQuery(stream) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(hvd_standin_violations() == 2);
+}
+
+TEST_CASE("standin cuda: kernels are those that were given, with grids and blocks that fit") {
+  const Settings settings{{"module_result", "209"}};
+  const Device device(0);
+  CUmodule module = nullptr;
+  CUfunction function = nullptr;
+  CHECK(cuModuleLoadData(&module, "image") == CUDA_ERROR_NO_BINARY_FOR_GPU);
+  hvd_standin_set("module_result", nullptr);
+  expect(cuModuleLoadData(&module, "image"), "cuModuleLoadData");
+  CHECK(cuModuleGetFunction(&function, module, "unknown") == CUDA_ERROR_NOT_FOUND);
+  CHECK(cuModuleGetFunction(&function, module, "hvd_scale_int8") == CUDA_ERROR_NOT_FOUND);
+  const unsigned misfits[][6] = {{1, 1, 1, 1025, 1, 1},     {1, 1, 1, 32, 64, 1},
+                                 {1, 1, 1, 1, 1, 65},       {0, 1, 1, 1, 1, 1},
+                                 {1u << 31, 1, 1, 1, 1, 1}, {1, 65536, 1, 1, 1, 1}};
+  for (const auto& [x, y, z, bx, by, bz] : misfits)
+    CHECK(cuLaunchKernel(kernel("hold"), x, y, z, bx, by, bz, 0, device.stream(), nullptr,
+                         nullptr) == CUDA_ERROR_INVALID_VALUE);
+  const size_t sizes[] = {4096, 1};
+  char many[4096] = {};
+  void* arguments[] = {many, many};
+  hvd_standin_kernel("many", 2, sizes, hold);
+  CHECK(cuLaunchKernel(kernel("many"), 1, 1, 1, 1, 1, 1, 0, device.stream(), arguments, nullptr) ==
+        CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("standin cuda: a kernel is its module's, and that is its device's") {
+  const Settings settings;
+  const Device other(1), device(0);
+  CUmodule module = nullptr;
+  CUfunction function = kernel("hold");
+  CHECK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, other.stream(), nullptr, nullptr) ==
+        CUDA_ERROR_INVALID_HANDLE);
+  expect(cuModuleLoadData(&module, "image"), "cuModuleLoadData");
+  expect(cuModuleGetFunction(&function, module, "hold"), "cuModuleGetFunction");
+  expect(cuModuleUnload(module), "cuModuleUnload");
+  CHECK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, device.stream(), nullptr, nullptr) ==
+        CUDA_ERROR_INVALID_HANDLE);
+}
+
+}  // namespace hvd

@@ -1,0 +1,255 @@
+// That the stand-in of NCCL sees each broken rule of NCCL's. The rules' sources are beside them in
+// tests/collectives/nccl/standin/.
+#include <memory>
+
+#include "tests/collectives/nccl/standin_ranks.h"
+#include "tests/support/catch.h"
+
+namespace hvd {
+namespace {
+
+std::string only_violation() {
+  return hvd_standin_violations() == 1
+             ? hvd_standin_violation(0)
+             : std::to_string(hvd_standin_violations()) +
+                   " violations: " + hvd_standin_violation(0) + "; " + hvd_standin_violation(1);
+}
+
+ncclResult_t sum(const DeviceArray<float>& values, size_t count, ncclComm_t comm, CUstream stream) {
+  return ncclAllReduce(values.data(), values.data(), count, ncclFloat32, ncclSum, comm, stream);
+}
+
+// Two ranks whose first collectives differ: they hang, until they are aborted.
+std::string hang_of(const std::function<ncclResult_t(int rank, float* values, ncclComm_t comm,
+                                                     CUstream stream)>& call) {
+  const Settings settings{kNoted, kAtOnce};
+  const ncclUniqueId id = unique_id();
+  const int before = hvd_standin_mismatches();
+  std::atomic<int> hung = 0;
+  run_ranks(2, [&](int rank, Device& device) {
+    ncclComm_t comm = make_communicator(id, 2, rank);
+    const DeviceArray<float> values(100);
+    expect(settle(comm, call(rank, values.data(), comm, device.stream())), "the collective");
+    until("the calls were compared", [&] { return hvd_standin_mismatches() > before; });
+    if (cuStreamQuery(device.stream()) == CUDA_ERROR_NOT_READY) ++hung;
+    expect(ncclCommAbort(comm), "ncclCommAbort");
+    device.drain();
+  });
+  return hung == 2 ? hvd_standin_mismatch(before) : "it did not hang";
+}
+
+}  // namespace
+
+TEST_CASE("standin rules: ranks whose counts, types, operations or roots differ hang") {
+  CHECK(hang_of([](int rank, float* values, ncclComm_t comm, CUstream stream) {
+          return ncclAllReduce(values, values, rank == 0 ? 10 : 11, ncclFloat32, ncclSum, comm,
+                               stream);
+        }) ==
+        "rank 0 calls allreduce of 10 of type 7 with op 0 and root 0, rank 1 calls allreduce of 11 "
+        "of type 7 with op 0 and root 0");
+  CHECK_THAT(hang_of([](int rank, float* values, ncclComm_t comm, CUstream stream) {
+               return ncclAllReduce(values, values, 10, rank == 0 ? ncclFloat32 : ncclInt32,
+                                    ncclSum, comm, stream);
+             }),
+             Catch::Contains("rank 1 calls allreduce of 10 of type 2"));
+  CHECK_THAT(hang_of([](int rank, float* values, ncclComm_t comm, CUstream stream) {
+               return ncclAllReduce(values, values, 10, ncclFloat32, rank == 0 ? ncclSum : ncclMax,
+                                    comm, stream);
+             }),
+             Catch::Contains("with op 2"));
+  CHECK_THAT(hang_of([](int rank, float* values, ncclComm_t comm, CUstream stream) {
+               return ncclBroadcast(values, values, 10, ncclFloat32, rank, comm, stream);
+             }),
+             Catch::Contains("and root 1"));
+  CHECK_THAT(hang_of([](int rank, float* values, ncclComm_t comm, CUstream stream) {
+               if (rank == 0) return ncclAllGather(values, values, 10, ncclFloat32, comm, stream);
+               return ncclBroadcast(values, values, 10, ncclFloat32, 0, comm, stream);
+             }),
+             Catch::StartsWith("rank 0 calls allgather"));
+}
+
+// Each rank's first collective has the only slot when it launches the second.
+TEST_CASE("standin rules: two communicators in opposite orders on one device deadlock") {
+  const Settings settings{kNoted, kAtOnce};
+  const ncclUniqueId ids[] = {unique_id(), unique_id()};
+  std::atomic<int> waiting = 0, stuck = 0;
+  run_ranks(2, [&](int rank, Device& device) {
+    ncclComm_t comms[] = {make_communicator(ids[0], 2, rank), make_communicator(ids[1], 2, rank)};
+    const Device other(rank);
+    const DeviceArray<float> values(10), more(10);
+    expect(sum(values, 10, comms[rank], device.stream()), "the first");
+    until("it has the slot", [&] { return hvd_standin_waiting(rank) == 1; });
+    ++waiting;
+    until("both have", [&] { return waiting == 2; });
+    expect(sum(more, 10, comms[1 - rank], other.stream()), "the second");
+    if (cuStreamQuery(device.stream()) == CUDA_ERROR_NOT_READY &&
+        cuStreamQuery(other.stream()) == CUDA_ERROR_NOT_READY && hvd_standin_waiting(rank) == 1)
+      ++stuck;
+    until("both have looked", [&] { return stuck == 2; });
+    for (ncclComm_t comm : comms) expect(ncclCommAbort(comm), "ncclCommAbort");
+    device.drain();
+    Device::drain(other.stream());
+  });
+  CHECK(stuck == 2);
+  CHECK(hvd_standin_violations() == 0);
+}
+
+TEST_CASE("standin rules: two communicators in opposite orders end where there are two slots") {
+  const Settings settings{kNoted, kAtOnce, {"slots", "2"}};
+  const ncclUniqueId ids[] = {unique_id(), unique_id()};
+  run_ranks(2, [&](int rank, Device& device) {
+    ncclComm_t comms[] = {make_communicator(ids[0], 2, rank), make_communicator(ids[1], 2, rank)};
+    const Device other(rank);
+    const DeviceArray<float> values(10), more(10);
+    expect(sum(values, 10, comms[rank], device.stream()), "the first");
+    expect(sum(more, 10, comms[1 - rank], other.stream()), "the second");
+    device.drain();
+    Device::drain(other.stream());
+    for (ncclComm_t comm : comms) finalize_and_destroy(comm);
+  });
+  CHECK(hvd_standin_violations() == 0);
+}
+
+TEST_CASE("standin rules: with an implicit order launches of two streams begin in turn") {
+  const Settings settings{kNoted, kAtOnce, {"launch_order_implicit", "1"}};
+  const ncclUniqueId ids[] = {unique_id(), unique_id()};
+  run_ranks(2, [&](int rank, Device& device) {
+    ncclComm_t comms[] = {make_communicator(ids[0], 2, rank), make_communicator(ids[1], 2, rank)};
+    const Device other(rank);
+    const DeviceArray<float> values(10), more(10);
+    for (int round = 0; round < 20; ++round) {
+      expect(sum(values, 10, comms[0], device.stream()), "the first");
+      expect(sum(more, 10, comms[1], other.stream()), "the second");
+    }
+    device.drain();
+    Device::drain(other.stream());
+    for (ncclComm_t comm : comms) finalize_and_destroy(comm);
+  });
+  CHECK(hvd_standin_violations() == 0);
+}
+
+TEST_CASE("standin rules: no call before the last one is settled") {
+  const Settings settings{kNoted, {"in_progress_percent", "100"}};
+  run_communicator(1, [](int, Device& device, ncclComm_t comm) {
+    const DeviceArray<float> values(10);
+    const ncclResult_t first = sum(values, 10, comm, device.stream());
+    if (first != ncclInProgress) throw std::runtime_error("it was not in progress");
+    if (sum(values, 10, comm, device.stream()) != ncclInvalidArgument)
+      throw std::runtime_error("it was not refused");
+    expect(settle(comm, first), "ncclAllReduce");
+    device.drain();
+  });
+  CHECK(only_violation() ==
+        "ncclAllReduce of rank 0 of 1 before ncclCommGetAsyncError told that the last call has "
+        "ended");
+}
+
+TEST_CASE("standin rules: no call beside another thread's") {
+  const Settings settings{kNoted, kAtOnce};
+  const ncclUniqueId id = unique_id();
+  run_ranks(2, [&](int rank, Device&) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclComm_t comm = nullptr;
+    expect(ncclCommInitRankConfig(&comm, 2, id, rank, &config), "ncclCommInitRankConfig");
+    const auto seen = [] { return hvd_standin_violations() > 0; };
+    if (rank == 1) until("a call beside it was seen", seen);  // the other waits in its call
+    std::jthread beside;
+    if (rank == 0)
+      beside = std::jthread([comm, seen] {
+        ncclResult_t state = ncclSuccess;
+        while (!seen()) ncclCommGetAsyncError(comm, &state);
+      });
+    // Whichever comes second is refused.
+    until("it was finalized", [&] { return ncclCommFinalize(comm) == ncclSuccess; });
+    if (rank == 0) beside.join();
+    expect(ncclCommDestroy(comm), "ncclCommDestroy");
+  });
+  CHECK_THAT(hvd_standin_violation(0), Catch::Contains(" beside a call of another thread"));
+}
+
+TEST_CASE("standin rules: no use after an abort or a destroy") {
+  const Settings settings{kNoted, kAtOnce};
+  run_ranks(1, [](int, Device& device) {
+    ncclComm_t comm = make_communicator(unique_id(), 1, 0);
+    const DeviceArray<float> values(10);
+    finalize_and_destroy(comm);
+    sum(values, 10, comm, device.stream());
+    comm = make_communicator(unique_id(), 1, 0);
+    expect(ncclCommAbort(comm), "ncclCommAbort");
+    ncclResult_t state = ncclSuccess;
+    ncclCommGetAsyncError(comm, &state);
+    ncclCommAbort(comm);
+  });
+  REQUIRE(hvd_standin_violations() == 3);
+  CHECK_THAT(hvd_standin_violation(0),
+             Catch::Equals("ncclAllReduce of rank 0 of 1 after ncclCommDestroy"));
+  CHECK_THAT(hvd_standin_violation(1),
+             Catch::StartsWith("ncclCommGetAsyncError of rank 0 of 1 after ncclCommAbort"));
+  CHECK_THAT(hvd_standin_violation(2), Catch::StartsWith("ncclCommAbort of a communicator"));
+}
+
+TEST_CASE("standin rules: no split with collectives under way") {
+  const Settings settings{kNoted, kAtOnce};
+  const ncclUniqueId id = unique_id();
+  run_ranks(2, [&](int rank, Device& device) {
+    ncclComm_t comm = make_communicator(id, 2, rank), child = nullptr;
+    const DeviceArray<float> values(10);
+    if (rank == 0) {
+      expect(sum(values, 10, comm, device.stream()), "ncclAllReduce");
+      ncclCommSplit(comm, NCCL_SPLIT_NOCOLOR, 0, &child, nullptr);
+    }
+    until("it was split", [] { return hvd_standin_violations() > 0; });
+    expect(ncclCommAbort(comm), "ncclCommAbort");
+    device.drain();
+  });
+  CHECK(only_violation() == "ncclCommSplit of a communicator with collectives under way");
+}
+
+TEST_CASE("standin rules: the ranks of a communicator have a device each") {
+  const Settings settings{kNoted, kAtOnce};
+  const ncclUniqueId id = unique_id();
+  run_ranks(2, [&](int rank, Device&) {
+    const Device shared(0);
+    ncclConfig_t config = non_blocking();
+    ncclComm_t comm = nullptr;
+    const ncclResult_t result = ncclCommInitRankConfig(&comm, 2, id, rank, &config);
+    if (settle(comm, result) != ncclInvalidUsage) throw std::runtime_error("it was not refused");
+    if (std::string(ncclGetLastError(comm)).find("Duplicate GPU detected : rank 0 and rank 1") != 0)
+      throw std::runtime_error(ncclGetLastError(comm));
+    expect(ncclCommAbort(comm), "ncclCommAbort");
+  });
+  CHECK(hvd_standin_violations() == 0);
+}
+
+TEST_CASE("standin rules: blocking and non-blocking communicators are not grouped together") {
+  const Settings settings{kNoted, kAtOnce};
+  run_ranks(1, [](int, Device& device) {
+    ncclComm_t comm = make_communicator(unique_id(), 1, 0), blocking = nullptr;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    expect(ncclCommInitRankConfig(&blocking, 1, unique_id(), 0, &config), "ncclCommInitRank");
+    const DeviceArray<float> values(10);
+    expect(ncclGroupStart(), "ncclGroupStart");
+    expect(sum(values, 10, comm, device.stream()), "ncclAllReduce");
+    expect(sum(values, 10, blocking, device.stream()), "ncclAllReduce");
+    if (ncclGroupEnd() != ncclInvalidArgument) throw std::runtime_error("it was not refused");
+    finalize_and_destroy(comm);
+    finalize_and_destroy(blocking);
+  });
+}
+
+TEST_CASE("standin rules: a collective's memory is that of the communicator's device") {
+  const Settings settings{kNoted, kAtOnce};
+  run_ranks(1, [](int, Device& device) {
+    ncclComm_t comm = make_communicator(unique_id(), 1, 0);
+    float value = 0;
+    require(ncclAllReduce(&value, &value, 1, ncclFloat32, ncclSum, comm, device.stream()) ==
+                ncclInvalidArgument,
+            "the host's memory is refused");
+    ncclResult_t state = ncclSuccess;
+    expect(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
+    require(state == ncclInvalidArgument, "an abort is all that is left");
+    expect(ncclCommAbort(comm), "ncclCommAbort");
+  });
+}
+
+}  // namespace hvd

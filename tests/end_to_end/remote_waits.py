@@ -1,0 +1,118 @@
+"""Hosts that are slow, silent, missing or many at the start of a job: what hvdrun waits for, and what it says."""
+import json
+import os
+import pty
+import re
+import subprocess
+import time
+
+import support
+from remote_jobs import command, hosts, on_hosts, run, start, wait_until_empty
+from support import expect, wait_for
+
+world = None
+
+
+def no_agents(err):
+    return [line for line in err.decode().splitlines() if line.startswith("hvdrun: no agent on ")]
+
+
+def on_terminal(*words):
+    """The exit status, and what was said, where standard error is a terminal."""
+    ours, its = pty.openpty()
+    job = subprocess.Popen(command(*words), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=its)
+    os.close(its)
+    said = b""
+    try:
+        while some := os.read(ours, 65536):
+            said += some
+    except OSError:  # the last one has closed the terminal
+        pass
+    os.close(ours)
+    return job.wait(timeout=60), said
+
+
+def a_slow_line_is_no_failure_and_one_that_stands_still_is():
+    world.limit("h1", "8mbit")  # the agent takes 19 s
+    begin = time.monotonic()
+    seen = run("-H", "h1,h2", "--start-timeout", "8", "--wdir", "/", "--", "true")
+    expect(seen.returncode, 0, seen.stderr)
+    assert time.monotonic() - begin > 8, "it was not slow"
+    for host in ("h1", "h2"):
+        wait_until_empty(host)
+    world.run("h1", "rm", "-r", hosts.home("root", ".cache"))
+    job = start("-H", "h1,h2", "--start-timeout", "8", "--wdir", "/", "--", "true")
+    wait_for(lambda: world.run("h1", "sh", "-c", "find /run/home -name 'hvdrun.*' -size +1000").stdout)
+    world.cut("h1")
+    _, err = job.communicate(timeout=60)
+    last = err.decode().splitlines()[-1]
+    expect(job.returncode, 125, err)
+    assert re.match(r"hvdrun: no agent on h1: the agent was being copied to it, [\d.]+ MB of \d+ MB in \d+\.\d s, and it took no more: .*; try by hand: ssh ", last), err
+    world.heal("h1")
+    world.limit("h1", None)
+    wait_until_empty("h1", limit_s=30)
+
+
+def all_hosts_that_are_not_there_are_named():
+    begin = time.monotonic()
+    seen = run("-H", "bad1,bad2,bad3,h1", "--", "true")
+    assert time.monotonic() - begin < 15, time.monotonic() - begin
+    expect((seen.returncode, sorted(line.split()[4] for line in no_agents(seen.stderr))), (125, ["bad1:", "bad2:", "bad3:"]), seen.stderr)
+    expect(seen.stderr.splitlines()[-1].decode(), [line for line in no_agents(seen.stderr)][-1])
+    seen = run("-H", "h1:1,h2:1", "-p", "2223", "--wait-hosts", "2", "--", "true")
+    expect(sorted(line.split()[4] for line in no_agents(seen.stderr)), ["h1:", "h2:"], seen.stderr)
+    for host in ("h1", "h2"):
+        world.cut(host)
+    seen = run("-H", "h1,h2", "--start-timeout", "2", "--", "true")
+    for host in ("h1", "h2"):
+        world.heal(host)
+    expect((seen.returncode, sorted(line.split()[4] for line in no_agents(seen.stderr))), (125, ["h1:", "h2:"]), seen.stderr)
+
+
+def who_is_reached_has_no_longer_for_hosts_that_are_waited_for():
+    world.path("h1", hosts.home("root", ".bashrc")).write_text("sleep 100\n")
+    begin = time.monotonic()
+    seen = run("-H", "h1", "--wait-hosts", "60", "--start-timeout", "3", "--", "true", limit=100)
+    assert time.monotonic() - begin < 30, time.monotonic() - begin
+    expect(seen.returncode, 125, seen.stderr)
+    assert b"no agent on h1: there was no answer for " in seen.stderr.splitlines()[-1], seen.stderr
+    world.path("h1", hosts.home("root", ".bashrc")).unlink()
+
+
+def of_many_hosts_that_are_silent_few_have_a_line_and_none_that_was_not_tried():
+    """A program in ssh's place, which is silent: three hundred hosts of hosts.py would need a machine of their own."""
+    world.run("h0", "sh", "-c", "printf '#!/bin/sh\nexec sleep 1000\n' >/tmp/silent; chmod +x /tmp/silent")
+    names = ",".join(f"node{i}" for i in range(300))
+    status, said = on_terminal("-H", names, "--ssh-command", "/tmp/silent", "--start-timeout", "4", "--result-file", "/tmp/many.json", "--", "true")
+    lines = said.decode().splitlines()
+    expect(status, 125, lines[-3:])
+    waiting = [line for line in lines if line.startswith("hvdrun: waiting for ")]
+    expect((len(waiting), waiting[-1]), (11, "hvdrun: waiting for 290 more hosts: 54 connecting, 236 waiting for its turn"), waiting)
+    failed = no_agents(said)
+    assert len(failed) == 11 and failed[0].startswith("hvdrun: no agent on 54 more hosts: node10, "), failed
+    expect([line.split()[4] for line in failed[1:]], [f"node{i}:" for i in range(9, -1, -1)])
+    listed = json.loads(world.path("h0", "/tmp/many.json").read_text())["hosts"]
+    expect(["hvdrun: no agent on {host}: {why}".format(**one) for one in listed["not_started"]], failed[:0:-1])
+    expect(listed["more_not_started"], 54)
+
+
+def a_directory_is_looked_for_by_the_name_that_the_user_went_by():
+    def directories():
+        script = f"cd /tmp/home_me; exec '{support.options.hvdrun}' -H h1 --no-tag-output -- sh -c 'pwd -P; pwd'"
+        seen = subprocess.run(world.command("h0", "sh", "-c", script), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
+        expect(seen.returncode, 0, seen.stderr)
+        return seen.stdout.split()
+
+    for host, disk in (("h0", "data1"), ("h1", "data2")):
+        world.run(host, "sh", "-c", f"mkdir -p /tmp/{disk}/me; ln -s /tmp/{disk}/me /tmp/home_me")
+    expect(directories(), ["/tmp/data2/me", "/tmp/home_me"])
+    world.run("h1", "sh", "-c", "rm /tmp/home_me; mkdir -p /tmp/data1/me")
+    expect(directories(), ["/tmp/data1/me", "/tmp/data1/me"], "else without links")
+
+
+if __name__ == "__main__":
+    support.parse_options()
+    cases = [a_slow_line_is_no_failure_and_one_that_stands_still_is, all_hosts_that_are_not_there_are_named,
+             who_is_reached_has_no_longer_for_hosts_that_are_waited_for, of_many_hosts_that_are_silent_few_have_a_line_and_none_that_was_not_tried,
+             a_directory_is_looked_for_by_the_name_that_the_user_went_by]
+    support.main(*[on_hosts(case) for case in cases], why_not=hosts.why_not())
