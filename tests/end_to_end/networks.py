@@ -58,7 +58,10 @@ def on_hosts(case):
 
 
 def run(*words, limit=60):
-    return subprocess.run(world.command("h0", support.options.hvdrun, *words), stdin=subprocess.DEVNULL, capture_output=True, timeout=limit)
+    seen = subprocess.run(world.command("h0", support.options.hvdrun, *words), stdin=subprocess.DEVNULL, capture_output=True, timeout=limit)
+    # A busy machine takes so long over its first copy of hvdrun that it says how far it has come.
+    seen.stderr = b"".join(line for line in seen.stderr.splitlines(keepends=True) if not line.startswith(b"hvdrun: waiting for "))
+    return seen
 
 
 def number(host):
@@ -234,8 +237,7 @@ def of_many_hosts_who_cannot_reach_each_other_is_named_while_ranks_run():
                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for _ in range(17):
             expect(job.stdout.readline(), b"up\n")
-        line = job.stderr.readline()
-        assert line.endswith(b"and 14 more hosts so; tried by some of the others each, by the rest while ranks run\n"), line
+        support.wait_for_words(job, b"and 14 more hosts so; tried by some of the others each, by the rest while ranks run\n")
         support.wait_for_words(job, f"hvdrun: h2 does not reach h5 at {many.address('h5')} (eth0): No route to host; what connects all hosts by itself, "
                                     "as torch's gloo and NCCL do, fails between them\n".encode())
         os.kill(support.wait_for(lambda: next((p for p in [job.pid] + support.descendants(job.pid) if support.read(p, "comm") == "hvdrun"), None)), signal.SIGTERM)
