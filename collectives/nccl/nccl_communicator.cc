@@ -30,6 +30,16 @@ std::string with_advice(const std::string& text) {
   return shared ? text + "; hvdrun --share-gpu lets ranks share one" : text;
 }
 
+// A call that failed as it does where another rank's process has ended (nccl.h, and the user
+// guide's "Errors": a broken connection is either).
+struct LostPeer : Error {
+  using Error::Error;
+};
+
+bool may_be_lost_peer(ncclResult_t result) {
+  return result == ncclRemoteError || result == ncclSystemError;
+}
+
 }  // namespace
 
 NcclCommunicator::NcclCommunicator(Peers& peers, CudaDevice& device, const NcclLibrary& nccl,
@@ -61,10 +71,14 @@ bool NcclCommunicator::progress() {
     return move();
   } catch (const std::exception& error) {  // also of who makes room for a result
     const auto* known = dynamic_cast<const Error*>(&error);
-    if (known != nullptr && is_registering())
+    if (known != nullptr && is_registering()) {
       spoil(*known);
-    else
+    } else if (dynamic_cast<const LostPeer*>(&error) != nullptr && state_ != State::kFinalizes) {
+      suspicion_ = error.what();
+      suspected_at_ = Clock::now();
+    } else {
       fail(error.what());
+    }
     return true;
   }
 }
@@ -72,7 +86,7 @@ bool NcclCommunicator::progress() {
 bool NcclCommunicator::move() {
   if (state_ == State::kAborts) return finish_abort();
   if (state_ == State::kFinalizes) return finalize();
-  if (closed_) return false;
+  if (closed_ || suspects_death()) return false;
   const CudaDevice::Current current(device_);
   bool moved = complete();
   if (next_ == nullptr && queue_.empty()) return moved;
@@ -95,6 +109,14 @@ void NcclCommunicator::fail(const std::string& what) {
   const int rank = peers_.world().rank;
   raise_trouble(peers_, TroubleReason::kEngineError, rank_text(peers_, rank) + ": " + what,
                 std::span(&rank, 1));
+}
+
+// Whose word breaks the epoch; without one this rank does.
+bool NcclCommunicator::suspects_death() {
+  if (suspicion_.empty()) return false;
+  if (block_.trouble.load(kAcquire) == 0 && Clock::now() - suspected_at_ > limits_.word_of_death)
+    fail(suspicion_);
+  return true;
 }
 
 bool NcclCommunicator::is_registering() const {
@@ -132,7 +154,9 @@ bool NcclCommunicator::settled() {
 bool NcclCommunicator::went(ncclResult_t result) {
   under_way_ = result == ncclInProgress;
   if (result == ncclSuccess || under_way_) return !under_way_;
-  throw failure_in(calling_, result);
+  const Error failure = failure_in(calling_, result);
+  if (may_be_lost_peer(result)) throw LostPeer(failure.code(), failure.what());
+  throw failure;
 }
 
 Error NcclCommunicator::failure_in(const std::string& call, ncclResult_t result) const {
@@ -191,7 +215,7 @@ void NcclCommunicator::close() {
     return;
   }
   if (!queue_.empty() || block_.trouble.load(kAcquire) != 0 || failed_ || under_way_ ||
-      !spoilt_.empty())
+      !suspicion_.empty() || !spoilt_.empty())
     return begin_abort();
   calling_ = "leaving";
   state_ = State::kFinalizes;

@@ -14,6 +14,9 @@
 // that cannot even do that within five seconds ends, since its device would be lost to it anyway.
 // What is not complete then fails with its buffers undefined.
 //
+// Of a rank's death NCCL may hear before the agents tell it, by a connection that broke. It does
+// not know whose it was, so such a failure is told only if no such word comes.
+//
 // A failure in the midst of registering memory leaves a communicator that is good for nothing else
 // (src/group.cc sets its error for good), and the other ranks wait in NCCL for the one that failed:
 // each of them takes too long for a failure, too. It is *spoilt* then, and made anew by kReconnect.
@@ -82,6 +85,7 @@ class NcclCommunicator final : public Communicator {
   void begin_abort();
   bool finish_abort();
   void fail(const std::string& what);
+  bool suspects_death();
   bool is_registering() const;
   void spoil(const Error& error);
   void expect_soon(const std::string& what);
@@ -123,6 +127,8 @@ class NcclCommunicator final : public Communicator {
   std::deque<std::unique_ptr<HostPart>> host_parts_;  // of what waits to be launched
   std::optional<ncclRedOp_t> own_op_;
   NcclWindows windows_;
+  std::string suspicion_;  // what NCCL said that may come of another rank's death
+  TimePoint suspected_at_{};
   std::string spoilt_;   // why it is; empty: it is not
   bool renews_ = false;  // once it is aborted
   TimePoint looked_at_{};

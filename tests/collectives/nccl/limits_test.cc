@@ -207,3 +207,42 @@ TEST_CASE("limits: each rank says what it is in the midst of when it stalls ther
   for (const char* one : {"rank 0, ", "rank 1, "})
     CHECK_THAT(warnings.all, Catch::Contains("not known:\n" + (one + step)));
 }
+
+// Rank 1's NCCL says what it says of a broken connection.
+TEST_CASE("limits: NCCL's word of a lost connection waits for the agents' word of a death") {
+  const bool dies = GENERATE(true, false);
+  CAPTURE(dies);
+  const NcclLimits limits{.word_of_death = dies ? 60s : 50ms};
+  const std::array backends{make_standin_backend(0, limits), make_standin_backend(1, limits),
+                            make_standin_backend(2, limits)};
+  const Setting lost("async_error", "6"), rank("fault_rank", "1");
+  std::array<std::string, 3> said;
+  std::atomic<int> come{0}, told{0};
+  run_engines(
+      Hosts{3},
+      [&](int number, Engine& engine) {
+        connect_engine(engine, *backends[static_cast<size_t>(number)], number);
+        hvd_standin_set("async_error_after", "2");
+        ProgramStream stream(number);
+        DeviceTensor tensor(number, stream, 1000, 1);
+        const auto work = tensor.sum_async(engine, "y");
+        if (++come; number == 2) {
+          const Deadline later = Deadline::in(300ms);  // rank 1 has heard of it by then
+          return until("the others",
+                       [&] { return dies ? come == 3 && later.passed() : told == 2; });
+        }
+        said[static_cast<size_t>(number)] = error_of([&] {
+          work->wait();
+          until("an end", [&] { return work->done(); });
+          work->wait();
+        });
+        ++told;
+      },
+      {}, false);
+  hvd_standin_set("async_error_after", nullptr);
+  for (const size_t number : {0, 1})
+    CHECK_THAT(said[number],
+               Catch::StartsWith("CommFailure: ") &&
+                   Catch::Contains(dies ? "rank 2: ended" : "rank 1: NCCL failed in ") &&
+                   Catch::Contains(dies ? "" : "remote process exited"));
+}
