@@ -1,10 +1,6 @@
 #include "cli/ssh/ssh_carrier.h"
 
-#include <fcntl.h>
-#include <sys/ioctl.h>
 #include <sys/random.h>
-#include <sys/sendfile.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,8 +12,8 @@
 
 #include "cli/exit_code.h"
 #include "cli/pipe.h"
-#include "cli/quoted.h"
 #include "cli/ssh/remote_script.h"
+#include "cli/ssh/ssh_carrier_impl.h"
 #include "cli/ssh/ssh_state.h"
 #include "cli/ssh/ssh_words.h"
 #include "cli/subprocess.h"
@@ -28,15 +24,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr size_t kReadBytes = 64u << 10;
-constexpr int kReadsMost = 16;  // of what is left in a pipe: more than one holds
 constexpr std::chrono::milliseconds kRetryFirst{250}, kRetryMost{4000};
 constexpr std::chrono::milliseconds kNotThereMost{1000};
 constexpr std::chrono::seconds kConnectMost{10};  // of a host that is waited for
-constexpr size_t kShipAtOnce = 1u << 20;          // other hosts have their turn in between
-constexpr size_t kPathShown = 300;
-constexpr int kSomeAttempts = 3;    // of what more likely never works
-constexpr auto kLastWords = 500ms;  // for ssh to end by itself after the script gave up
+constexpr int kSomeAttempts = 3;                  // of what more likely never works
 
 std::string unique_word() {
   unsigned long long number = 0;
@@ -56,29 +47,6 @@ bool may_be_damaged(const RemoteStart& remote, int wait_status) {
 }
 
 }  // namespace
-
-struct SshCarrier::Ssh {
-  pid_t pid;
-  UniqueFd in, out, words;
-  RemoteStart remote;
-  bool in_watched = false;
-  int file = -1;  // of the offer, that `shipped` is open for
-  UniqueFd shipped = {};
-  std::optional<TimePoint> judged_at = {};  // then it is over, whether ssh has ended or not
-};
-
-struct SshCarrier::Start {
-  int host;
-  Host target;
-  StartTime time;
-  TimePoint due, since;  // of the next attempt; the first one's
-  int attempts = 0;
-  HostKeys keys = HostKeys::kKnown;
-  bool is_old_ssh = false;
-  bool copy_anew = false;   // the copy there did not run
-  std::string reason = {};  // why the last attempt failed
-  std::unique_ptr<Ssh> ssh = {};
-};
 
 StartPhase SshCarrier::phase_of(const Ssh& ssh) {
   const StartPhase phase = ssh.remote.phase();
@@ -148,10 +116,11 @@ void SshCarrier::begin(Start& start, TimePoint now) {
                     (missing ? "; install it, or name one by --ssh-command" : ""));
   }
   kept_.insert(result.pid);
+  const TimePoint since = start.attempts == 1 ? start.since : now;  // also of one asked anew
   for (const int fd : {in.write.get(), out.read.get(), words.read.get()}) set_nonblocking(fd);
   start.ssh.reset(new Ssh{result.pid, std::move(in.write), std::move(out.read),
                           std::move(words.read),
-                          RemoteStart(file_.bytes(), file_.machine(), now, options_.offer)});
+                          RemoteStart(file_.bytes(), file_.machine(), since, options_.offer)});
   ++running_;
   loop_.watch(start.ssh->out.get(), EPOLLIN, [this, &start](uint32_t) {
     read_output(start);
@@ -161,132 +130,6 @@ void SshCarrier::begin(Start& start, TimePoint now) {
     read_words(start);
     look(start, Clock::now());
   });
-}
-
-void SshCarrier::close_watched(UniqueFd& fd) {
-  if (fd) loop_.unwatch(fd.get());
-  fd.reset();
-}
-
-void SshCarrier::read_output(Start& start) {
-  char bytes[kReadBytes];
-  const ssize_t n = read(start.ssh->out.get(), bytes, sizeof bytes);
-  if (n > 0) start.ssh->remote.take_output({bytes, size_t(n)}, Clock::now());
-  if (n == 0) close_watched(start.ssh->out);
-}
-
-void SshCarrier::read_words(Start& start) {
-  char bytes[kReadBytes];
-  const ssize_t n = read(start.ssh->words.get(), bytes, sizeof bytes);
-  if (n > 0) start.ssh->remote.take_words({bytes, size_t(n)});
-  if (n == 0) close_watched(start.ssh->words);
-}
-
-// All that is in the pipe, or so much that whoever fills it again does not hold us up.
-void SshCarrier::read_rest(Start& start, const UniqueFd& fd, void (SshCarrier::*read)(Start&)) {
-  int bytes = 0;
-  for (int i = 0; i < kReadsMost && fd; ++i) {
-    if (ioctl(fd.get(), FIONREAD, &bytes) != 0 || bytes == 0) return;
-    (this->*read)(start);
-  }
-}
-
-// Does what follows from what was read. `start` may be gone afterwards.
-void SshCarrier::look(Start& start, TimePoint now) {
-  Ssh& ssh = *start.ssh;
-  read_rest(start, ssh.words, &SshCarrier::read_words);  // of the start: none of the agent's
-  if (ssh.remote.phase() == StartPhase::kReady) return hand_over(start);
-  if (ssh.remote.heard()) start.time.reached(now);
-  if (ssh.remote.phase() == StartPhase::kFailed) {
-    if (!ssh.judged_at) ssh.judged_at = now + kLastWords;
-    return;
-  }
-  try {
-    if (ssh.remote.asks_for_file()) ssh.remote.answer(file_.sha256(), now);
-  } catch (const Error& error) {
-    return fail(start.host, error.what());
-  }
-  feed(start);
-}
-
-void SshCarrier::feed(Start& start) {
-  Ssh& ssh = *start.ssh;
-  ssize_t n = 0;
-  size_t shipped = 0;
-  while (ssh.in) {
-    if (!ssh.remote.text().empty()) {
-      n = write(ssh.in.get(), ssh.remote.text().data(), ssh.remote.text().size());
-      if (n > 0) ssh.remote.text_written(size_t(n));
-    } else if (ssh.remote.wants_file()) {
-      auto at = off_t(ssh.remote.file_at());
-      n = sendfile(ssh.in.get(), file_.fd(), &at, file_.bytes() - ssh.remote.file_at());
-      if (n > 0) ssh.remote.file_written(uint64_t(n)), note_taken(start, Clock::now());
-    } else if (const auto piece = ssh.remote.wants_shipped()) {
-      if (shipped >= kShipAtOnce) break;
-      const auto sent = feed_shipped(start, *piece);
-      if (!sent) return;
-      n = *sent;
-      if (n > 0) {
-        ssh.remote.shipped_written(uint64_t(n));
-        shipped += size_t(n);
-        note_taken(start, Clock::now());
-      }
-    } else {
-      break;
-    }
-    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
-      if (!ssh.in_watched)
-        ssh.in.reset();  // ssh is ending, and will say why
-      else
-        close_watched(ssh.in);
-      return;
-    }
-    if (n < 0 && errno == EAGAIN) break;
-  }
-  const bool watch = ssh.in && (!ssh.remote.text().empty() || ssh.remote.wants_file() ||
-                                ssh.remote.wants_shipped());
-  if (watch == ssh.in_watched) return;
-  ssh.in_watched = watch;
-  if (watch)
-    loop_.watch(ssh.in.get(), EPOLLOUT, [this, &start](uint32_t) { feed(start); });
-  else if (ssh.in)
-    loop_.unwatch(ssh.in.get());
-}
-
-void SshCarrier::note_taken(Start& start, TimePoint now) {
-  const RemoteStart& remote = start.ssh->remote;
-  start.time.taken(!remote.wants_file() && !remote.wants_shipped(), now - remote.since(), now);
-}
-
-std::optional<ssize_t> SshCarrier::feed_shipped(Start& start, const RemoteStart::Piece& piece) {
-  Ssh& ssh = *start.ssh;
-  const OfferedFile& file = options_.offer->files[size_t(piece.file)];
-  const auto give_up = [&](const std::string& why) {
-    fail(start.host, quoted(file.path, kPathShown) + " " + why);
-    return std::nullopt;
-  };
-  const auto is_as_read = [&] {
-    struct stat facts{};
-    return fstat(ssh.shipped.get(), &facts) == 0 && uint64_t(facts.st_size) == file.bytes &&
-           changed_ns(facts) == file.changed_ns;
-  };
-  const auto changed = [&] {
-    return give_up("has changed since hvdrun read it; start again when it is whole");
-  };
-  if (ssh.file != piece.file) {
-    ssh.shipped.reset(open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
-    ssh.file = piece.file;
-    if (!ssh.shipped) return give_up("cannot be read any more: " + error_text(errno));
-  }
-  if (piece.at == 0 && !is_as_read()) return changed();  // may be none that is to go out
-  auto at = off_t(piece.at);
-  const ssize_t n =
-      sendfile(ssh.in.get(), ssh.shipped.get(), &at, std::min<uint64_t>(piece.bytes, kShipAtOnce));
-  if (n < 0 && (errno == EIO || errno == EINVAL))
-    return give_up("cannot be read: " + error_text(errno));
-  const bool is_end = n == 0 || (n > 0 && uint64_t(n) == piece.bytes);
-  if (is_end && !is_as_read()) return changed();
-  return n;
 }
 
 void SshCarrier::hand_over(Start& start) {
@@ -391,8 +234,8 @@ void SshCarrier::judge(Start& start, int wait_status, TimePoint now) {
     return;
   }
   if (failure.retry != Retry::kNever && start.attempts > 1)
-    failure.reason.insert(0, "it was not there in " + seconds_text(now - start.since) + ", tried " +
-                                 std::to_string(start.attempts) + " times: ");
+    failure.reason = "it was not there in " + seconds_text(now - start.since) + ", tried " +
+                     std::to_string(start.attempts) + " times: " + failure.reason + by_hand(start);
   fail(start.host, failure.reason);
 }
 
@@ -448,15 +291,19 @@ bool SshCarrier::hangs(Start& start, TimePoint now) {
 std::string SshCarrier::time_is_over(const Start& start, TimePoint now) const {
   const std::string age = seconds_text(now - start.since);
   const StartPhase phase = start.ssh ? phase_of(*start.ssh) : StartPhase::kConnecting;
-  if (phase <= StartPhase::kConnecting && !start.reason.empty())
-    return "ssh failed " + std::to_string(start.attempts) + " times in " + age + ": " +
-           start.reason;
   std::string where = "ssh, asked anew after its first words, was not through within " + age;
-  if (phase == StartPhase::kResolving)
+  if (phase <= StartPhase::kConnecting && !start.reason.empty())
+    where =
+        "ssh failed " + std::to_string(start.attempts) + " times in " + age + ": " + start.reason;
+  else if (phase == StartPhase::kResolving)
     where = "its name was still being looked up after " + age + ": does the name server answer?";
   else if (start.ssh)
     where = start.ssh->remote.unfinished(now);
-  return where + "; try by hand: " + ssh_by_hand(options_.ssh, start.target);
+  return where + by_hand(start);
+}
+
+std::string SshCarrier::by_hand(const Start& start) const {
+  return "; try by hand: " + ssh_by_hand(options_.ssh, start.target);
 }
 
 std::optional<TimePoint> SshCarrier::next_deadline() const {

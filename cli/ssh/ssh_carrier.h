@@ -90,26 +90,30 @@ class SshCarrier {
   struct Ssh;
   struct Start;
 
-  void turn(Start& start, TimePoint now);
-  static bool hangs(Start& start, TimePoint now);
-  static void note_taken(Start& start, TimePoint now);
-  void begin(Start& start, TimePoint now);
-  void feed(Start& start);
-  // Bytes that were written, or less with errno as write() has it; nothing: the start has failed.
-  std::optional<ssize_t> feed_shipped(Start& start, const RemoteStart::Piece& piece);
+  // ssh_pipes.cc
+  void close_watched(UniqueFd& fd);
   void read_output(Start& start);
   void read_words(Start& start);
   void read_rest(Start& start, const UniqueFd& fd, void (SshCarrier::*read)(Start&));
   void look(Start& start, TimePoint now);
+  void feed(Start& start);
+  static void note_taken(Start& start, TimePoint now);
+  // Bytes that were written, or less with errno as write() has it; nothing: the start has failed.
+  std::optional<ssize_t> feed_shipped(Start& start, const RemoteStart::Piece& piece);
+
+  // ssh_carrier.cc
+  void turn(Start& start, TimePoint now);
+  static bool hangs(Start& start, TimePoint now);
+  void begin(Start& start, TimePoint now);
   void hand_over(Start& start);
   static bool ask_differently(Start& start, int wait_status);
   static StartPhase phase_of(const Ssh& ssh);
   void judge(Start& start, int wait_status, TimePoint now);
   void try_again(Start& start, std::string reason, Clock::duration most, TimePoint now);
   void fail(int host, const std::string& reason);
-  void close_watched(UniqueFd& fd);
   void drop(Start& start);
   std::string time_is_over(const Start& start, TimePoint now) const;
+  std::string by_hand(const Start& start) const;
 
   Loop& loop_;
   AgentFile& file_;

@@ -1,147 +1,14 @@
 // Starting agents through a stand-in for ssh: places, retries, deadlines, and nobody left behind.
-#include "cli/ssh/ssh_carrier.h"
-
 #include <poll.h>
-#include <sys/wait.h>
 
-#include <csignal>
-#include <filesystem>
-#include <fstream>
-#include <map>
-#include <string>
-
-#include "cli/agent/descendants.h"
 #include "cli/pipe.h"
-#include "cli/signals.h"
 #include "cli/ssh/remote_script.h"
-#include "tests/support/catch.h"
+#include "tests/cli/ssh/ssh_stand_in.h"
 #include "tests/support/few_descriptors.h"
-#include "tests/support/temporary_directory.h"
 
 namespace hvd {
-namespace {
 
 using namespace std::chrono_literals;
-
-void write_file(const std::filesystem::path& path, const std::string& text) {
-  std::ofstream(path, std::ios::binary) << text;
-  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
-}
-
-// A folder with an `ssh` that runs what the file named after the host says, in that folder.
-class Hosts {
- public:
-  Hosts() {
-    signal(SIGPIPE, SIG_IGN);
-    write_file(folder_.path() / "ssh", "#!/bin/sh\ncd " + folder_.path().string() +
-                                           "\nwhile [ $# -gt 2 ]; do shift; done\n. ./$1\n");
-    std::string hello(kFrameMagic);
-    append_header(hello, {2, FrameKind::kHello, Stream::kStdout, 0, 0});
-    write_file(folder_.path() / "hello", hello + "hi");
-    write_file(folder_.path() / "agent", "the agent");
-  }
-  ~Hosts() { CHECK(reap_all({})); }  // no child is left, ended or not
-
-  void set(const std::string& host, const std::string& script) {
-    write_file(folder_.path() / host, script);
-  }
-  std::filesystem::path operator/(const char* name) const { return folder_.path() / name; }
-
- private:
-  TemporaryDirectory folder_;
-};
-
-class Run {
- public:
-  explicit Run(const Hosts& hosts, int at_once = 64, const char* program = "ssh",
-               const ShipOffer* offer = nullptr, bool ends_after_hello = false)
-      : file_(hosts / "agent"),
-        children_({SIGCHLD}, 0),
-        carrier_(
-            loop_, file_,
-            {.ssh = {.program = hosts / program, .identity_file = {}, .arguments = {}},
-             .environment = {"PATH=/usr/local/bin:/usr/bin:/bin"},
-             .path = "",
-             .at_once = at_once,
-             .offer = offer,
-             .ends_after_hello = ends_after_hello},
-            {.started =
-                 [this](int host, AgentChannels channels, const std::string& hello) {
-                   REQUIRE(hello == "hi");
-                   started.emplace(host, std::move(channels));
-                 },
-             .failed = [this](int host, const std::string& reason) { failed[host] = reason; }}) {
-    loop_.watch(children_.fd(), EPOLLIN, [this](uint32_t) {
-      children_.take();
-      reap();
-    });
-  }
-  ~Run() {
-    for (auto& [host, channels] : started) {
-      channels.lease.reset();
-      if (channels.pid > 0) waitpid(channels.pid, nullptr, 0);
-    }
-  }
-
-  void start(int host, const std::string& name, std::chrono::milliseconds limit = 20s,
-             std::chrono::milliseconds there = 0s) {
-    carrier_.start(host, {name, "", 1}, limit, Deadline::in(there));
-  }
-  void until(size_t done) {
-    const Deadline deadline = Deadline::in(30s);
-    while (started.size() + failed.size() < done) {
-      REQUIRE_FALSE(deadline.passed());
-      carrier_.turn(Clock::now());
-      if (started.size() + failed.size() >= done) break;
-      const auto next = carrier_.next_deadline();
-      loop_.turn(std::min(next.value_or(deadline.when()), deadline.when()));
-    }
-  }
-  // Until these starts have come that far.
-  void until_at(const std::map<int, StartPhase>& phases) {
-    const Deadline deadline = Deadline::in(30s);
-    carrier_.turn(Clock::now());
-    for (const auto& [host, phase] : phases)
-      while (carrier_.progress(host)->phase != phase) {
-        REQUIRE_FALSE(deadline.passed());
-        loop_.turn(deadline.when());
-      }
-  }
-  void until_queued(int host) {
-    while (!carrier_.progress(host)->queued) loop_.turn(Clock::now() + 1s);
-  }
-  void reap() {
-    reap_all([this](pid_t pid, int status) { carrier_.child_ended(pid, status); });
-  }
-  SshCarrier& carrier() { return carrier_; }
-
-  std::map<int, AgentChannels> started;
-  std::map<int, std::string> failed;
-
- private:
-  Loop loop_;
-  AgentFile file_;
-  SignalReader children_;
-  SshCarrier carrier_;
-};
-
-constexpr const char* kAgent = "cat hello; exec cat >/dev/null";
-
-}  // namespace
-
-TEST_CASE("ssh_carrier: a host does not pay for the time in which hvdrun was stopped") {
-  Hosts hosts;
-  hosts.set("a", std::string("while [ ! -e go ]; do sleep 0.02; done; ") + kAgent);
-  Run run(hosts);
-  run.start(1, "a", 10s);
-  run.carrier().turn(Clock::now());
-  run.carrier().excuse(60s);
-  run.carrier().turn(Clock::now() + 60s);  // as it is afterwards
-  CHECK(run.failed.empty());
-  write_file(hosts / "go", "");
-  run.until(1);
-  CHECK(run.started.contains(1));
-}
 
 TEST_CASE("ssh_carrier: an agent that speaks is handed over with its pipes") {
   Hosts hosts;
@@ -297,39 +164,6 @@ TEST_CASE("ssh_carrier: of a file that is another by now not a byte is sent") {
   CHECK_THAT(seen, !Catch::Matchers::Contains("secret"));
 }
 
-TEST_CASE("ssh_carrier: a host that is waited for is tried again until it is there, or no longer") {
-  Hosts hosts;
-  const std::string refused = "echo 'ssh: connect to host x port 22: Connection refused' >&2\n";
-  hosts.set("late", "echo x >>tries; [ $(wc -l <tries) -gt 2 ] || { " + refused + "exit 255; }\n" +
-                        std::string(kAgent));
-  hosts.set("never", "echo x >>never_tries; " + refused + "exit 255");
-  hosts.set("denied", "echo 'a@b: Permission denied (publickey).' >&2; exit 255");
-  Run run(hosts);
-  run.start(0, "late", 20s, 15s);
-  run.start(1, "never", 20s, 2s);  // time for a second attempt, however slow the machine
-  run.start(2, "denied", 20s, 15s);
-  run.until(3);
-  REQUIRE(run.started.contains(0));
-  const std::string tries =
-      std::to_string(std::filesystem::file_size(hosts / "never_tries") / 2) + " times";
-  REQUIRE_THAT(run.failed.at(1), Catch::Matchers::Contains("it was not there in ") &&
-                                     Catch::Matchers::Contains(
-                                         ", tried " + tries + ": nothing listens on its ssh port"));
-  REQUIRE(run.failed.at(2).starts_with("it accepts none of your keys"));
-}
-
-TEST_CASE("ssh_carrier: hosts that are not there keep no place from others") {
-  Hosts hosts;
-  hosts.set("away", "echo 'ssh: connect to host x port 22: No route to host' >&2; exit 255");
-  hosts.set("ok", kAgent);
-  Run run(hosts, 1);
-  for (int host = 0; host < 4; ++host) run.start(host, "away", 20s, 15s);
-  run.start(4, "ok", 20s, 15s);
-  run.until(1);
-  REQUIRE(run.started.contains(4));
-  REQUIRE(run.carrier().progress(0)->reason.starts_with("there is no way to it"));
-}
-
 TEST_CASE("ssh_carrier: an ssh before 8.7 is asked without options of 8.7, bad ones stay bad") {
   Hosts hosts;
   write_file(hosts / "old_ssh", "#!/bin/sh\ncd " + (hosts / ".").string() +
@@ -377,45 +211,6 @@ TEST_CASE("ssh_carrier: a new host key is taken by another attempt, unless that 
   REQUIRE(std::filesystem::file_size(hosts / "gates") == 6);
   REQUIRE(run.failed.at(3).starts_with("its host key is not the one that it had before"));
   REQUIRE(std::filesystem::file_size(hosts / "changes") == 2);
-}
-
-TEST_CASE("ssh_carrier: a host's time is over where it stands, and says where that was") {
-  Hosts hosts;
-  const std::string mark(kRemoteMark);
-  hosts.set("silent", "exec sleep 1000");
-  hosts.set("copying", "echo '" + mark + "need'; exec sleep 1000");
-  hosts.set("starting", "echo hm >&2; echo '" + mark + "found'; exec cat >/dev/null");
-  hosts.set("half", "head -c 30 hello; exec sleep 1000");
-  hosts.set("asked", "echo 'Host key verification failed.' >&2; exit 255");
-  Run run(hosts), other(hosts);
-  int number = 0;
-  for (const char* host : {"silent", "copying", "starting", "half"}) run.start(number++, host);
-  run.until_at({{1, StartPhase::kCopying}, {2, StartPhase::kStarting}, {3, StartPhase::kStarting}});
-  run.carrier().turn(Clock::now() + 600s);
-  REQUIRE(run.failed.size() == 4);
-  REQUIRE(run.failed.at(0).starts_with("there was no answer for 6"));
-  const std::string by_hand =
-      "; try by hand: " + (hosts / "ssh").string() + " -o ControlPath=none ";
-  REQUIRE(run.failed.at(0).ends_with(by_hand + "silent true"));
-  REQUIRE(run.failed.at(1).starts_with("all of the agent was sent to it, and it has not taken"));
-  REQUIRE(run.failed.at(2).starts_with("the agent has not spoken for 6"));
-  REQUIRE(run.failed.at(2).ends_with("ssh's last words were \"hm\"" + by_hand + "starting true"));
-  REQUIRE(run.failed.at(3).starts_with("the agent has not spoken for 6"));
-  other.start(0, "asked");
-  other.carrier().turn(Clock::now());
-  other.until_queued(0);
-  other.carrier().turn(Clock::now() + 600s);
-  REQUIRE(other.failed.at(0).starts_with("ssh, asked anew after its first words, was not through"));
-}
-
-TEST_CASE("ssh_carrier: who waits for a place has all its time from its turn on") {
-  Hosts hosts;
-  hosts.set("silent", "exec sleep 1000");
-  Run run(hosts, 1);
-  run.start(0, "silent", 600ms);
-  run.start(1, "silent", 300ms);
-  run.until(2);
-  CHECK(run.failed.at(1).starts_with("there was no answer for 0.3 s"));
 }
 
 TEST_CASE("ssh_carrier: whatever a host sends, it starts or fails with a reason") {
