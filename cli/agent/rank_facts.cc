@@ -77,7 +77,7 @@ std::string describe(const StatusSnapshot& status, TimePoint now) {
     case Phase::kInit:
       return "was in hvd::init()" + duration;
     case Phase::kComputing:
-      return "was computing" + step(" after step ") + duration;
+      return "was in no call of hvd" + step(" after step ") + duration;
     case Phase::kCollective:
       return collective_text(status) + duration;
     case Phase::kSynchronize:

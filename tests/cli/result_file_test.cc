@@ -24,7 +24,7 @@ JobResult failed_job() {
   first.killed = true;
   first.status = SIGSEGV;
   first.run_ns = 1'500'000'000;
-  first.doing = "was computing";
+  first.doing = "was in no call of hvd";
   RankEnd other = first;
   other.rank = 0;
   other.killed = false;
@@ -48,7 +48,7 @@ TEST_CASE("result file: tells who was first, how, and what became of every rank"
   CHECK(json["first_failure"]["signal"] == "SIGSEGV");
   CHECK(json["first_failure"]["exit_code"].is_null());
   CHECK(json["first_failure"]["seconds"] == 1.5);
-  CHECK(json["first_failure"]["doing"] == "was computing");
+  CHECK(json["first_failure"]["doing"] == "was in no call of hvd");
   CHECK(json["first_failure"]["stderr_tail"].size() == 1);
   REQUIRE(json["ranks"].size() == 3);
   CHECK(json["ranks"][0]["outcome"] == "finished");

@@ -82,7 +82,7 @@ TEST_CASE("rank facts: every phase has words") {
   status.phase = Phase::kComputing;
   status.step = 7;
   status.since_ns = 500'000'000;
-  CHECK(describe(status, TimePoint(1s)) == "was computing after step 7, for 0.5 s");
+  CHECK(describe(status, TimePoint(1s)) == "was in no call of hvd after step 7, for 0.5 s");
   status.phase = Phase::kSynchronize;
   CHECK(describe(status, TimePoint(1s)) == "was in synchronize() of step 7, for 0.5 s");
   status.phase = static_cast<Phase>(99);
