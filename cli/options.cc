@@ -315,7 +315,9 @@ std::string_view nearest_spelling(std::string_view unknown) {
       int distance = edit_distance(unknown, spelling);
       const bool begins_it = unknown.size() > 3 && spelling.starts_with(unknown);
       if (begins_it) distance = 0;  // an abbreviation: the first that it may stand for
-      if (distance < best_distance) {
+      // -q and -H are two letters, not one misspelled.
+      const int letters = static_cast<int>(std::max(unknown.size(), spelling.size())) - 1;
+      if (distance < std::min(best_distance, letters)) {
         best = spelling;
         best_distance = distance;
       }

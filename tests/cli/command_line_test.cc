@@ -423,6 +423,8 @@ TEST_CASE("command line: an unknown option gets the nearest match") {
       {"--num 2 ls", "unknown option \"--num\"; did you mean --num-proc?"},
       {"-pn 2 ls", "unknown option \"-pn\"; did you mean -np?"},
       {"-NP 2 ls", "unknown option \"-NP\"; did you mean -np?"},
+      {"-q ls", "unknown option \"-q\"; hvdrun --help lists all options"},
+      {"-X A=1 ls", "unknown option \"-X\"; did you mean -x?"},
       {"-n 2 ls", "unknown option \"-n\"; did you mean -np?"},
       {"--np 2 ls", "unknown option \"--np\"; did you mean -np?"},
       {"--host a ls", "unknown option \"--host\"; did you mean --hosts?"},
