@@ -129,6 +129,22 @@ std::optional<std::string> visible_to_ranks(const JobSpec& spec) {
   return value;
 }
 
+// How many ranks they get. Who pretends hosts wants each of them in the job: more ranks than slots
+// are refused with those of hosts that exist.
+int fill_pretended(std::span<const Host> hosts, int size) {
+  const int slots = hosts[0].slots, count = static_cast<int>(hosts.size());
+  const int sum = slots * count;
+  if (size == 0) return sum;
+  if (size <= sum - slots) {
+    const std::string asked = std::to_string(count) + "x" + std::to_string(slots);
+    throw Error(ErrorCode::kInvalidArgument,
+                "--pretend-hosts " + asked + " takes " + std::to_string(sum) + " ranks, and -np " +
+                    std::to_string(size) + " leaves hosts without any; give -np " +
+                    std::to_string(sum) + ", or pretend fewer hosts");
+  }
+  return size;
+}
+
 }  // namespace
 
 HostChoice choose_hosts(std::span<const GivenHost> given, int size, const ThisMachine& machine,
@@ -237,8 +253,7 @@ void find_hosts(CommandLine& line) {
   JobSpec& spec = line.spec;
   if (!line.pretended_hosts.empty()) {
     spec.hosts = line.pretended_hosts;
-    if (spec.size == 0)
-      for (const Host& host : spec.hosts) spec.size += host.slots;
+    spec.size = fill_pretended(spec.hosts, spec.size);
     return;
   }
   std::vector<GivenHost> given;

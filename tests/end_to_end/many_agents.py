@@ -55,8 +55,10 @@ def without_np_all_slots_are_taken():
     seen = support.subprocess.run([support.options.hvdrun, "--pretend-hosts", "3x2", "--", "true"], stdin=support.subprocess.DEVNULL,
                                   capture_output=True, timeout=60)
     expect((seen.returncode, seen.stdout), (0, b""), seen.stderr)
-    seen = run("--pretend-hosts", "2x1", "--", "true", np=3)
-    expect(seen.returncode, 2, seen.stderr)
+    for hosts, np, why in (("2x1", 3, b"2 slots"), ("3x2", 4, b"--pretend-hosts 3x2 takes 6 ranks, and -np 4 leaves hosts without any")):
+        seen = run("--pretend-hosts", hosts, "--", "true", np=np)
+        expect(seen.returncode, 2, seen.stderr)
+        assert why in seen.stderr, seen.stderr
 
 
 def a_failure_on_one_host_ends_all():
