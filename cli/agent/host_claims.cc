@@ -29,6 +29,7 @@ constexpr int kStrangersPerRest = 16;
 constexpr std::chrono::milliseconds kStrangersRest{5};
 // Descriptors become free when some other process reads its messages or closes files: no event.
 constexpr std::chrono::milliseconds kRetryPause{20};
+constexpr const char* kLeaveAgent = "; leave HVD_AGENT as hvdrun has set it for each rank";
 
 UniqueFd open_pidfd(pid_t pid) {
   return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
@@ -195,20 +196,26 @@ std::string HostMemory::Impl::objection(const Connection& connection, const Agen
     return who + " did not begin with one claim of a rank";
   if (message.id >= slots.size())
     return who + " claims place " + std::to_string(message.id) + " of " +
-           std::to_string(slots.size());
+           std::to_string(slots.size()) + kLeaveAgent;
   const Slot& slot = slots[message.id];
   const std::string what = who + " claims rank " + std::to_string(slot.rank) + ", but ";
-  if (slot.speaks()) return what + "process " + std::to_string(slot.pid) + " has done so before";
+  if (slot.speaks())
+    return what + "process " + std::to_string(slot.pid) +
+           " has done so before; a rank is one process: call hvd::init() in one of them, or in the "
+           "later one once the former has ended";
   if (peer.pid == slot.worker) return "";  // also where /proc hides it
   errno = 0;
   const std::vector<pid_t> chain = ancestry(peer.pid, getpid());
   if (chain.empty() && errno == EMFILE)
     return what + "no descriptor is left to see who started it; " + kRaiseOpenFiles;
-  if (chain.empty()) return what + "this job did not start it";
+  if (chain.empty())
+    return what +
+           "this job did not start it; start it with hvdrun, or unset HVD_AGENT and HVD_SIZE for a "
+           "world of one";
   for (const Slot& other : slots) {
     if (&other == &slot || other.worker == 0 || other.worker_ended) continue;
     if (std::find(chain.begin(), chain.end(), other.worker) != chain.end())
-      return what + "it was started by rank " + std::to_string(other.rank);
+      return what + "it was started by rank " + std::to_string(other.rank) + kLeaveAgent;
   }
   return "";
 }

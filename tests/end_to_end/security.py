@@ -106,7 +106,7 @@ def who_is_not_of_the_job_is_refused():
     assert address_of(ranks[0]) != address_of(others[0]), "two jobs have one address"
     kind, text = claim(address_of(ranks[0]))
     expect(kind, REFUSED, text)
-    assert f"process {os.getpid()} " in text, text
+    assert f"process {os.getpid()} " in text and "this job did not start it; start it with hvdrun" in text, text
     expect(job.poll(), None, "the job must go on")
     end(other)
     assert "a worker's socket is closed: process" in end(job)

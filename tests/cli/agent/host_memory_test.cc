@@ -423,16 +423,17 @@ TEST_CASE(
     "host memory: a rank is claimed once, by its own worker, and whoever is refused is told") {
   HostJob first({.ranks = 1, .program = "claim twice"});
   REQUIRE(first.run());
-  CHECK_THAT(first.board(0).text, Catch::Contains("claims rank 0, but process") &&
-                                      Catch::Contains("has done so before"));
+  CHECK_THAT(first.board(0).text,
+             Catch::Contains("claims rank 0, but process") &&
+                 Catch::Contains("has done so before; a rank is one process: call hvd::init() in"));
   REQUIRE(first.warnings().size() == 1);
 
   HostJob second({.ranks = 2, .program = "claim another rank"});
   REQUIRE(second.run());
   INFO(second.describe());
-  CHECK_THAT(second.board(0).text, Catch::Contains("it was started by rank 0"));
-  CHECK_THAT(second.board(1).text,
-             Catch::Contains("place 7 of 2") || Catch::Contains("it was started by rank 1"));
+  CHECK_THAT(second.board(0).text, Catch::Contains("it was started by rank 0; leave HVD_AGENT"));
+  CHECK_THAT(second.board(1).text, Catch::Contains("place 7 of 2; leave HVD_AGENT") ||
+                                       Catch::Contains("it was started by rank 1"));
 }
 
 TEST_CASE("host memory: the next program of a script may take the place of one that has left") {
