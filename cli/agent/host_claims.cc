@@ -199,24 +199,24 @@ std::string HostMemory::Impl::objection(const Connection& connection, const Agen
            std::to_string(slots.size()) + kLeaveAgent;
   const Slot& slot = slots[message.id];
   const std::string what = who + " claims rank " + std::to_string(slot.rank) + ", but ";
+  if (peer.pid != slot.worker) {  // which counts also where /proc hides it
+    errno = 0;
+    const std::vector<pid_t> chain = ancestry(peer.pid, getpid());
+    if (chain.empty() && errno == EMFILE)
+      return what + "no descriptor is left to see who started it; " + kRaiseOpenFiles;
+    if (chain.empty())
+      return what + "this job did not start it; start it with hvdrun, or unset HVD_AGENT and " +
+             "HVD_SIZE for a world of one";
+    for (const Slot& other : slots) {
+      if (&other == &slot || other.worker == 0 || other.worker_ended) continue;
+      if (std::find(chain.begin(), chain.end(), other.worker) != chain.end())
+        return what + "it was started by rank " + std::to_string(other.rank) + kLeaveAgent;
+    }
+  }
   if (slot.speaks())
     return what + "process " + std::to_string(slot.pid) +
            " has done so before; a rank is one process: call hvd::init() in one of them, or in the "
            "later one once the former has ended";
-  if (peer.pid == slot.worker) return "";  // also where /proc hides it
-  errno = 0;
-  const std::vector<pid_t> chain = ancestry(peer.pid, getpid());
-  if (chain.empty() && errno == EMFILE)
-    return what + "no descriptor is left to see who started it; " + kRaiseOpenFiles;
-  if (chain.empty())
-    return what +
-           "this job did not start it; start it with hvdrun, or unset HVD_AGENT and HVD_SIZE for a "
-           "world of one";
-  for (const Slot& other : slots) {
-    if (&other == &slot || other.worker == 0 || other.worker_ended) continue;
-    if (std::find(chain.begin(), chain.end(), other.worker) != chain.end())
-      return what + "it was started by rank " + std::to_string(other.rank) + kLeaveAgent;
-  }
   return "";
 }
 
