@@ -97,7 +97,7 @@ std::optional<Blame> deserter_before(const RankEnd& end, const std::vector<RankE
     if (!failed(other) && !other.told && other.stranded_others)  // the world had not broken before
       return Blame{&other, 1,
                    "rank " + std::to_string(other.rank) +
-                       " ended while other ranks needed it for a collective"};
+                       " ended (exit status 0) while other ranks needed it for a collective"};
   }
   return std::nullopt;
 }

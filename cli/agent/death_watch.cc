@@ -157,7 +157,8 @@ std::optional<DeathWatch::Report> DeathWatch::examine(Watch& watch, TimePoint no
   if (now < watch.look) return std::nullopt;
   if (all_tasks_exiting(watch.pid)) {
     watch.reported = true;
-    return Report{watch.slot, watch.pid, Finding::kExiting};
+    const Finding how = exits_well(watch.pid) ? Finding::kEndedWell : Finding::kExiting;
+    return Report{watch.slot, watch.pid, how};
   }
   if (now - *watch.hinted < kSuspicion) {
     watch.look = now + kNextLook;

@@ -27,8 +27,9 @@ namespace hvd {
 class DeathWatch {
  public:
   enum class Finding {
-    kExiting,  // no task of the process runs its program any more
-    kAlive,    // after suspect() only: it does
+    kExiting,    // no task of the process runs its program any more
+    kEndedWell,  // the same, and its exit status is 0
+    kAlive,      // after suspect() only: it does
   };
   // Called on the loop's thread.
   using Found = std::function<void(int slot, pid_t pid, Finding finding)>;

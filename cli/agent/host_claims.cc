@@ -243,7 +243,7 @@ void HostMemory::Impl::claim(Connection& connection, const AgentMessage& message
   slot.pid = pid;
   slot.pidfd = std::move(pidfd);
   slot.connection = &connection;
-  slot.asked = slot.dead = slot.left = slot.stranded_others = false;
+  slot.asked = slot.dead = slot.ended_well = slot.left = slot.stranded_others = false;
   slot.given_up.clear();
   slot.local_rank = -1;
   slot.epoch = 0;

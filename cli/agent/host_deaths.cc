@@ -9,6 +9,7 @@
 #include "cli/agent/host_memory_impl.h"
 #include "cli/agent/process_state.h"
 #include "cli/quoted.h"
+#include "runtime/base/utf8.h"
 
 namespace hvd {
 
@@ -31,7 +32,7 @@ void HostMemory::Impl::process_ended(int id) {
   loop.unwatch(slot.pidfd.get());
   slot.pidfd.reset();
   watch.forget(id);
-  declare_dead(slot);
+  declare_dead(slot, !slot.dead && exits_well(slot.pid));
   if (slot.connection != nullptr) drop(*slot.connection);
   tell_who_wants();
 }
@@ -39,8 +40,8 @@ void HostMemory::Impl::process_ended(int id) {
 void HostMemory::Impl::found(int id, pid_t pid, DeathWatch::Finding finding) {
   Slot& slot = slots[static_cast<size_t>(id)];
   if (!slot.speaks() || slot.pid != pid) return;  // an older process of that slot
-  if (finding == DeathWatch::Finding::kExiting) {
-    declare_dead(slot);
+  if (finding != DeathWatch::Finding::kAlive) {
+    declare_dead(slot, finding == DeathWatch::Finding::kEndedWell);
     tell_who_wants();
     return;
   }
@@ -61,9 +62,10 @@ void HostMemory::Impl::socket_ended(Slot& slot) {
   watch.suspect(static_cast<int>(&slot - slots.data()), slot.pid);
 }
 
-void HostMemory::Impl::declare_dead(Slot& slot) {
+void HostMemory::Impl::declare_dead(Slot& slot, bool well) {
   if (slot.dead) return;
   slot.dead = true;
+  slot.ended_well = well;
   slot.asked = false;
   if (slot.page.mapping) slot.doing = describe(read_status(slot.status()), Clock::now());
   if (in_epoch(slot)) {
@@ -72,18 +74,23 @@ void HostMemory::Impl::declare_dead(Slot& slot) {
   }
   // Before anybody hears of it: whoever then ends since it did, on whichever host, has ended later.
   if (events.dead) events.dead(slot_number(slot));
-  if (in_epoch(slot)) freeze(slot.local_rank);
+  if (in_epoch(slot)) freeze(slot);
 }
 
 // The order matters: the word, then the trouble that makes ranks look at the words, then the bells.
-// A rank that has left owes nobody anything: its end breaks nothing.
-void HostMemory::Impl::freeze(int local_rank) {
-  RankWords& mine = epoch->block().rank(local_rank);
-  store->ended(local_rank);
+// A rank that has left owes nobody anything: its end breaks nothing. One that ended well did not
+// die, which all hosts are told as the reason, ahead of its end.
+void HostMemory::Impl::freeze(const Slot& slot) {
+  RankWords& mine = words(slot);
+  store->ended(slot.local_rank);
   mine.dead.store(1, std::memory_order_release);
   if (mine.left.load(std::memory_order_acquire) != 0) return;
-  raise_trouble(TroubleReason::kDeath, local_rank);
-  if (events.died) events.died(epoch->epoch(), members[static_cast<size_t>(local_rank)]);
+  if (slot.ended_well && epoch->block().reason.load(std::memory_order_acquire) == 0)
+    copy_text(mine.reason, sizeof mine.reason,
+              printable(shown(ranks[static_cast<size_t>(slot.local_rank)])) +
+                  " ended (exit status 0) while other ranks went on");
+  raise_trouble(slot.ended_well ? TroubleReason::kEnded : TroubleReason::kDeath, slot.local_rank);
+  if (events.died) events.died(epoch->epoch(), slot_number(slot));
 }
 
 bool HostMemory::Impl::others_live(int local_rank) const {

@@ -55,9 +55,13 @@ void HostMemory::Impl::hear_of_deaths(std::span<const int> started) {
     if (!first) first = rank;
   }
   if (!first) return;
-  const auto host = host_names.find(static_cast<int>(epoch->block().fate(*first).host_first));
-  break_elsewhere("rank " + std::to_string(*first) +
-                  (host != host_names.end() ? " on " + host->second : "") + " died");
+  break_elsewhere(shown(*first) + " died");
+}
+
+// "rank 4 on gpu7", in an epoch of several hosts.
+std::string HostMemory::Impl::shown(int rank) const {
+  const auto host = host_names.find(static_cast<int>(epoch->block().fate(rank).host_first));
+  return "rank " + std::to_string(rank) + (host != host_names.end() ? " on " + host->second : "");
 }
 
 void HostMemory::Impl::hear_of_trouble(const Breakage& breakage) {

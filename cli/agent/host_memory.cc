@@ -96,7 +96,7 @@ void HostMemory::Impl::start_epoch(std::span<const EpochMember> wanted,
   // Who died between its wish and the start is dead in this epoch from its beginning.
   for (const EpochMember& one : wanted) {
     const Slot& slot = slots[static_cast<size_t>(one.slot)];
-    if (slot.dead || !slot.speaks()) freeze(slot.local_rank);
+    if (slot.dead || !slot.speaks()) freeze(slot);
   }
 }
 

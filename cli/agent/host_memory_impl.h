@@ -41,6 +41,7 @@ struct HostMemory::Impl {
     uint32_t epoch = 0;
     std::set<uint32_t> links_asked;  // for, in that epoch
     bool dead = false;               // that process runs no more
+    bool ended_well = false;         // by exit status 0
     std::string given_up;            // why, if it was
     bool stranded_others = false;
     bool left = false;
@@ -115,6 +116,7 @@ struct HostMemory::Impl {
   int started_as(int rank) const;
   std::vector<int> numbers_elsewhere(std::span<const int> started) const;
   std::vector<int> missed_by(int local_rank) const;
+  std::string shown(int rank) const;
   void hear_of_deaths(std::span<const int> started);
   void hear_of_trouble(const Breakage& breakage);
   void break_elsewhere(const std::string& text);
@@ -125,8 +127,8 @@ struct HostMemory::Impl {
   // host_deaths.cc
   void ended(int slot);
   void process_ended(int slot);
-  void declare_dead(Slot& slot);
-  void freeze(int local_rank);
+  void declare_dead(Slot& slot, bool well);
+  void freeze(const Slot& slot);
   bool others_live(int local_rank) const;
   void socket_ended(Slot& slot);
   void found(int slot, pid_t pid, DeathWatch::Finding finding);

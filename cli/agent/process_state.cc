@@ -19,7 +19,11 @@ namespace {
 struct Stat {
   ProcessState state;
   unsigned flags = 0;
+  unsigned long code_begins = 0;  // 1: of a process of which we may not see more
+  int status = -1;                // as from waitpid(), once it is in exit; 0 if we may not see it
 };
+
+constexpr unsigned kExiting = 4;  // PF_EXITING in <linux/sched.h>
 
 // Plain read(): a stream throws when the task goes away under it.
 std::optional<Stat> read_stat(const std::string& path) {
@@ -31,9 +35,14 @@ std::optional<Stat> read_stat(const std::string& path) {
   // The name in parentheses may hold anything, also parentheses.
   const char* rest = std::strrchr(text, ')');
   Stat stat;
-  if (rest == nullptr || std::sscanf(rest + 1, " %c %d %*d %*d %*d %*d %u", &stat.state.letter,
-                                     &stat.state.parent, &stat.flags) != 3)
+  if (rest == nullptr ||
+      std::sscanf(rest + 1,
+                  " %c %d %*d %*d %*d %*d %u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %*u "
+                  "%*u %*d %*u %lu",
+                  &stat.state.letter, &stat.state.parent, &stat.flags, &stat.code_begins) != 4)
     return std::nullopt;
+  const char* last = std::strrchr(rest, ' ');
+  if (std::sscanf(last, "%d", &stat.status) != 1) return std::nullopt;
   return stat;
 }
 
@@ -64,7 +73,6 @@ std::vector<pid_t> ancestry(pid_t pid, pid_t root) {
 }
 
 bool all_tasks_exiting(pid_t pid) {
-  constexpr unsigned kExiting = 4;  // PF_EXITING in <linux/sched.h>
   const std::string folder = "/proc/" + std::to_string(pid) + "/task";
   const std::unique_ptr<DIR, int (*)(DIR*)> tasks(opendir(folder.c_str()), closedir);
   if (!tasks)
@@ -79,6 +87,11 @@ bool all_tasks_exiting(pid_t pid) {
     if (!gone && (!stat || (stat->flags & kExiting) == 0)) return false;
   }
   return true;
+}
+
+bool exits_well(pid_t pid) {
+  const auto stat = read_stat("/proc/" + std::to_string(pid) + "/stat");
+  return stat && (stat->flags & kExiting) != 0 && stat->status == 0 && stat->code_begins != 1;
 }
 
 }  // namespace hvd

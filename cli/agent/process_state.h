@@ -29,4 +29,8 @@ std::vector<pid_t> ancestry(pid_t pid, pid_t root);
 // and then frees it, 0.1 s per GiB: call it where that holds nobody up.
 bool all_tasks_exiting(pid_t pid);
 
+// Of a process whose tasks are all in exit, or that is dead and not reaped: by exit status 0. False
+// where /proc does not say. The same holds of looking.
+bool exits_well(pid_t pid);
+
 }  // namespace hvd

@@ -33,7 +33,8 @@ enum class TroubleReason : uint32_t {
   kLostSocket,
   kLeft,
   kLostLink,
-  kElsewhere  // on another host: ControlBlock::elsewhere says what
+  kElsewhere,  // on another host: ControlBlock::elsewhere says what
+  kEnded       // by exit status 0, which is no death; its agent writes the rank's reason
 };
 
 // What the agent has to say of a rank of a broken epoch that did not answer it.
@@ -52,7 +53,8 @@ struct alignas(64) RankWords {
                                 // found there by each (collectives/memory_proof.h)
   pthread_mutex_t life;  // robust, process-shared, held by the rank's engine thread: the kernel
                          // marks its end early
-  char reason[256];      // by the rank before it raises trouble: why; zero-terminated
+  char reason[256];      // by the rank before it raises trouble, or by the agent (kEnded): why;
+                         // zero-terminated
 };
 
 // What agents have told each other of a rank on another host; by the agent of this host. Those of

@@ -81,9 +81,12 @@ def a_rank_killed_inside_a_collective_is_named_with_what_it_did():
 
 
 def a_rank_that_deserts_with_code_0_is_the_failure():
-    for what in ("desert", "leave"):
+    for what, told in (("desert", "ended (exit status 0)"), ("leave", "called shutdown()")):
         seen = run(*worker(what, 1), np=3)
         expect(seen.returncode, 1, (what, seen.stderr))
+        told = f"{on(1)} {told} while other ranks went on\n"
+        for rank in (0, 2):
+            assert re.search(rf"\[{rank}\]<stderr>:worker: .*{re.escape(told)}", seen.stderr.decode()), (told, seen.stderr)
         assert "first failure: rank 1 " in last_line(seen) and "exited with code 0" in last_line(seen), (what, seen.stderr)
 
 

@@ -405,6 +405,7 @@ TEST_CASE("host memory: a rank that exits 0 while others go on is known to have 
   CHECK(job.rank(0).status == 0);
   CHECK(job.memory().facts(0).stranded_others);
   CHECK_FALSE(job.memory().facts(1).stranded_others);
+  CHECK(job.board(1).numbers[kTrouble] == static_cast<int64_t>(TroubleReason::kEnded));
 }
 
 TEST_CASE("host memory: a rank that lost its socket and lives on is given up on") {
