@@ -48,9 +48,10 @@ std::vector<Slot> assign_slots(std::span<const Host> hosts, int count) {
   for (size_t host = 0; host < hosts.size(); ++host) {
     const int local_size = std::min(hosts[host].slots, count - static_cast<int>(slots.size()));
     if (local_size > kLocalRanksMax) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  "host \"" + hosts[host].name + "\" would get " + std::to_string(local_size) +
-                      " ranks; at most " + std::to_string(kLocalRanksMax) + " share one host");
+      throw Error(ErrorCode::kInvalidArgument, "host \"" + hosts[host].name + "\" would get " +
+                                                   std::to_string(local_size) + " ranks; at most " +
+                                                   std::to_string(kLocalRanksMax) +
+                                                   " share one host; add hosts, or lower -np");
     }
     if (hosts_with.size() < static_cast<size_t>(local_size)) hosts_with.resize(local_size);
     for (int local_rank = 0; local_rank < local_size; ++local_rank) {

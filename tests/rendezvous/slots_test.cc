@@ -85,8 +85,9 @@ TEST_CASE("slots: totals beyond an int are counted, not wrapped") {
 
 TEST_CASE("slots: no more ranks share a host than its control block holds") {
   CHECK(assign_slots(std::vector{host("a", 5000)}, 1024).size() == 1024);
-  CHECK_THROWS_WITH(assign({host("a", 5000)}, 1025),
-                    "host \"a\" would get 1025 ranks; at most 1024 share one host");
+  CHECK_THROWS_WITH(
+      assign({host("a", 5000)}, 1025),
+      "host \"a\" would get 1025 ranks; at most 1024 share one host; add hosts, or lower -np");
 }
 
 TEST_CASE("slots: for any hosts, ranks are dense and every position is held once") {
