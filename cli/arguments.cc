@@ -14,13 +14,14 @@ namespace {
 
 [[noreturn]] void refuse_unknown(std::string_view word) {
   const std::string start = "unknown option " + quoted(word);
-  // -Hlocalhost:2 and the like: a short option and its value in one word.
-  if (word.size() > 2 && word[1] != '-') {
-    const Option* option = find_option(word.substr(0, 2));
-    const std::string_view value = word.substr(2);
+  // -Hlocalhost:2, -np2 and the like: a short option and its value in one word.
+  for (const size_t length : {3, 2}) {
+    if (word.size() <= length || word[1] == '-') continue;
+    const Option* option = find_option(word.substr(0, length));
+    const std::string_view value = word.substr(length);
     const bool looks_meant = value.find_first_of(":=0123456789") != value.npos;
     if (option != nullptr && value_count(*option) == 1 && looks_meant) {
-      refuse(start + "; did you mean " + std::string(word.substr(0, 2)) + " " + quoted(value) +
+      refuse(start + "; did you mean " + std::string(word.substr(0, length)) + " " + quoted(value) +
              "?");
     }
   }

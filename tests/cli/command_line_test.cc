@@ -430,6 +430,7 @@ TEST_CASE("command line: an unknown option gets the nearest match") {
       {"--host a ls", "unknown option \"--host\"; did you mean --hosts?"},
       {"--hostfil=a ls", "unknown option \"--hostfil=a\"; did you mean --hostfile?"},
       {"-Hlocalhost:2 ls", "unknown option \"-Hlocalhost:2\"; did you mean -H \"localhost:2\"?"},
+      {"-np2 ls", "unknown option \"-np2\"; did you mean -np \"2\"?"},
       {"-xA=1 ls", "unknown option \"-xA=1\"; did you mean -x \"A=1\"?"},
       {"--frobnicate ls", "unknown option \"--frobnicate\"; hvdrun --help lists all options"},
   };
