@@ -107,6 +107,11 @@ HostChoice one_rank_per_gpu(const ThisMachine& machine, std::span<const std::str
                       " of --devices"},
             .by_gpus = true};
   if (machine.gpus == 0) {
+    if (std::find(command.begin(), command.end(), "-np") != command.end())
+      throw Error(ErrorCode::kInvalidArgument,
+                  "how many ranks to start is not said: -np stands behind the command " +
+                      quoted(command[0]) + ", which gets it; put hvdrun's options first, as in " +
+                      "hvdrun -np 2 " + shell_word(command[0]));
     throw Error(ErrorCode::kInvalidArgument,
                 "how many ranks to start is not said, and there is no GPU here to count; try: "
                 "hvdrun -np 2 " +

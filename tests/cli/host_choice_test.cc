@@ -87,6 +87,11 @@ TEST_CASE("host choice: without -np and hosts the GPUs count, and without those 
   CHECK_THROWS_WITH(choose("", 0),
                     "how many ranks to start is not said, and there is no GPU here to count; try: "
                     "hvdrun -np 2 ./train --epochs 3");
+  const std::vector<std::string> behind = {"python", "-np", "2", "train.py"};
+  CHECK_THROWS_WITH(choose_hosts({}, 0, kBox, behind),
+                    "how many ranks to start is not said: -np stands behind the command "
+                    "\"python\", which gets it; put hvdrun's options first, as in "
+                    "hvdrun -np 2 python");
 }
 
 TEST_CASE("host choice: the example can be typed as it stands, unless it is long") {
