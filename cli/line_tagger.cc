@@ -31,8 +31,10 @@ void LineTagger::add(std::vector<Tag> tags) {
 
 void LineTagger::write_prefix(const State& state, std::string& out) const {
   if (state.next == Prefix::kNone) return;
+  const std::string& tag = state.next == Prefix::kTag ? state.tag.first : state.tag.continued;
   if (state.tag.stamped) out.append(stamp_);
-  out.append(state.next == Prefix::kTag ? state.tag.first : state.tag.continued);
+  if (state.tag.stamped && !stamp_.empty() && tag.empty()) out.push_back(' ');
+  out.append(tag);
 }
 
 // `whole` ends in a line end; its first line may continue one that has begun.

@@ -39,7 +39,7 @@ class LineTagger {
   explicit LineTagger(std::vector<Tag> tags) { add(std::move(tags)); }
   void add(std::vector<Tag> tags);  // of further streams, behind those that there are
 
-  // Written in front of every tag from now on.
+  // Written in front of every tag from now on; where that is empty, with a blank behind it.
   void set_stamp(const std::string& stamp) { stamp_ = stamp; }
 
   void feed(size_t stream, std::string_view bytes, TimePoint now, std::string& out);

@@ -140,11 +140,11 @@ TEST_CASE("line tagger: a stamp stands before every tag but those that want none
   LineTagger tagger({{"[0]:", "[0]+:", true}, {"", "", false}, {"", "", true}});
   const TimePoint now{};
   std::string out;
-  tagger.set_stamp("noon ");
+  tagger.set_stamp("noon");
   tagger.feed(0, "a\nb\n", now, out);
   tagger.feed(1, "hvdrun: c\n", now, out);
   tagger.feed(2, "d\n", now, out);
-  CHECK(out == "noon [0]:a\nnoon [0]:b\nhvdrun: c\nnoon d\n");
+  CHECK(out == "noon[0]:a\nnoon[0]:b\nhvdrun: c\nnoon d\n");
 }
 
 TEST_CASE("line tagger: without tags lines stay whole too") {
