@@ -216,6 +216,23 @@ TEST_CASE("host faults: an agent without a descriptor for a new worker waits unt
   CHECK(job.rank(0).status == 0);
 }
 
+TEST_CASE("host faults: of who is dead it is known whether it ended by exit status 0") {
+  for (const int end : {0, 3, -SIGSEGV}) {
+    INFO(end);
+    const pid_t child = fork();
+    if (child == 0 && end < 0) {
+      signal(-end, SIG_DFL);
+      raise(-end);
+    }
+    if (child == 0) _exit(end);
+    siginfo_t info{};
+    REQUIRE(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT) == 0);
+    CHECK(exits_well(child) == (end == 0));
+    REQUIRE(waitpid(child, nullptr, 0) == child);
+  }
+  CHECK_FALSE(exits_well(getpid()));
+}
+
 TEST_CASE("host faults: a rank held by a debugger is not given up on, and answers when let go") {
   HostJob job(
       {.ranks = 3, .program = "survive", .memory = {.stopped_grace = 30ms, .grace = 100ms}});
