@@ -182,6 +182,8 @@ std::optional<Refusal> check_path_command(const CommandPlace& place,
     return Refusal{kExitNotExecutable,
                    quoted(name) + " is a directory; name the program in it to run"};
   }
+  if (!look.is_file)
+    return Refusal{kExitNotExecutable, quoted(name) + " is no file; name a program to run"};
   if (!look.may_execute) return not_executable(place, entries, name, path);
   return check_first_bytes(place, path, entries);
 }

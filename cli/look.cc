@@ -60,7 +60,8 @@ bool may(const std::string& path, int mode) {
 Look look_at(const std::string& path) {
   struct stat facts;
   if (stat(path.c_str(), &facts) != 0) return {.error = errno};
-  return {.is_directory = S_ISDIR(facts.st_mode),
+  return {.is_file = S_ISREG(facts.st_mode),
+          .is_directory = S_ISDIR(facts.st_mode),
           .is_socket = S_ISSOCK(facts.st_mode),
           .may_execute = may(path, X_OK)};
 }

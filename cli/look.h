@@ -7,7 +7,8 @@ namespace hvd {
 
 // By stat() and access().
 struct Look {
-  int error = 0;  // errno; 0: it is there
+  int error = 0;         // errno; 0: it is there
+  bool is_file = false;  // no directory, device, pipe or socket
   bool is_directory = false;
   bool is_socket = false;
   bool may_execute = false;  // of a directory: may be entered

@@ -168,6 +168,7 @@ TEST_CASE("job check: a command that cannot be run is 126, with the way to run i
         "126 \"./data\" has no permission to be executed; if it is a program, try: chmod +x "
         "./data");
   CHECK(check(job({"/tmp"})) == "126 \"/tmp\" is a directory; name the program in it to run");
+  CHECK(check(job({"/dev/null"})) == "126 \"/dev/null\" is no file; name a program to run");
 }
 
 TEST_CASE("job check: the interpreter proposed is one that is there") {
