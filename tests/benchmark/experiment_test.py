@@ -140,13 +140,17 @@ class MachineTest(unittest.TestCase):
         looks = ("import machine\nm = machine.Machine(); before = m.usage()\nprint(flush=True); input()\n"
                  "after = m.usage(); print(after.others_s - before.others_s)\n")
         words, folder = [sys.executable, "-Bc", looks], os.path.dirname(os.path.abspath(__file__))
-        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder, text=True) as judge:
-            judge.stdout.readline()
-            end_s = time.process_time() + 0.4
-            while time.process_time() < end_s:
-                pass
-            seen_s = float(judge.communicate("\n", timeout=20)[0])
-        self.assertGreaterEqual(seen_s, 0.2)  # /proc counts in ticks, and those of whoever ended meanwhile anew
+        seen_s = 0.0
+        for _ in range(20):  # what somebody who ends meanwhile had worked before counts no more
+            with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder, text=True) as judge:
+                judge.stdout.readline()
+                end_s = time.process_time() + 0.4
+                while time.process_time() < end_s:
+                    pass
+                seen_s = float(judge.communicate("\n", timeout=20)[0])
+            if seen_s >= 0.2:  # /proc counts in ticks
+                break
+        self.assertGreaterEqual(seen_s, 0.2)
 
     def test_a_run_that_hangs_is_ended_with_all_it_started(self):
         Machine()  # orphans come to us
