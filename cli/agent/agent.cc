@@ -329,7 +329,7 @@ void Agent::note_end(std::optional<proto::RankEnd> end) {
   if (!end) return;
   fault_point("agent_rank_ended");
   const Worker& worker = *workers_->of_rank(end->rank());
-  memory_->ended(workers_->slot_of(worker));
+  memory_->ended(workers_->slot_of(worker), !end->killed() && end->status() == 0);
   fill_status(worker, *end->mutable_last());
   if (worker.found_stopped) end->mutable_last()->set_state("T");
   *ends_.add_ends() = std::move(*end);

@@ -250,7 +250,7 @@ void HostMemory::Impl::claim(Connection& connection, const AgentMessage& message
   slot.doing.clear();
   connection.slot = static_cast<int>(message.id);
   loop.watch(slot.pidfd.get(), EPOLLIN,
-             [this, id = connection.slot](uint32_t) { process_ended(id); });
+             [this, id = connection.slot, pid](uint32_t) { process_ended(id, exits_well(pid)); });
 
   AgentMessage answer;
   answer.kind = AgentMessage::kClaimed;

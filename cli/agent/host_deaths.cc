@@ -14,25 +14,25 @@
 namespace hvd {
 
 // waitid() returned the worker. It may have been a wrapper whose program lives on.
-void HostMemory::Impl::ended(int id) {
+void HostMemory::Impl::ended(int id, bool well) {
   Slot& slot = slots.at(static_cast<size_t>(id));
   if (slot.worker_ended) return;
   slot.worker_ended = true;
   if (slot.speaks() && slot.pid == slot.worker) {
-    process_ended(id);
+    process_ended(id, well);
     return;
   }
   tell_who_wants();  // one less to wait for
 }
 
 // The pidfd of the process that spoke for the slot is readable, or it was reaped.
-void HostMemory::Impl::process_ended(int id) {
+void HostMemory::Impl::process_ended(int id, bool well) {
   Slot& slot = slots[static_cast<size_t>(id)];
   if (!slot.speaks()) return;
   loop.unwatch(slot.pidfd.get());
   slot.pidfd.reset();
   watch.forget(id);
-  declare_dead(slot, !slot.dead && exits_well(slot.pid));
+  declare_dead(slot, well);
   if (slot.connection != nullptr) drop(*slot.connection);
   tell_who_wants();
 }

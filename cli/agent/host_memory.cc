@@ -205,7 +205,7 @@ void HostMemory::started(int slot, pid_t pid) {
   impl_->slots.at(static_cast<size_t>(slot)).worker = pid;
 }
 
-void HostMemory::ended(int slot) { impl_->ended(slot); }
+void HostMemory::ended(int slot, bool well) { impl_->ended(slot, well); }
 
 void HostMemory::start_epoch(std::span<const EpochMember> members,
                              std::span<const int> started_as) {

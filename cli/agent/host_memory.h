@@ -107,9 +107,9 @@ class HostMemory {
   std::string address(int slot) const;
 
   // What the agent knows about its own children: the worker of a slot runs, or waitid() returned
-  // it.
+  // it; `well`: by exit status 0.
   void started(int slot, pid_t pid);
-  void ended(int slot);
+  void ended(int slot, bool well);
 
   // Before start_epoch(): by rank of its world, the first rank of the host that rank is on, and by
   // first rank the hosts' names. Without it all are on this one.

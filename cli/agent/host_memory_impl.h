@@ -125,8 +125,8 @@ struct HostMemory::Impl {
   void tell_broken();
 
   // host_deaths.cc
-  void ended(int slot);
-  void process_ended(int slot);
+  void ended(int slot, bool well);
+  void process_ended(int slot, bool well);
   void declare_dead(Slot& slot, bool well);
   void freeze(const Slot& slot);
   bool others_live(int local_rank) const;

@@ -127,7 +127,7 @@ void HostJob::reap(int slot) {
   one.reaped = Clock::now();
   loop_.unwatch(one.pidfd.get());
   one.pidfd.reset();
-  if (memory_) memory_->ended(slot);
+  if (memory_) memory_->ended(slot, one.status == 0);
 }
 
 void HostJob::start_epoch(const std::vector<int>& slots) {

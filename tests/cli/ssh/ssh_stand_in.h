@@ -84,20 +84,14 @@ class Run {
     carrier_.start(host, {name, "", 1}, limit, Deadline::in(there));
   }
   void until(size_t done) {
-    const Deadline deadline = Deadline::in(std::chrono::seconds(30));
-    while (started.size() + failed.size() < done) {
-      REQUIRE_FALSE(deadline.passed());
-      carrier_.turn(Clock::now());
-      if (started.size() + failed.size() >= done) break;
-      const auto next = carrier_.next_deadline();
-      loop_.turn(std::min(next.value_or(deadline.when()), deadline.when()));
-    }
+    turn_until([&] { return started.size() + failed.size() >= done; });
   }
   void turn_until(const std::function<bool()>& come) {
-    for (const Deadline deadline = Deadline::in(std::chrono::seconds(60)); !come();) {
+    const Deadline deadline = Deadline::in(std::chrono::seconds(60));
+    for (carrier_.turn(Clock::now()); !come(); carrier_.turn(Clock::now())) {
       REQUIRE_FALSE(deadline.passed());
-      carrier_.turn(Clock::now());
-      loop_.turn(Clock::now() + std::chrono::milliseconds(10));
+      const TimePoint soon = Clock::now() + std::chrono::milliseconds(10);  // files make no event
+      loop_.turn(std::min(carrier_.next_deadline().value_or(soon), soon));
     }
   }
   // Until these starts have come that far.
@@ -111,7 +105,11 @@ class Run {
       }
   }
   void until_queued(int host) {
-    while (!carrier_.progress(host)->queued) loop_.turn(Clock::now() + std::chrono::seconds(1));
+    const Deadline deadline = Deadline::in(std::chrono::seconds(30));
+    while (!carrier_.progress(host)->queued) {
+      REQUIRE_FALSE(deadline.passed());
+      loop_.turn(deadline.when());
+    }
   }
   void reap() {
     reap_all([this](pid_t pid, int status) { carrier_.child_ended(pid, status); });

@@ -199,6 +199,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
     if (comm->state != ncclInProgress) comm->unsettled = false;
   }
   if (died) fail(comm, ncclRemoteError, "a rank of the communicator is gone");
+  if (*state != ncclSuccess && *state != ncclInProgress)
+    count("errors_told", comm->context->ordinal);
   return ncclSuccess;
 }
 
