@@ -23,6 +23,9 @@
 
 namespace hvd {
 
+// The kernel's short name of the agent's process, by which others on its host know it.
+inline constexpr const char* kAgentProcessName = "hvd-agent";
+
 struct AgentMessage {
   enum Kind : uint16_t {
     // Worker to agent.

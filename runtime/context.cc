@@ -1,5 +1,8 @@
 #include "runtime/context.h"
 
+#include <unistd.h>
+
+#include "runtime/agent_above.h"
 #include "runtime/agent_connection.h"
 #include "runtime/agent_peers.h"
 #include "runtime/base/error.h"
@@ -63,8 +66,12 @@ void note_phase(StatusPage& page, Phase phase) {
 }
 
 std::shared_ptr<Context> join(Globals& all, const Config& config) REQUIRES(all.starting) {
-  if (!config.agent)
+  if (!config.agent) {
+    const std::string warning =
+        all.solo_epochs == 0 ? lost_environment_warning(agent_above(getpid())) : "";
+    if (!warning.empty()) config.engine.warn(warning);
     return std::make_shared<Context>(std::make_unique<SoloPeers>(++all.solo_epochs), config);
+  }
   // One claim for the life of the process; a connection that was lost cannot come back.
   if (!all.connection) all.connection = std::make_shared<AgentConnection>(*config.agent);
   all.agent.store(all.connection.get(), std::memory_order_release);

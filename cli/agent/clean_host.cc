@@ -25,6 +25,7 @@
 #include "cli/ship/ship_offer.h"
 #include "cli/ship/ship_store.h"
 #include "cli/ssh/remote_script.h"
+#include "rendezvous/agent_socket.h"
 #include "rendezvous/credentials.h"
 #include "runtime/base/deadline.h"
 #include "runtime/base/env.h"
@@ -34,7 +35,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kKeeper = "hvd-keeper", kAgent = "hvd-agent";
+constexpr std::string_view kKeeper = "hvd-keeper", kAgent = kAgentProcessName;
 constexpr std::chrono::milliseconds kEndLimit{5000};
 constexpr std::chrono::milliseconds kAgentsEnd{
     2500};  // of whose lease has ended: 1.5 s, and reaping
@@ -102,10 +103,11 @@ bool is_hvdrun(pid_t thread) {
 
 // kKeeper, kAgent, or nothing.
 std::string_view role_of(pid_t pid) {
-  const std::string comm = read_file(proc(pid, "comm"), kSmallBytes).bytes;
-  const std::string_view role = comm == "hvd-keeper\n"  ? kKeeper
-                                : comm == "hvd-agent\n" ? kAgent
-                                                        : std::string_view();
+  std::string comm = read_file(proc(pid, "comm"), kSmallBytes).bytes;
+  if (comm.ends_with('\n')) comm.pop_back();
+  const std::string_view role = comm == kKeeper  ? kKeeper
+                                : comm == kAgent ? kAgent
+                                                 : std::string_view();
   const pid_t thread = role.empty() ? 0 : living_thread(pid);
   if (thread == 0) return {};
   // It has written its name over its arguments, so that nothing else is left of them.

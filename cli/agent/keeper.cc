@@ -14,6 +14,7 @@
 #include "cli/pipe.h"
 #include "cli/process_name.h"
 #include "cli/signals.h"
+#include "rendezvous/agent_socket.h"
 #include "runtime/base/deadline.h"
 #include "runtime/base/fault_point.h"
 
@@ -113,7 +114,7 @@ Kept become_kept(int argc, char** argv, int control_fd) {
     _exit(125);
   }
   if (agent == 0) {
-    set_process_name(argc, argv, "hvd-agent");
+    set_process_name(argc, argv, kAgentProcessName);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     prctl(PR_SET_PDEATHSIG, SIGCONT);  // nor would a stopped agent see that both are gone
     close(child_ends);

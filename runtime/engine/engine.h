@@ -21,13 +21,15 @@
 
 namespace hvd {
 
+HVD_API void warn_on_standard_error(const std::string& text);
+
 struct EngineOptions {
   std::chrono::milliseconds collective_timeout{0};  // of one wait while all peers live; 0: none
   std::chrono::milliseconds stall_warning{60'000};  // 0: no stall check
   std::chrono::milliseconds stall_shutdown{0};      // 0: never
   std::chrono::milliseconds start_timeout{30'000};  // until all ranks have made theirs; 0: none
-  std::function<void(const std::string&)> warn = nullptr;  // a line or more for the user, any
-                                                           // thread; none: standard error
+  // A line or more for the user; any thread.
+  std::function<void(const std::string&)> warn = warn_on_standard_error;
 };
 
 // An operation and what has to live as long as it: the caller's tensors, its name, its result.

@@ -42,14 +42,10 @@ class Arrival final : public Feed {
   const std::function<bool()> take_;
 };
 
-void warn_on_standard_error(const std::string& text) {
-  std::fprintf(stderr, "hvd: warning: %s\n", text.c_str());
-}
-
 ProgressOptions progress_options(const EngineOptions& options) {
   return {.stall_warning = options.stall_warning,
           .stall_shutdown = options.stall_shutdown,
-          .warn = options.warn ? options.warn : warn_on_standard_error,
+          .warn = options.warn,
           .device_timeout = options.collective_timeout,
           .connect_timeout = options.start_timeout};
 }
@@ -75,6 +71,10 @@ WorldShape shape_of(Peers& peers) {
 uint64_t rounded(uint64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 
 }  // namespace
+
+void warn_on_standard_error(const std::string& text) {
+  std::fprintf(stderr, "hvd: warning: %s\n", text.c_str());
+}
 
 Engine::Parts::Parts(std::unique_ptr<Peers> its_peers, const EngineOptions& its_options)
     : options(its_options),
@@ -210,7 +210,7 @@ void Engine::Parts::wait_until(std::function<bool()> take,
   if (arrival.error) std::rethrow_exception(arrival.error);
 }
 
-void Engine::Parts::warn(const std::string& text) const { progress_options(options).warn(text); }
+void Engine::Parts::warn(const std::string& text) const { options.warn(text); }
 
 void Engine::Parts::throw_not_running() const {
   if (state == State::kForked) throw_forked();

@@ -188,6 +188,12 @@ def a_rank_whose_way_to_its_agent_got_lost_says_so():
     assert b"HVD_SIZE=2 says that hvdrun started" in seen.stderr and b"let it pass HVD_AGENT on" in seen.stderr, seen.stderr
 
 
+def a_rank_whose_whole_environment_got_lost_is_warned_of():
+    seen = run("--", "env", "-i", *worker("epochs")[1:])
+    expect(seen.returncode, 0, seen.stderr)
+    assert len(re.findall(rb"hvd: warning: hvdrun's agent \(process \d+\) started this program, but HVD_AGENT", seen.stderr)) == 2, seen.stderr
+
+
 def a_stall_is_warned_of_with_the_missing_ranks():
     seen = run("--stall-check-warning-time-seconds", "1", "--timeout", "4", *worker("idle", 1), np=3)
     expect(seen.returncode, 124, seen.stderr)
@@ -264,6 +270,7 @@ support.main(ten_epochs, memory_beyond_the_limit_of_files_is_an_error_of_the_ran
              a_collective_that_waits_too_long_fails_and_names_who_is_missing,
              a_name_of_any_bytes_is_told_and_harms_nothing,
              a_stopped_rank_is_given_up_on_with_the_reason_and_its_number, a_rank_whose_way_to_its_agent_got_lost_says_so,
+             a_rank_whose_whole_environment_got_lost_is_warned_of,
              a_stall_is_warned_of_with_the_missing_ranks,
              a_stall_ends_the_job_when_asked_to, no_stall_check_looks_for_none,
              every_time_the_command_line_takes_the_ranks_take_too, under_another_launcher_init_names_its_variable,
