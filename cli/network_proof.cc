@@ -27,10 +27,11 @@ void note_failure(Offer& offer, const std::string& words) {
 }  // namespace
 
 void NetworkProof::begin(std::vector<Party> parties, int first, bool asked_for,
-                         Clock::duration patience) {
+                         Clock::duration patience, TimePoint now) {
   parties_ = std::move(parties);
   asked_for_ = asked_for;
   patience_ = patience;
+  asked_ = now;
   int at = 0;
   for (size_t i = 0; i < parties_.size(); ++i)
     if (parties_[i].host == first) at = int(i);
@@ -59,10 +60,7 @@ void NetworkProof::note(int host, const proto::Listening& listening, TimePoint n
     party->places.push_back(there.address);
     if (there.address.empty()) note_failure(party->offers[place], there.trouble);
   }
-  const bool all = std::none_of(parties_.begin(), parties_.end(), [](const Party& one) {
-    return one.places.empty() && !one.offers.empty();
-  });
-  if (!all || began_) return;
+  if (began_ || std::ranges::any_of(parties_, is_silent)) return;
   began_ = now;
   tell_all_to_try();
 }
@@ -139,14 +137,17 @@ std::optional<TimePoint> NetworkProof::next_deadline() const {
   return found_ ? std::min(until, *found_ + kForBetter) : until;
 }
 
-std::vector<std::string> NetworkProof::progress(TimePoint now) const {
-  if (!began_) return {};
+std::vector<std::string> NetworkProof::progress(TimePoint now, const std::set<int>& away) const {
   char age[32];
   std::snprintf(age, sizeof age, ", for %.1f s",
-                std::chrono::duration<double>(now - *began_).count());
+                std::chrono::duration<double>(now - began_.value_or(asked_)).count());
   std::vector<std::string> lines;
   for (const Party& one : parties_)
-    if (choose(one.offers, true).place < 0) lines.push_back(one.name + ": proving network" + age);
+    if (!began_ && is_silent(one) && !away.contains(one.host))
+      lines.push_back(one.name + ": proving network" + age +
+                      "; its agent has not said where it listens");
+    else if (began_ && choose(one.offers, true).place < 0)
+      lines.push_back(one.name + ": proving network" + age);
   return lines;
 }
 

@@ -51,7 +51,8 @@ class NetworkProof {
   // Agents have been told to listen at what their hosts offer (ListenForLinks), in this order.
   // `first`: rank 0's host. `patience`: for an answer of an address, once all agents listen, which
   // is not this one's to wait for.
-  void begin(std::vector<Party> parties, int first, bool asked_for, Clock::duration patience);
+  void begin(std::vector<Party> parties, int first, bool asked_for, Clock::duration patience,
+             TimePoint now);
   bool going() const { return !parties_.empty(); }
   void note(int host, const proto::Listening& listening, TimePoint now);
   // What nobody asked for is dropped.
@@ -62,12 +63,14 @@ class NetworkProof {
   // from when there is one for each host.
   std::optional<Verdict> decide(TimePoint now);
   std::optional<TimePoint> next_deadline() const;
-  // "h2: proving network, for 1.2 s", of hosts that have no address yet.
-  std::vector<std::string> progress(TimePoint now) const;
+  // "h2: proving network, for 1.2 s", of hosts that have no address yet; before all agents listen
+  // of those that do not, which is what the others wait for. `away`: has not reached hvdrun yet.
+  std::vector<std::string> progress(TimePoint now, const std::set<int>& away) const;
 
  private:
   Party* party_of(int host);
   void tell_all_to_try();
+  static bool is_silent(const Party& one) { return one.places.empty() && !one.offers.empty(); }
 
   const Send send_;
   std::vector<Party> parties_;
@@ -76,6 +79,7 @@ class NetworkProof {
   std::set<std::tuple<int, int, int>> awaited_;
   bool asked_for_ = false;
   Clock::duration patience_{};
+  TimePoint asked_{};                 // all were told to listen
   std::optional<TimePoint> began_;    // all were told to try
   std::optional<TimePoint> over_at_;  // patience was seen to be over
   std::optional<TimePoint> found_;    // there is an address for each host

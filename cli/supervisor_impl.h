@@ -133,6 +133,8 @@ class Supervisor {
   void retire_idle_agents();
   void say_progress(TimePoint now);
   void say_who_is_late();
+  std::vector<std::string> late_lines(std::vector<AwaitedHost> hosts, TimePoint now,
+                                      const std::string& advice) const;
   void say_are_you_there(TimePoint now);
   std::string master_address() const;
 

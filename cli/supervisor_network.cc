@@ -53,7 +53,7 @@ bool Supervisor::begin_links() {
   }
   if (one_network) return false;
   network_.begin(std::move(parties), slots_.front().host, !spec_.networks.empty(),
-                 std::min(kAnswerPatience, link_patience(spec_.start_timeout)));
+                 std::min(kAnswerPatience, link_patience(spec_.start_timeout)), Clock::now());
   return true;
 }
 

@@ -29,10 +29,7 @@ void Supervisor::say_progress(TimePoint now) {
     return;
   }
   std::vector<AwaitedHost> hosts = remote_hosts_->progress(now);
-  for (const auto& agent : agents_)
-    if (agent->remote() && !agent->attached()) hosts.push_back(coming_back(*agent, now, ""));
-  std::vector<std::string> lines = awaited_lines(std::move(hosts));
-  for (std::string& line : network_.progress(now)) lines.push_back(std::move(line));
+  std::vector<std::string> lines = late_lines(std::move(hosts), now, "");
   for (const std::string& line : lines) say("waiting for " + line);
   if (lines.empty()) return;
   if (watched)
@@ -43,12 +40,22 @@ void Supervisor::say_progress(TimePoint now) {
 
 // The step that a late agent is at: others have their own reasons.
 void Supervisor::say_who_is_late() {
-  std::vector<AwaitedHost> hosts;
-  for (const auto& agent : agents_)
-    if (agent->remote() && !agent->attached())
-      hosts.push_back(coming_back(*agent, Clock::now(), std::string("; ") + kOpenTheWay));
-  for (const std::string& line : awaited_lines(std::move(hosts))) say(line);
-  for (const std::string& line : network_.progress(Clock::now())) say(line);
+  for (const std::string& line : late_lines({}, Clock::now(), std::string("; ") + kOpenTheWay))
+    say(line);
+}
+
+// Of `hosts`, of agents that have not reached hvdrun, and of those whose network is not proven.
+std::vector<std::string> Supervisor::late_lines(std::vector<AwaitedHost> hosts, TimePoint now,
+                                                const std::string& advice) const {
+  std::set<int> away;
+  for (const auto& agent : agents_) {
+    if (!agent->remote() || agent->attached()) continue;
+    hosts.push_back(coming_back(*agent, now, advice));
+    away.insert(agent->number());
+  }
+  std::vector<std::string> lines = awaited_lines(std::move(hosts));
+  for (std::string& line : network_.progress(now, away)) lines.push_back(std::move(line));
+  return lines;
 }
 
 }  // namespace hvd

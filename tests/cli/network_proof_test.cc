@@ -26,7 +26,7 @@ struct Proof {
                                    {{"ib0", "10.1.0." + last, 100000}}};
       parties.push_back({host, "h" + last, std::move(offers)});
     }
-    proof.begin(std::move(parties), 0, false, 5s);
+    proof.begin(std::move(parties), 0, false, 5s, kBegin);
   }
 
   void listens(int host, const std::string& trouble = "") {
@@ -95,10 +95,10 @@ TEST_CASE("network proof: a faster one that is silent is waited for only so long
   job.listens(0);
   job.listens(1);
   CHECK(
-      job.proof.progress(kBegin + 1s) ==
+      job.proof.progress(kBegin + 1s, {}) ==
       std::vector<std::string>{"h0: proving network, for 1.0 s", "h1: proving network, for 1.0 s"});
   job.tried(0, 1, 0);
-  CHECK(job.proof.progress(kBegin + 1s).size() == 1);
+  CHECK(job.proof.progress(kBegin + 1s, {}).size() == 1);
   CHECK_FALSE(job.proof.decide(kBegin + 1s));
   CHECK(job.proof.next_deadline() == kBegin + 5s);
   job.tried(1, 0, 0);
@@ -190,12 +190,15 @@ TEST_CASE("network proof: a hvdrun that was stopped hears what came meanwhile be
   CHECK(verdict->trouble.empty());
 }
 
-TEST_CASE("network proof: before all agents listen nothing is due") {
+TEST_CASE("network proof: before all agents listen nothing is due, and who does not is named") {
   Proof job(2);
   job.listens(0);
   CHECK_FALSE(job.proof.next_deadline());
   CHECK_FALSE(job.proof.decide(kBegin + 1h));
-  CHECK(job.proof.progress(kBegin + 1h).empty());
+  CHECK(job.proof.progress(kBegin + 1500ms, {}) ==
+        std::vector<std::string>{
+            "h1: proving network, for 1.5 s; its agent has not said where it listens"});
+  CHECK(job.proof.progress(kBegin + 1500ms, {1}).empty());  // that is said of it
 }
 
 TEST_CASE("network proof: what was not asked for is dropped") {
@@ -222,7 +225,7 @@ TEST_CASE("network proof: what was not asked for is dropped") {
 
 TEST_CASE("network proof: a host without an address ends it at once") {
   NetworkProof proof([](int, const proto::ToAgent&) {});
-  proof.begin({{0, "h0", {{{"eth0", "10.0.0.1"}}}}, {1, "h1", {}}}, 0, false, 5s);
+  proof.begin({{0, "h0", {{{"eth0", "10.0.0.1"}}}}, {1, "h1", {}}}, 0, false, 5s, kBegin);
   const auto verdict = proof.decide(kBegin);
   REQUIRE(verdict);
   CHECK(verdict->trouble == "h1 has no address that other hosts could reach");
