@@ -14,6 +14,7 @@
 
 #include "runtime/base/cut_link.h"
 #include "runtime/base/error.h"
+#include "runtime/base/open_files.h"
 
 namespace hvd {
 namespace {
@@ -40,6 +41,14 @@ std::array<unsigned char, size> random_bytes() {
 milliseconds pause_after(int attempts) {
   const milliseconds pause = std::min(kFirstPause * (1 << std::min(attempts, 10)), kLongestPause);
   return pause + pause * random_bytes<1>()[0] / 512;
+}
+
+// Nobody elsewhere has a part in it, but for who is called on this very host.
+std::string not_begun(int error) {
+  std::string why = std::strerror(error);
+  if (error == ECONNREFUSED) return why;
+  if (error == EMFILE) why += std::string("; ") + kRaiseOpenFiles;
+  return "the call did not leave its own host: " + why;
 }
 
 // The sizes of buffers are the rank's to choose, which knows what it sends
@@ -267,9 +276,10 @@ void LinkService::call(const LinkName& link, Request& request, TimePoint now) {
       socket(request.address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
   const bool begun = fd && (connect(fd.get(), request.address.get(), request.address.size()) == 0 ||
                             errno == EINPROGRESS);
+  const int error = errno;
   ++request.attempts;
-  if (!fd) return call_again(link, std::strerror(errno));
-  if (!begun) return not_there(link, std::strerror(errno));
+  if (!fd) return call_again(link, not_begun(error));
+  if (!begun) return not_there(link, not_begun(error));
   auto made = std::make_unique<Connection>(
       std::move(fd), request.address,
       LinkHandshake::call(secret_, link, random_bytes<sizeof(LinkNonce)>()));

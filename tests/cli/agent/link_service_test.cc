@@ -469,4 +469,27 @@ TEST_CASE("link service: without a descriptor left it waits for one") {
   CHECK(connected(caller, answerer));
 }
 
+TEST_CASE("link service: what keeps a call on its own host is told as that") {
+  Two hosts;
+  const SocketAddress there = hosts.address_of(1);
+  {
+    const FewDescriptors none(0);
+    const Outcome& poor = hosts.prove(0, 1, 0, there, milliseconds(100));
+    hosts.run_until([&] { return poor.there; });
+    CHECK(poor.why ==
+          "the call did not leave its own host: Too many open files; raise the limit on open files "
+          "(ulimit -n)");
+  }
+  // The kernel routes no TCP there, with or without a network.
+  const Outcome& lost = hosts.prove(0, 1, 1, SocketAddress::of("255.255.255.255", 9));
+  hosts.run_until([&] { return lost.there; });
+  CHECK(lost.why == "the call did not leave its own host: Network is unreachable");
+  const UniqueFd bound(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));  // and does not listen
+  const SocketAddress any = SocketAddress::of("127.0.0.1", 0);
+  REQUIRE(bind(bound.get(), any.get(), any.size()) == 0);
+  const Outcome& refused = hosts.prove(0, 1, 2, SocketAddress::local_of(bound.get()));
+  hosts.run_until([&] { return refused.there; });
+  CHECK(refused.why == "Connection refused");
+}
+
 }  // namespace hvd
