@@ -194,6 +194,14 @@ std::optional<Refusal> check_ssh(const std::string& program) {
                                 : "install it, or name another by --ssh-command")};
 }
 
+// ssh goes on without a key that it cannot read, and then says only that others were refused.
+std::optional<Refusal> check_identity(const std::string& file) {
+  const bool ssh_expands = file.starts_with('~') || file.find_first_of("%$") != file.npos;
+  if (file.empty() || ssh_expands || access(file.c_str(), R_OK) == 0) return std::nullopt;
+  return Refusal{kExitUsage, "-i: " + quoted(file) + " cannot be read: " + std::strerror(errno) +
+                                 "; name the file of your private key"};
+}
+
 // Whether each rank can have its files and each other host its connections: found out before any
 // is made, and before gRPC, which aborts where it finds no room.
 std::optional<Refusal> check_descriptors(const JobSpec& spec, int other_hosts) {
@@ -322,6 +330,7 @@ std::optional<Refusal> check_job(const JobSpec& spec, std::span<const Slot> slot
   auto refusal = spec.size_open ? check_length(spec, slots, environment)
                                 : check_ranks(spec, slots, environment);
   if (!refusal && !others.empty()) refusal = check_networks(spec, here);
+  if (!refusal && !others.empty()) refusal = check_identity(spec.ssh.identity_file);
   if (!refusal && !spec.directory.starts_with('/')) refusal = check_working_directory();
   if (!refusal && here && !spec.directory.empty()) refusal = check_directory(spec.directory);
   const bool has_files = !spec.output_directory.empty();

@@ -303,6 +303,22 @@ TEST_CASE("job check: a working directory that is gone is 2, unless --wdir names
   CHECK(check(elsewhere) == refused);
 }
 
+TEST_CASE("job check: a key for other hosts that cannot be read is 2") {
+  const Folder folder;
+  JobSpec spec = job({"true"});
+  spec.hosts = {{"gpu1", "", 2}};
+  spec.hosts[0].remote = true;
+  spec.ssh.program = "true";
+  for (const char* mine : {"", "~/.ssh/id", "%d/id", "/dev/null"}) {  // ssh knows what ~ and %d are
+    spec.ssh.identity_file = mine;
+    CHECK(check(spec) == "ok");
+  }
+  spec.ssh.identity_file = folder.path() + "/key";
+  CHECK(check(spec) == "2 -i: \"" + folder.path() +
+                           "/key\" cannot be read: No such file or directory; name the file of "
+                           "your private key");
+}
+
 TEST_CASE("job check: output that cannot be written is 2") {
   const Folder folder;
   const Inside inside(folder);
