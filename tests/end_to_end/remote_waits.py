@@ -3,6 +3,7 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import time
 
@@ -110,9 +111,21 @@ def a_directory_is_looked_for_by_the_name_that_the_user_went_by():
     expect(directories(), ["/tmp/data1/me", "/tmp/data1/me"], "else without links")
 
 
+def an_interrupt_before_all_hosts_are_there_speaks_of_no_ranks():
+    world.cut("h1")
+    job = start("-H", "h1,h2", "--wdir", "/", "--", "true")
+    wait_for(lambda: "hvd-agent" in world.run("h2", "ps", "-eo", "comm=").stdout)
+    launcher = next(p for p in [job.pid] + support.descendants(job.pid) if support.read(p, "comm") == "hvdrun")
+    os.kill(launcher, signal.SIGINT)
+    _, err = job.communicate(timeout=60)
+    world.heal("h1")
+    expect(err.decode().splitlines(), ["hvdrun: interrupted before all hosts were there; no rank has started", "hvdrun: interrupted (SIGINT)"])
+    wait_until_empty("h2")
+
+
 if __name__ == "__main__":
     support.parse_options()
     cases = [a_slow_line_is_no_failure_and_one_that_stands_still_is, all_hosts_that_are_not_there_are_named,
              who_is_reached_has_no_longer_for_hosts_that_are_waited_for, of_many_hosts_that_are_silent_few_have_a_line_and_none_that_was_not_tried,
-             a_directory_is_looked_for_by_the_name_that_the_user_went_by]
+             a_directory_is_looked_for_by_the_name_that_the_user_went_by, an_interrupt_before_all_hosts_are_there_speaks_of_no_ranks]
     support.main(*[on_hosts(case) for case in cases], why_not=hosts.why_not())
