@@ -66,8 +66,10 @@ GpuPlan seen_by_ranks(const GpuOptions& options, const GpuFacts& facts, std::spa
     return plan;
   }
   std::optional<std::vector<GpuName>> names;
-  if (facts.visible) names = names_visible_to_cuda(*facts.visible);
-  plan.source = kVisible;
+  if (facts.visible) {
+    names = names_visible_to_cuda(*facts.visible);
+    plan.source = kVisible;
+  }
   plan.seen = seen_gpus(names, gpus);
   // Of the parts of divided GPUs CUDA shows a process one.
   if (!plan.seen.empty() && !plan.seen[0].part.empty()) plan.seen.resize(1);
@@ -90,8 +92,10 @@ class Report {
       unwritten_ = error;
     if (plan.seen.empty())
       say(host,
-          std::string(kVisible) + "=" + quoted(*facts.visible) +
-              " leaves no GPU; unset it, or name some",
+          facts.visible ? std::string(kVisible) + "=" + quoted(*facts.visible) +
+                              " leaves no GPU; unset it, or name some"
+                        : "every GPU here has MIG on but no MIG device; make some, or switch it "
+                          "off, by nvidia-smi mig",
           kExitNoGpu);
   } catch (const Error& error) {
     say(host, error.what(),

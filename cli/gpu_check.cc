@@ -21,6 +21,15 @@ bool are_indices(std::span<const GpuName> names) {
                              [](const GpuName& one) { return one.kind == GpuName::Kind::kIndex; });
 }
 
+// What ranks here are given of them, if none is given to two.
+std::span<const GpuName> taken_here(const JobSpec& spec, std::span<const Slot> slots) {
+  size_t count = 0;
+  for (const Slot& slot : slots)
+    if (!spec.hosts.at(size_t(slot.host)).remote)
+      count = std::max(count, size_t(slot.world.local_rank) + 1);
+  return std::span(spec.gpus.devices).first(std::min(count, spec.gpus.devices.size()));
+}
+
 std::vector<ListedGpu> counted_gpus(int present) {
   std::vector<ListedGpu> gpus;
   for (int index = 0; index < present; ++index) gpus.push_back({index, "", {}});
@@ -55,6 +64,7 @@ std::optional<Refusal> check_devices(const JobSpec& spec, std::span<const Slot> 
     }
     check_gpu_list(kOption, names, gpus);
     if (visible) check_visible(kOption, names, *visible, gpus);
+    if (!spec.gpus.share) check_parts(kOption, taken_here(spec, slots), gpus);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kInvalidArgument) return Refusal{kExitUsage, error.what()};
     return Refusal{kExitOwnFailure, std::string("--devices cannot be used: ") + error.what()};

@@ -81,13 +81,10 @@ std::vector<Gpu> gpus_of(const GpuFacts& facts) {
     throw Error(ErrorCode::kUnavailable, why);
   const std::vector<std::string>& texts = facts.answers.texts;
   std::vector<Gpu> gpus = read_gpus(texts[kGpus]);
-  const std::vector<ListedGpu> listed = read_list(texts[kList]);
-  for (Gpu& gpu : gpus) {
-    for (const ListedGpu& one : listed)
-      if (one.uuid == gpu.listed.uuid) gpu.listed.parts = one.parts;
+  read_parts(texts[kList], gpus);
+  for (Gpu& gpu : gpus)
     if (const auto node = facts.nodes.find(gpu.pci); node != facts.nodes.end())
       gpu.numa_node = node->second;
-  }
   read_uses(texts[kUses], gpus);
   read_peers(texts[kPeers], gpus);
   return gpus;

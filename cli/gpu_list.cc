@@ -124,6 +124,14 @@ std::optional<size_t> find_gpu(const GpuName& name, std::span<const ListedGpu> g
   return found;
 }
 
+std::string find_part(const GpuName& name, const ListedGpu& gpu) {
+  if (name.kind != GpuName::Kind::kMig) return "";
+  const auto begins = [&](const std::string& part) { return part.starts_with(name.text); };
+  const auto exact = std::ranges::find(gpu.parts, name.text);
+  const auto found = exact != gpu.parts.end() ? exact : std::ranges::find_if(gpu.parts, begins);
+  return found == gpu.parts.end() ? "" : *found;
+}
+
 void check_gpu_list(std::string_view source, std::span<const GpuName> names,
                     std::span<const ListedGpu> gpus) {
   std::vector<size_t> found;
@@ -153,6 +161,22 @@ void check_visible(std::string_view source, std::span<const GpuName> names,
       refuse(source, place,
              quoted(names[place].text) +
                  ", is not among what CUDA_VISIBLE_DEVICES leaves; name one that is, or unset it");
+}
+
+void check_parts(std::string_view source, std::span<const GpuName> names,
+                 std::span<const ListedGpu> gpus) {
+  std::vector<std::optional<size_t>> found;
+  for (size_t place = 0; place < names.size(); ++place) {
+    const std::optional<size_t> gpu = find_gpu(names[place], gpus);
+    const auto same = std::ranges::find(found, gpu);
+    if (gpu && same != found.end())
+      refuse(source, place,
+             quoted(names[place].text) + ", is a part of the same GPU as word " +
+                 std::to_string(same - found.begin() + 1) +
+                 ", and NCCL takes no two ranks of one; start a rank for each GPU, or let ranks "
+                 "share by --share-gpu");
+    found.push_back(gpu);
+  }
 }
 
 }  // namespace hvd

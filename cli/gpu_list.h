@@ -44,6 +44,8 @@ int visible_gpus(int present, const std::optional<std::string>& cuda_visible_dev
 // The place among the GPUs of the one that is named, or whose part is. Nothing: it is not there, or
 // several are meant.
 std::optional<size_t> find_gpu(const GpuName& name, std::span<const ListedGpu> gpus);
+// The whole name of the part that is meant; empty: the GPU has none of that name.
+std::string find_part(const GpuName& name, const ListedGpu& gpu);
 
 // Throws kInvalidArgument, with the place of the word, when one names no GPU that is there, or the
 // same as one before it.
@@ -53,5 +55,9 @@ void check_gpu_list(std::string_view source, std::span<const GpuName> names,
 // job may have it. All `names` are there.
 void check_visible(std::string_view source, std::span<const GpuName> names,
                    std::span<const GpuName> visible, std::span<const ListedGpu> gpus);
+// The same when two are parts of one GPU: as NCCL takes a GPU for one rank's (topology and
+// "Duplicate GPU" in its src/init.cc), it refuses the second on its host. All `names` are there.
+void check_parts(std::string_view source, std::span<const GpuName> names,
+                 std::span<const ListedGpu> gpus);
 
 }  // namespace hvd

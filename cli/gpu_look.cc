@@ -22,7 +22,7 @@ constexpr std::chrono::seconds kAnswerLimit{10};
 constexpr std::chrono::milliseconds kPatience{2000};
 constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
 
-std::array<GpuQuestion, 2> questions() { return {gpu_question(), use_question()}; }
+std::array<GpuQuestion, 3> questions() { return {gpu_question(), use_question(), list_question()}; }
 
 // Before any rank is there nobody is one, also who cannot be looked at here.
 GpuUser user_of(int pid, bool ranks_started) {
@@ -84,6 +84,7 @@ std::string GpuLook::note(const NvidiaSmiAnswers& answers) const try {
   if (answers.trouble == NvidiaSmiAnswers::Trouble::kLate) return no_answer(answers, 0);
   if (answers.trouble != NvidiaSmiAnswers::Trouble::kNone) return "";
   std::vector<Gpu> gpus = read_gpus(answers.texts[0]);
+  read_parts(answers.texts[2], gpus);
   read_uses(answers.texts[1], gpus);
   const std::vector<std::string> users = users_environment(spec_, start_);
   std::optional<std::string> visible;

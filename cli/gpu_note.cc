@@ -1,6 +1,7 @@
 #include "cli/gpu_note.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 namespace hvd {
@@ -8,17 +9,22 @@ namespace {
 
 constexpr size_t kNamedMax = 4;  // GPUs in a line
 
-std::string trouble_of(const Gpu& gpu, const std::function<GpuUser(int pid)>& user) {
+// `parts` are those of it that ranks are given; none: the whole.
+std::string trouble_of(const Gpu& gpu, const std::set<std::string>& parts,
+                       const std::function<GpuUser(int pid)>& user) {
+  const std::string name = "GPU " + std::to_string(gpu.listed.index);
+  if (gpu.divided && gpu.listed.parts.empty())
+    return name + " has MIG on but no MIG device, so CUDA cannot use it";
   std::vector<const GpuUse*> others;
   bool tells_memory = !gpu.divided && gpu.free_mib && gpu.total_mib;
   for (const GpuUse& use : gpu.uses) {
+    if (!use.part.empty() && !parts.empty() && !parts.contains(use.part)) continue;
     const GpuUser whose = user(use.pid);
     if (whose == GpuUser::kOther)
       others.push_back(&use);
     else
       tells_memory = false;
   }
-  const std::string name = "GPU " + std::to_string(gpu.listed.index);
   if (!others.empty()) {
     const GpuUse& first = *others[0];
     return name + " is in use by process " + std::to_string(first.pid) + " (" + first.name +
@@ -49,11 +55,14 @@ std::vector<SeenGpu> gpus_of_ranks(const JobSpec& spec, std::span<const Slot> sl
 
 std::string gpu_note(std::span<const Gpu> gpus, std::span<const SeenGpu> seen,
                      const std::function<GpuUser(int pid)>& user) {
-  std::set<size_t> places;
-  for (const SeenGpu& one : seen) places.insert(one.place);
+  std::map<size_t, std::set<std::string>> parts;  // by place
+  for (const SeenGpu& one : seen) {
+    std::set<std::string>& own = parts[one.place];
+    if (!one.part.empty()) own.insert(one.part);
+  }
   std::vector<std::string> troubles;
-  for (const size_t place : places)
-    if (std::string trouble = trouble_of(gpus[place], user); !trouble.empty())
+  for (const auto& [place, own] : parts)
+    if (std::string trouble = trouble_of(gpus[place], own, user); !trouble.empty())
       troubles.push_back(std::move(trouble));
   std::string text;
   for (size_t i = 0; i < std::min(troubles.size(), kNamedMax); ++i)

@@ -29,8 +29,8 @@ Row row_of(const Gpu& gpu, const std::string& rank, const std::string& part) {
           gpu.name,
           gpu.pci,
           gpu.numa_node ? std::to_string(*gpu.numa_node) : "-",
-          text(gpu.free_mib),
-          text(gpu.total_mib),
+          part.empty() ? text(gpu.free_mib) : "-",  // nvidia-smi tells the GPU's alone
+          part.empty() ? text(gpu.total_mib) : "-",
           part.empty() ? gpu.listed.uuid : part};
 }
 
@@ -65,19 +65,24 @@ std::string peer_lines(std::span<const Gpu> gpus) {
 std::string use_lines(const Gpu& gpu) {
   std::string out;
   for (const GpuUse& use : gpu.uses)
-    out += "in use: GPU " + std::to_string(gpu.listed.index) + " by process " +
+    out += "in use: GPU " + std::to_string(gpu.listed.index) +
+           (use.part.empty() ? "" : ", " + use.part + ",") + " by process " +
            std::to_string(use.pid) + ", " + use.name +
            (use.mib ? ", " + std::to_string(*use.mib) + " MiB" : "") + "\n";
   return out;
 }
+
+bool is_useless(const Gpu& gpu) { return gpu.divided && gpu.listed.parts.empty(); }
 
 std::string part_lines(const Gpu& gpu) {
   if (!gpu.divided) return "";
   std::string names;
   for (const std::string& part : gpu.listed.parts) names += (names.empty() ? "" : ",") + part;
   return "divided: GPU " + std::to_string(gpu.listed.index) +
-         (names.empty() ? " has MIG on but no MIG device; CUDA cannot use it\n"
-                        : " (MIG); a rank for each part: --devices " + names + "\n");
+         (is_useless(gpu) ? " has MIG on but no MIG device; CUDA cannot use it\n"
+                          : " (MIG) into " + names +
+                                "; a rank takes one by --devices, and NCCL one rank of "
+                                "each GPU, unless by --share-gpu\n");
 }
 
 // On which GPUs CUDA's count may differ.
@@ -94,7 +99,8 @@ std::vector<SeenGpu> seen_gpus(const std::optional<std::vector<GpuName>>& names,
                                std::span<const Gpu> gpus) {
   std::vector<SeenGpu> seen;
   if (!names) {
-    for (size_t place = 0; place < gpus.size(); ++place) seen.push_back({place, ""});
+    for (size_t place = 0; place < gpus.size(); ++place)
+      if (!is_useless(gpus[place])) seen.push_back({place, ""});
     return seen;
   }
   std::vector<ListedGpu> listed;
@@ -102,7 +108,7 @@ std::vector<SeenGpu> seen_gpus(const std::optional<std::vector<GpuName>>& names,
   for (const GpuName& name : *names) {
     const std::optional<size_t> place = find_gpu(name, listed);
     if (!place) break;
-    seen.push_back({*place, name.kind == GpuName::Kind::kMig ? name.text : ""});
+    seen.push_back({*place, find_part(name, listed[*place])});
   }
   return seen;
 }
@@ -122,10 +128,14 @@ std::string gpu_table(std::span<const Gpu> gpus, const GpuPlan& plan) {
   for (size_t i = plan.ranks.size(); i < plan.seen.size(); ++i)
     rows.push_back(row_of(gpus[plan.seen[i].place], "-", plan.seen[i].part));
   for (size_t place = 0; place < gpus.size(); ++place) {
-    if (std::ranges::any_of(plan.seen, [&](const SeenGpu& one) { return one.place == place; }))
-      continue;
-    rows.push_back(row_of(gpus[place], "-", ""));
-    hidden.push_back(gpus[place].listed.index);
+    const Gpu& gpu = gpus[place];
+    if (std::ranges::none_of(plan.seen, [&](const SeenGpu& one) { return one.place == place; })) {
+      rows.push_back(row_of(gpu, "-", ""));
+      if (!is_useless(gpu)) hidden.push_back(gpu.listed.index);
+    }
+    for (const std::string& part : gpu.listed.parts)
+      if (std::ranges::find(plan.seen, SeenGpu{place, part}) == plan.seen.end())
+        rows.push_back(row_of(gpu, "-", part));
   }
   std::string out = table(rows);
   if (!hidden.empty()) out += "left out: " + counted("GPU", hidden) + ", by " + plan.source + "\n";

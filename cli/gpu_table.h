@@ -13,12 +13,12 @@ namespace hvd {
 // What a rank can be given: a GPU, or a part of a divided one.
 struct SeenGpu {
   size_t place = 0;  // among the GPUs
-  std::string part;  // "MIG-…"; empty: the whole
+  std::string part;  // "MIG-…", whole; empty: the GPU is
   friend bool operator==(const SeenGpu&, const SeenGpu&) = default;
 };
 
-// In the order of local ranks: of all GPUs, as CUDA shows them; of `names`, up to the first that is
-// not there, as CUDA has it.
+// In the order of local ranks: of all GPUs, as CUDA shows them, but for those that have MIG on and
+// no MIG device; of `names`, up to the first that is not there, as CUDA has it.
 std::vector<SeenGpu> seen_gpus(const std::optional<std::vector<GpuName>>& names,
                                std::span<const Gpu> gpus);
 

@@ -152,7 +152,8 @@ void read_uses(std::string_view answer, std::span<Gpu> gpus) {
     if (!pid) fail_to_understand(line);
     std::string name(fields[2]);  // which may hold the separator itself
     for (size_t at = 3; at + 1 < fields.size(); ++at) name.append(kSeparator).append(fields[at]);
-    gpu->uses.push_back({*pid, printable(name), mib(fields.back())});
+    gpu->uses.push_back({*pid, printable(name), mib(fields.back()),
+                         fields[0] == gpu->listed.uuid ? "" : std::string(fields[0])});
   }
 }
 
@@ -200,6 +201,11 @@ std::vector<ListedGpu> read_list(std::string_view answer) {
   }
   if (gpus.empty()) fail_without_rows(lines);
   return gpus;
+}
+
+void read_parts(std::string_view answer, std::span<Gpu> gpus) {
+  for (ListedGpu& one : read_list(answer))
+    if (Gpu* const gpu = gpu_of(one.uuid, gpus)) gpu->listed.parts = std::move(one.parts);
 }
 
 std::string pci_folder(std::string_view pci) {

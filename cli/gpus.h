@@ -20,6 +20,7 @@ struct GpuUse {
   int pid = 0;
   std::string name;  // printable
   std::optional<long long> mib;
+  std::string part = {};  // "MIG-…", that it computes on; empty: the whole, or not told
 };
 
 struct Gpu {
@@ -49,6 +50,7 @@ void read_peers(std::string_view answer, std::span<Gpu> gpus);
 GpuQuestion list_question();
 // At least one.
 std::vector<ListedGpu> read_list(std::string_view answer);
+void read_parts(std::string_view answer, std::span<Gpu> gpus);
 
 // "0000:19:00.0" of "00000000:19:00.0": as the folders of /sys/bus/pci/devices are called.
 std::string pci_folder(std::string_view pci);

@@ -55,7 +55,8 @@ constexpr Option kOptions[] = {
      "counts, or names, GPU-8932f937,... or MIG-c6d4f1ef,...; those of this machine are checked, "
      "indices of others, too, and a host without a count has one slot for each. Ranks find the "
      "list in CUDA_VISIBLE_DEVICES, so that each one's is cuda:LOCAL_RANK; of MIG devices each "
-     "finds its own alone. Without --devices hvdrun leaves that variable as it is",
+     "finds its own alone, and two of one GPU need --share-gpu. Without --devices hvdrun leaves "
+     "that variable as it is",
      ""},
     {"--share-gpu", "", "", kGpus, kWorks,
      "start more ranks than there are GPUs, to try a program out: NCCL takes each for a host of "

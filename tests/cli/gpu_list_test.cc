@@ -83,6 +83,36 @@ TEST_CASE("gpu list: what CUDA_VISIBLE_DEVICES leaves out is not taken") {
   CHECK(left("2", "MIG-1b") != "ok");
 }
 
+TEST_CASE("gpu list: of a divided GPU NCCL takes one rank") {
+  const auto parts = [](std::string_view list) -> std::string {
+    const std::vector<ListedGpu> gpus = {{0, "GPU-00", {"MIG-0a", "MIG-0b"}},
+                                         {1, "GPU-11", {"MIG-1a"}}};
+    try {
+      check_parts("--devices", parse_gpu_list("", list), gpus);
+      return "ok";
+    } catch (const Error& error) {
+      return error.code() == ErrorCode::kInvalidArgument ? error.what() : "wrong code";
+    }
+  };
+  CHECK(parts("MIG-0b") == "ok");
+  CHECK(parts("MIG-0b,MIG-1a") == "ok");
+  CHECK(parts("0,1") == "ok");
+  CHECK(parts("MIG-0b,MIG-1,MIG-0a") ==
+        "--devices: word 3, \"MIG-0a\", is a part of the same GPU as word 1, and NCCL takes no two "
+        "ranks of one; start a rank for each GPU, or let ranks share by --share-gpu");
+}
+
+TEST_CASE("gpu list: a part that is cut short is found by its whole name") {
+  const ListedGpu gpu = {0, "GPU-00", {"MIG-0abc", "MIG-0a", "MIG-0b"}};
+  const auto found = [&](std::string_view name) {
+    return find_part(parse_gpu_list("", name)[0], gpu);
+  };
+  CHECK(found("MIG-0a") == "MIG-0a");
+  CHECK(found("MIG-0ab") == "MIG-0abc");
+  CHECK(found("MIG-1").empty());
+  CHECK(found("0").empty());
+}
+
 TEST_CASE("gpu list: CUDA_VISIBLE_DEVICES leaves some of the GPUs") {
   CHECK(visible_gpus(8, std::nullopt) == 8);
   CHECK(visible_gpus(8, "0,3") == 2);

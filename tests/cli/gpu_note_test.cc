@@ -59,10 +59,25 @@ TEST_CASE("gpu note: less than half of the memory is short, unless the ranks may
         "GPU 0 is in use by process 7 (x, 9 MiB); hvdrun devices tells of all");
   Gpu divided = gpu(0, 1);
   divided.divided = true;
+  divided.listed.parts = {"MIG-a"};
   CHECK(note({divided}).empty());
   Gpu silent = gpu(0, 1);
   silent.free_mib.reset();
   CHECK(note({silent}).empty());
+}
+
+TEST_CASE("gpu note: of a divided GPU the ranks' parts count, and one without parts is useless") {
+  Gpu divided = gpu(0, 1, {{7, "x", 5, "MIG-a"}});
+  divided.divided = true;
+  CHECK(note({divided}) ==
+        "GPU 0 has MIG on but no MIG device, so CUDA cannot use it; hvdrun devices tells of all");
+  divided.listed.parts = {"MIG-a", "MIG-b"};
+  const std::string in_use = "GPU 0 is in use by process 7 (x, 5 MiB); hvdrun devices tells of all";
+  CHECK(note({divided}, {{0, "MIG-b"}}).empty());
+  CHECK(note({divided}, {{0, "MIG-b"}, {0, "MIG-a"}}) == in_use);
+  CHECK(note({divided}) == in_use);
+  divided.uses[0].part.clear();
+  CHECK(note({divided}, {{0, "MIG-b"}}) == in_use);
 }
 
 TEST_CASE("gpu note: a line has no more than four GPUs") {

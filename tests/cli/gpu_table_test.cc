@@ -101,9 +101,30 @@ TEST_CASE("gpu table: parts of divided GPUs are ranks' own") {
   plan.seen = seen("MIG-b,MIG-a", gpus);
   plan.source = "--devices";
   const std::string text = gpu_table(gpus, plan);
-  CHECK(has(text, "81559   MIG-b\n1     0  "));
-  CHECK(has(text, "divided: GPU 0 (MIG); a rank for each part: --devices MIG-a,MIG-b\n"));
+  CHECK(has(text, "-         -       MIG-b\n1     0  "));
+  CHECK(has(text,
+            "divided: GPU 0 (MIG) into MIG-a,MIG-b; a rank takes one by --devices, and NCCL one "
+            "rank of each GPU, unless by --share-gpu\n"));
   CHECK(has(text, "divided: GPU 1 has MIG on but no MIG device; CUDA cannot use it\n"));
+}
+
+TEST_CASE("gpu table: each part has a row, and who uses it is said") {
+  std::vector<Gpu> gpus = some(2);
+  gpus[0].divided = gpus[1].divided = true;
+  gpus[0].listed.parts = {"MIG-aa", "MIG-bb"};
+  gpus[0].uses = {{7, "x", 5, "MIG-bb"}};
+  GpuPlan plan;
+  plan.ranks = {0};
+  plan.seen = seen("MIG-b", gpus);
+  plan.source = "--devices";
+  const std::string text = gpu_table(gpus, plan);
+  CHECK(has(text,
+            "\n0     0    NVIDIA H100  00000000:10:00.0  -     -         -       MIG-bb\n"
+            "-     0    NVIDIA H100  00000000:10:00.0  -     -         -       MIG-aa\n"
+            "-     1    NVIDIA H100  00000000:11:00.0  -     80000     81559   GPU-1\n"));
+  CHECK(has(text, "in use: GPU 0, MIG-bb, by process 7, x, 5 MiB\n"));
+  CHECK_FALSE(has(text, "left out"));
+  CHECK(seen_gpus(std::nullopt, gpus) == std::vector<SeenGpu>{{0, ""}});  // CUDA cannot use GPU 1
 }
 
 TEST_CASE("gpu table: where CUDA counts otherwise is said") {

@@ -97,6 +97,8 @@ TEST_CASE("gpus: processes are found by the GPU, whatever their names hold") {
   REQUIRE(gpus[1].uses.size() == 2);
   CHECK(gpus[1].uses[0].name == "a, b?]0;x");
   CHECK_FALSE(gpus[1].uses[0].mib);
+  CHECK(gpus[0].uses[0].part.empty());
+  CHECK(gpus[1].uses[0].part == "MIG-7");
   read_uses("", gpus);
   CHECK_THAT(trouble_of([&] { read_uses("GPU-5d5ba0d6, 4321, x\n", gpus); }),
              Catch::Contains("is not understood"));

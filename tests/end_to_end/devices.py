@@ -85,12 +85,13 @@ def variables_that_hide_gpus_count():
         for value, rows in (("2,1", ["2", "1"]), ("GPU-22", ["2"]), ("MIG-b,MIG-a", ["0"]), ("1,9,0", ["1"])):
             seen = two.run("devices", CUDA_VISIBLE_DEVICES=value)
             expect([gpu for rank, gpu in table(seen) if rank != "-"], rows, seen.stdout)
+            expect(seen.stdout.count(" MIG-a\n"), 1)
             assert ", by CUDA_VISIBLE_DEVICES\n" in seen.stdout, seen.stdout
         for value in ("", "-1", "0,0", "no\x1bne"):
             seen = two.run("devices", CUDA_VISIBLE_DEVICES=value)
             expect(seen.returncode, 1)
             assert re.fullmatch(r'hvdrun: CUDA_VISIBLE_DEVICES=".*" leaves no GPU; unset it, or name some\n', seen.stderr), seen.stderr
-            expect(len(table(seen)), 3)
+            expect(len(table(seen)), 5)
 
 
 def troubles_are_told_in_a_line():
@@ -138,13 +139,18 @@ def ranks_see_the_gpus_that_are_named():
         expect(said(seen), ["hvdrun: -np is not given: starting 2 ranks, one for each GPU of --devices"])
         seen = here.run("-np", "1", "--devices", "GPU-22,GPU-1", *PRINT, CUDA_VISIBLE_DEVICES="1,2")
         expect((printed(seen), said(seen)), (["[0]:GPU-22,GPU-1"], []))
+        seen = here.run("-np", "1", "--devices", "MIG-b,MIG-a", *PRINT)
+        expect((printed(seen), said(seen)), (["[0]:MIG-b"], []))
+        seen = here.run("-np", "2", "--devices", "MIG-b,MIG-a", "--share-gpu", *PRINT)
+        expect((printed(seen), seen.returncode), (["[0]:MIG-b", "[1]:MIG-a"], 0))
         seen = here.run("-np", "2", "--devices", "MIG-b,MIG-a", *PRINT)
-        expect((printed(seen), said(seen)), (["[0]:MIG-b", "[1]:MIG-a"], []))
+        expect((seen.returncode, seen.stdout), (2, ""))
+        assert 'word 2, "MIG-a", is a part of the same GPU as word 1' in said(seen)[-1], seen.stderr
         for wanted in (["--devices", "1,0"], ["--devices", "GPU-1"]):
             seen = here.run("devices", "-np", "1", *wanted, CUDA_VISIBLE_DEVICES="2")
             expect((table(seen)[0], seen.returncode), (("0", "1"), 0))
             assert ", by --devices\n" in seen.stdout, seen.stdout
-        expect([gpu for _, gpu in table(here.run("devices", "-np", "3", "--devices", "1,2", "--share-gpu"))], ["1", "2", "1", "0"])
+        expect([gpu for _, gpu in table(here.run("devices", "-np", "3", "--devices", "1,2", "--share-gpu"))], ["1", "2", "1", "0", "0", "0"])
 
 
 def beside_two_gpus(words, PATH=os.environ["PATH"], **variables):
@@ -192,7 +198,7 @@ def jobs_beside_gpus_look_at_them_unless_they_are_hidden():
             if seen is None:
                 return "left out: no right to mount"
             expect((seen.returncode, said(seen)), (0, notes or []), words)
-            expect(len(there.asked()), 0 if notes is None else 2, words)
+            expect(len(there.asked()), 0 if notes is None else 3, words)
 
 
 def wrong_lists_start_nothing():
@@ -281,14 +287,14 @@ def ranks_start_when_the_look_is_over():
         def attempt():
             with tempfile.TemporaryDirectory() as folder:
                 here = Machine(folder, script=f"""exec 3<>{folder}/fifo; timeout 0.3 cat <&3
-case "$*" in --query-gpu*) echo 0, GPU-00aa, H100, 00000000:09:00.0, 300, 81559, Disabled, 1;; *) echo GPU-00aa, 999999999, elsewhere, 5;; esac
+case "$*" in --query-gpu*) echo 0, GPU-00aa, H100, 00000000:09:00.0, 300, 81559, Disabled, 1;; -L) echo "GPU 0: H100 (UUID: GPU-00aa)";; *) echo GPU-00aa, 999999999, elsewhere, 5;; esac
 echo answered >>{folder}/asked""")
                 os.mkfifo(here.folder / "fifo")
                 seen = here.run("-np", "2", *hosts, "-x", "CUDA_VISIBLE_DEVICES=0", "--share-gpu", "--", "bash", "-c", f"echo started >>{folder}/asked")
                 expect(seen.returncode, 0, seen.stderr)
                 if "has not answered yet" not in seen.stderr:
                     expect(said(seen)[-1], "hvdrun: GPU 0 is in use by process 999999999 (elsewhere, 5 MiB); hvdrun devices tells of all")
-                    expect(here.asked()[2:], ["answered", "answered", "started", "started"])
+                    expect(here.asked()[3:], ["answered"] * 3 + ["started"] * 2)
                 return seen.stderr
         until_in_time(attempt)
 
@@ -299,7 +305,7 @@ def who_waits_for_the_look_can_be_interrupted():
             here = Machine(folder, script="exec sleep 600")
             os.mkfifo(here.folder / "fifo")
             job = job_that_waits(here, "-np", "1", "--share-gpu", first="echo started")
-            support.wait_for(lambda: len(here.asked()) == 2)
+            support.wait_for(lambda: len(here.asked()) == 3)
             job.send_signal(signal.SIGINT)
             out, err = job.communicate(timeout=60)
             if b"has not answered yet" not in err:
@@ -330,7 +336,7 @@ def nobody_waits_for_who_does_not_answer():
         seen = here.run("--devices", "0", "--", "echo", "done")
         expect((seen.returncode, seen.stdout), (0, "[0]<stdout>:done\n"))
         expect(said(seen)[1:], ["hvdrun: nvidia-smi has not answered yet, and ranks start: who else uses their GPUs is said when it is known"])
-        expect(len(here.asked()), 3)
+        expect(len(here.asked()), 4)
         os.mkfifo(here.folder / "fifo")
         job = job_that_waits(here, "--devices", "0")
         expect(support.wait_for_words(job, b"does not answer"), b"hvdrun: nvidia-smi does not answer; try it by hand: where that hangs too, the driver does\n")
