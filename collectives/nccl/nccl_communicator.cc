@@ -1,7 +1,6 @@
 // How it comes to be and how it ends; what it launches is in launch.cc.
 #include "collectives/nccl/nccl_communicator.h"
 
-#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,13 +11,11 @@
 #include "collectives/describe.h"
 #include "collectives/nccl/unique_ids.h"
 #include "runtime/base/fault_point.h"
-#include "runtime/base/start_thread.h"
 
 namespace hvd {
 namespace {
 
 constexpr auto kAcquire = std::memory_order_acquire;
-constexpr int kLookAtAbortMs = 1;
 constexpr int kExitStuck = 125;
 constexpr std::chrono::milliseconds kLookAgain{1};  // a device has no descriptor to sleep on
 // Time does not count in which this process was stopped.
@@ -58,9 +55,9 @@ NcclCommunicator::NcclCommunicator(Peers& peers, CudaDevice& device, const NcclL
       windows_(nccl) {}
 
 NcclCommunicator::~NcclCommunicator() {
-  if (abort_thread_.joinable()) return;  // it joins
-  if (communicator_ == nullptr) return;
-  nccl_.ncclCommAbort(communicator_);
+  if (communicator_ != nullptr && !aborter_)
+    aborter_.emplace(nccl_, device_, communicator_, limits_.abort);
+  if (aborter_ && !aborter_->wait()) end_process(aborter_->overdue());
 }
 
 // --- Moving.
@@ -248,42 +245,31 @@ bool NcclCommunicator::finalize() {
   return true;
 }
 
-// Beside this thread the holder goes on answering the agent. What is still in the stream, behind
-// the program's own work, comes to nothing there, but memory is the program's only then.
 void NcclCommunicator::begin_abort() {
   fault_point("nccl_abort");
   state_ = State::kAborts;
-  end_began_ = Clock::now();
-  const auto end = [this] {
-    nccl_.ncclCommAbort(communicator_);
-    nccl_aborted_.store(true, std::memory_order_release);
-    while (device_.is_busy()) poll(nullptr, 0, kLookAtAbortMs);
-    aborted_.store(true, std::memory_order_release);
-  };
-  try {
-    abort_thread_ =
-        start_thread("the one that aborts NCCL", [end](const std::stop_token&) { end(); });
-  } catch (const Error&) {
-    end();
-  }
+  aborter_.emplace(nccl_, device_, communicator_, limits_.abort);
 }
 
 bool NcclCommunicator::finish_abort() {
-  if (aborted_.load(kAcquire)) {
-    if (abort_thread_.joinable()) abort_thread_.join();
-    communicator_ = nullptr;
-    windows_.forget();
-    spoilt_.clear();
-    under_way_ = nccl_aborted_ = aborted_ = false;
-    state_ = renews_ && !closed_ ? State::kSharesIds : State::kGone;
-    return true;
-  }
-  if (Clock::now() - end_began_ < limits_.abort) return false;
-  const char* why = nccl_aborted_.load(kAcquire)
-                        ? "NCCL was aborted, but its GPU was not through with the program's own "
-                          "work before that within"
-                        : "NCCL could not be aborted within";
-  std::fprintf(stderr, "hvd: %s ends, since %s %lld ms\n",
+  if (const char* why = aborter_->overdue()) end_process(why);
+  if (!aborter_->is_over()) return false;
+  aborter_.reset();
+  communicator_ = nullptr;
+  windows_.forget();
+  spoilt_.clear();
+  under_way_ = false;
+  state_ = renews_ && !closed_ ? State::kSharesIds : State::kGone;
+  return true;
+}
+
+// NCCL may go on touching this rank's memory and, by it, that of others: nothing can be thrown to a
+// program that would go on. The others' failures say why it ended, and it is no reason of its own.
+void NcclCommunicator::end_process(const char* why) {
+  block_.rank(peers_.world().local_rank)
+      .given_up.store(GivenUp::kAborts, std::memory_order_release);
+  peers_.status_page().told.store(1, std::memory_order_relaxed);
+  std::fprintf(stderr, "hvd: %s ends, since %s within %lld ms\n",
                rank_text(peers_, peers_.world().rank).c_str(), why,
                static_cast<long long>(limits_.abort.count()));
   _exit(kExitStuck);

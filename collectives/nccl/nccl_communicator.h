@@ -10,9 +10,9 @@
 //
 // NCCL is never blocked in: communicators are made non-blocking, so each call may be under way
 // after it has returned, and until it is not nothing else is called. When the epoch breaks the
-// communicator is aborted by a thread of its own, beside which nothing is called either; a process
-// that cannot even do that within five seconds ends, since its device would be lost to it anyway.
-// What is not complete then fails with its buffers undefined.
+// communicator is aborted (NcclAborter), beside which nothing is called either; a process that
+// cannot even do that within five seconds ends, since its device would be lost to it anyway, and
+// the others' failures say so. What is not complete then fails with its buffers undefined.
 //
 // Of a rank's death NCCL may hear before the agents tell it, by a connection that broke. It does
 // not know whose it was, so such a failure is told only if no such word comes.
@@ -22,16 +22,15 @@
 // each of them takes too long for a failure, too. It is *spoilt* then, and made anew by kReconnect.
 #pragma once
 
-#include <atomic>
 #include <deque>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "collectives/communicator.h"
 #include "collectives/nccl/cuda_device.h"
+#include "collectives/nccl/nccl_aborter.h"
 #include "collectives/nccl/nccl_library.h"
 #include "collectives/nccl/nccl_limits.h"
 #include "collectives/nccl/nccl_windows.h"
@@ -84,6 +83,7 @@ class NcclCommunicator final : public Communicator {
   bool finalize();
   void begin_abort();
   bool finish_abort();
+  [[noreturn]] void end_process(const char* why);
   void fail(const std::string& what);
   bool suspects_death();
   bool is_registering() const;
@@ -139,10 +139,8 @@ class NcclCommunicator final : public Communicator {
   uint64_t entered_ = 0;
   bool closed_ = false, failed_ = false, finalized_ = false;
 
-  std::atomic<bool> nccl_aborted_{false};
-  std::atomic<bool> aborted_{false};  // and nothing is left in the stream
-  TimePoint end_began_{};             // of finalizing, or of the abort
-  std::jthread abort_thread_;
+  TimePoint end_began_{};  // of finalizing
+  std::optional<NcclAborter> aborter_;
 };
 
 }  // namespace hvd

@@ -37,14 +37,16 @@ enum class TroubleReason : uint32_t {
   kEnded       // by exit status 0, which is no death; its agent writes the rank's reason
 };
 
-// What the agent has to say of a rank of a broken epoch that did not answer it.
-enum class GivenUp : uint32_t { kNo, kSilent, kStopped };
+// What there is to say of a rank that got no further in a broken epoch: it did not answer its
+// agent, or it could not abort what its GPU does (kAborts).
+enum class GivenUp : uint32_t { kNo, kSilent, kStopped, kAborts };
 
 struct alignas(64) RankWords {
   std::atomic<uint32_t> asleep;  // by the rank: bit per Sleeper that wants its doorbell rung
   std::atomic<uint32_t> cpu;     // by the rank when it has waited for a while: 1 + the CPU it is on
   alignas(64) std::atomic<uint32_t> dead;  // by the agent: no task of it runs any more
-  std::atomic<GivenUp> given_up;           // by the agent, before it kills the rank
+  std::atomic<GivenUp> given_up;           // by the agent, before it kills the rank; kAborts by the
+                                           // rank, before it ends
   alignas(64) std::atomic<uint32_t> seen;  // by the rank, from inside its progress: the trouble
                                            // count it has acted on
   std::atomic<uint32_t> quiet;  // by the rank: it touches no memory of this epoch any more
@@ -113,6 +115,8 @@ struct ControlBlock {
 // What the survivors and the report say of it, behind why the epoch is broken; nothing of kNo.
 inline std::string given_up_text(int rank, GivenUp given_up) {
   if (given_up == GivenUp::kNo) return "";
+  if (given_up == GivenUp::kAborts)
+    return "; rank " + std::to_string(rank) + " could not end its abort of NCCL, and ended itself";
   return "; rank " + std::to_string(rank) +
          (given_up == GivenUp::kStopped ? " was stopped" : " did not answer") +
          " and was given up on";

@@ -44,7 +44,8 @@ struct StatusPage {
   std::atomic<uint64_t> step;               // the optimizer's last one, or the one in synchronize()
   std::atomic<int64_t> since_ns;            // CLOCK_MONOTONIC, when this phase began
   std::atomic<uint32_t> told;               // 1: a call since init() began has thrown that other
-                                            // ranks are gone or did not come
+                                            // ranks are gone or did not come, or could not,
+                                            // since the rank ended for that
   std::atomic<uint32_t> shown;              // what the rank's wish for an epoch says stands here:
                                             // so its agent knows that they share this memory
   std::atomic<char> operation[kNameBytes];  // "allreduce float32 [100] avg_loss", zero-terminated

@@ -112,6 +112,13 @@ def a_rank_that_is_killed_or_stopped_inside_nccl_ends_all_by_name():
             assert action == "kill" or re.search(words, seen.stderr.decode()), note
 
 
+def a_rank_that_nccl_does_not_let_abort_ends_and_is_named():
+    seen = run("--no-tag-output", "--", support.options.worker, "abort", "2", np=3, env=settings(HVD_STANDIN_ABORT_HANGS="1", HVD_STANDIN_FAULT_RANK="1"))
+    assert seen.returncode not in (0, 124), seen.stderr
+    assert b"hvd: rank 1 ends, since NCCL did not end its abort within 5000 ms\n" in seen.stderr, seen.stderr
+    assert re.search(rb"failed: rank 2: the check ends it; rank 1 could not end its abort of NCCL, and ended itself\n", seen.stderr), seen.stderr
+
+
 def on_the_network(job):
     """All that passes the loopback device while job() runs."""
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as tap:
@@ -155,4 +162,5 @@ def no_unique_id_is_seen_between_hosts():
 
 support.parse_options("worker", "cuda", "nccl")
 support.main(sums_of_ranks_with_a_gpu_each, what_is_missing_is_said, a_plug_in_of_another_build_is_refused, two_ranks_on_one_gpu_are_told_so_in_nccls_words,
-             a_rank_that_is_killed_in_a_sum_ends_all_by_name, a_rank_that_is_killed_or_stopped_inside_nccl_ends_all_by_name, no_unique_id_is_seen_between_hosts, an_error_on_a_device_ends_all_ranks_by_nccls_words)
+             a_rank_that_is_killed_in_a_sum_ends_all_by_name, a_rank_that_is_killed_or_stopped_inside_nccl_ends_all_by_name, a_rank_that_nccl_does_not_let_abort_ends_and_is_named,
+             no_unique_id_is_seen_between_hosts, an_error_on_a_device_ends_all_ranks_by_nccls_words)

@@ -2,7 +2,9 @@
 #include <sys/wait.h>
 
 #include <array>
+#include <cstdio>
 
+#include "collectives/nccl/nccl_aborter.h"
 #include "tests/collectives/nccl/engine_devices.h"
 #include "tests/collectives/nccl/standin_processes.h"
 #include "tests/support/catch.h"
@@ -35,6 +37,44 @@ int end_behind_a_kernel() {
 
 const RankProgram behind_a_kernel("ends behind a kernel", end_behind_a_kernel);
 
+// Two ranks whose epoch breaks; rank 1's NCCL does not end its abort.
+int end_in_an_abort() {
+  const Setting hangs("abort_hangs", "1"), rank("fault_rank", "1");
+  const std::array backends{make_standin_backend(0, {.abort = 200ms}),
+                            make_standin_backend(1, {.abort = 200ms})};
+  run_engines(2, [&](int number, Engine& engine) {
+    engine.use_device(*backends[static_cast<size_t>(number)]);
+    ProgramStream stream(number);
+    DeviceTensor tensor(number, stream, 1000, 1);
+    tensor.sum_async(engine, "x")->wait();
+    const auto work = tensor.sum_async(engine, "y");
+    if (number == 0) engine.abort("the test ends it");
+    until("an end", [&] { return work->done(); });
+  });
+  return 0;
+}
+
+const RankProgram in_an_abort("ends in an abort", end_in_an_abort);
+
+// Nobody takes the thread back, and the process ends as others do.
+int wait_for_an_abort() {
+  const Setting hangs("abort_hangs", "1");
+  const NcclLibrary& nccl = standin_nccl();
+  const CudaDevice::Current current(standin_device(0));
+  ncclUniqueId id{};
+  ncclComm_t communicator = nullptr;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  if (nccl.ncclGetUniqueId(&id) != ncclSuccess ||
+      nccl.ncclCommInitRankConfig(&communicator, 1, id, 0, &config) != ncclSuccess)
+    return 1;
+  const auto* aborter = new NcclAborter(nccl, standin_device(0), communicator, 100ms);
+  if (aborter->wait() || aborter->is_over()) return 2;
+  std::fprintf(stderr, "%s\n", aborter->overdue());
+  return 0;
+}
+
+const RankProgram for_an_abort("waits for an abort", wait_for_an_abort);
+
 }  // namespace
 
 TEST_CASE("abort: a rank whose own work outlasts it ends, and NCCL is not blamed") {
@@ -45,6 +85,23 @@ TEST_CASE("abort: a rank whose own work outlasts it ends, and NCCL is not blamed
   CHECK_THAT(process.text(),
              Catch::Contains(" ends, since NCCL was aborted, but its GPU was not through with the "
                              "program's own work before that within 200 ms\n"));
+}
+
+TEST_CASE("abort: a rank whose NCCL does not end its abort ends") {
+  Process process("ends in an abort", {});
+  const int status = process.wait();
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 125);
+  CHECK_THAT(process.text(),
+             Catch::Contains("rank 1 ends, since NCCL did not end its abort within 200 ms\n"));
+}
+
+TEST_CASE("abort: who waits for one is told that it does not end, and is not held up") {
+  Process process("waits for an abort", {});
+  const int status = process.wait();
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+  CHECK_THAT(process.text(), Catch::Contains("NCCL did not end its abort\n"));
 }
 
 }  // namespace hvd

@@ -56,6 +56,7 @@ extern "C" {
 //   registration_fails  ncclCommRegister() fails, and the communicator goes on (0)
 //   window_hangs        ncclCommWindowRegister() never ends, but by ncclCommAbort() (0)
 //   finalize_hangs      nor does ncclCommFinalize() (0)
+//   abort_hangs         nor does ncclCommAbort() (0)
 //   fail_call           "ncclAllReduce:3:2": the third call from now returns 2, ncclSystemError;
 //                       "window:1:2": the first window ends so, of which all ranks take part
 void hvd_standin_set(const char* name, const char* value);
