@@ -1,26 +1,57 @@
 #include "collectives/nccl/nccl_library.h"
 
+#include <dlfcn.h>
 #include <link.h>
 
-#include <string_view>
+#include <algorithm>
+#include <cstdint>
 #include <vector>
 
 namespace hvd {
 namespace {
 
-// Of this process: paths of what is loaded under NCCL's name.
-std::vector<std::string> loaded_copies() {
-  std::vector<std::string> paths;
+struct Loaded {
+  std::string path;  // empty: the program
+  uintptr_t begin = UINTPTR_MAX, end = 0;
+};
+
+std::vector<Loaded> all_loaded() {
+  std::vector<Loaded> all;
   dl_iterate_phdr(
-      [](dl_phdr_info* info, size_t, void* found) {
-        const std::string_view path = info->dlpi_name;
-        if (path.substr(path.rfind('/') + 1).starts_with("libnccl.so"))
-          static_cast<std::vector<std::string>*>(found)->emplace_back(path);
+      [](dl_phdr_info* info, size_t, void* to) {
+        Loaded one{info->dlpi_name};
+        for (int i = 0; i < info->dlpi_phnum; ++i) {
+          const ElfW(Phdr)& part = info->dlpi_phdr[i];
+          if (part.p_type != PT_LOAD) continue;
+          one.begin = std::min<uintptr_t>(one.begin, info->dlpi_addr + part.p_vaddr);
+          one.end = std::max<uintptr_t>(one.end, info->dlpi_addr + part.p_vaddr + part.p_memsz);
+        }
+        static_cast<std::vector<Loaded>*>(to)->push_back(std::move(one));
         return 0;
       },
-      &paths);
+      &all);
+  return all;
+}
+
+// Not one that it only needs, in which the loader looks, too.
+bool is_nccl(const Loaded& loaded) {
+  const char* path = loaded.path.empty() ? nullptr : loaded.path.c_str();
+  void* const handle = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+  if (handle == nullptr) return false;
+  const auto found = reinterpret_cast<uintptr_t>(dlsym(handle, "ncclGetVersion"));
+  dlclose(handle);
+  return loaded.begin <= found && found < loaded.end;
+}
+
+// Of this process, by what they define: a framework may have NCCL in a library of its own name.
+std::vector<std::string> loaded_copies() {
+  std::vector<std::string> paths;
+  for (const Loaded& one : all_loaded())
+    if (is_nccl(one)) paths.push_back(one.path);
   return paths;
 }
+
+std::string shown(const std::string& path) { return path.empty() ? "the program's own" : path; }
 
 }  // namespace
 
@@ -36,8 +67,8 @@ NcclLibrary NcclLibrary::load(const std::string& path) {
   const std::vector<std::string> loaded = loaded_copies();
   if (loaded.size() > 1)
     throw Error(ErrorCode::kUnavailable,
-                "this process has two copies of NCCL, " + loaded[0] + " and " + loaded[1] +
-                    ", of which each knows nothing of the other; load one");
+                "this process has two copies of NCCL, " + shown(loaded[0]) + " and " +
+                    shown(loaded[1]) + ", of which each knows nothing of the other; load one");
   NcclLibrary nccl;
   nccl.library_ = DynamicLibrary(!loaded.empty() ? loaded[0]
                                  : !path.empty() ? path
