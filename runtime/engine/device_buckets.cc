@@ -64,34 +64,40 @@ void DeviceBuckets::register_homes(const std::shared_ptr<Engine::Parts>& parts) 
     aside_ = std::move(aside);
 }
 
-std::shared_ptr<DeviceBuckets::InFlight> DeviceBuckets::take_free(Bucket& bucket, Home home) const {
-  auto& all = bucket.in_flight[static_cast<size_t>(home)];
-  const auto free = std::ranges::find_if(all, [](const auto& one) { return one.use_count() == 1; });
-  if (free != all.end()) return *free;
-  const auto& memory = bucket.memory[static_cast<size_t>(home)];
-  all.push_back(std::make_shared<InFlight>(device_, memory, aside_));
-  return all.back();
-}
-
-void DeviceBuckets::submit(int bucket, Home home, void* stream) {
-  const auto negotiation = negotiation_.lock();
-  if (!negotiation) return;
-  Bucket& one = buckets_[static_cast<size_t>(bucket)];
+std::unique_ptr<Submission> DeviceBuckets::describe(int bucket, Home home,
+                                                    const std::shared_ptr<Held>& held) const {
   const BucketShape& shape = spec_.buckets[static_cast<size_t>(bucket)];
-  one.last.reset();
-  one.last = take_free(one, home);
-  one.last->events.begin_behind(stream);
   auto submission = std::make_unique<Submission>();
-  submission->name = one.name;
-  submission->keep_alive = one.last;
+  submission->name = buckets_[static_cast<size_t>(bucket)].name;
+  submission->keep_alive = held;
+  submission->repeats = true;
   Operation& operation = submission->operation;
   operation.kind = OperationKind::kAllreduce;
   operation.result = {memory(bucket, home), shape.count, shape.type};
   operation.reduction = spec_.reduction;
   operation.apart = aside_ != nullptr && home == Home::kSpare;
   if (home == Home::kHome) operation.aside = aside_.get();
-  one.last->events.give_to(operation);
-  one.work = negotiation->submit(std::move(submission), negotiation);
+  held->events.give_to(operation);
+  return submission;
+}
+
+void DeviceBuckets::submit(int bucket, Home home, void* stream) {
+  const auto negotiation = negotiation_.lock();
+  if (!negotiation) return;
+  Bucket& one = buckets_[static_cast<size_t>(bucket)];
+  auto& made = one.made[static_cast<size_t>(home)];
+  const auto free = std::ranges::find_if(made, [](const Made& it) { return it.work->is_free(); });
+  if (free != made.end()) {
+    free->held->events.begin_behind(stream);
+    negotiation->submit_again(free->work);
+    one.last = *free;
+  } else {
+    const auto held = std::make_shared<Held>(device_, of(bucket, home), aside_);
+    held->events.begin_behind(stream);
+    one.last = {held, negotiation->submit(describe(bucket, home, held), negotiation)};
+    made.push_back(one.last);
+  }
+  one.work = one.last.work;
 }
 
 void DeviceBuckets::wait() const {
@@ -101,7 +107,7 @@ void DeviceBuckets::wait() const {
 
 void DeviceBuckets::join(void* stream) const {
   for (const Bucket& one : buckets_)
-    if (one.last) one.last->events.join(stream);
+    if (one.last.held) one.last.held->events.join(stream);
 }
 
 int DeviceBuckets::done() const {

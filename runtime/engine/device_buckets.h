@@ -7,8 +7,9 @@
 // memory that time.
 //
 // Host and device go each at its own pace: a bucket's next submission may follow while the one
-// before is still under way there, so each has its own pair of events, of which a bucket keeps as
-// many as it ever needed at a time: a hook makes none.
+// before is still under way there, so each has its own pair of events. Of submissions a bucket
+// keeps as many as it ever needed at a time, to be made again: a hook makes none, and allocates
+// nothing.
 #pragma once
 
 #include <cstdint>
@@ -50,19 +51,22 @@ class DeviceBuckets {
 
  private:
   // What a submission holds.
-  struct InFlight {
-    InFlight(DeviceBackend& device, std::shared_ptr<std::byte> data,
-             std::shared_ptr<std::byte> other)
+  struct Held {
+    Held(DeviceBackend& device, std::shared_ptr<std::byte> data, std::shared_ptr<std::byte> other)
         : events(device), memory(std::move(data)), aside(std::move(other)) {}
     const DeviceEvents events;
     const std::shared_ptr<std::byte> memory, aside;
   };
+  struct Made {
+    std::shared_ptr<Held> held;
+    std::shared_ptr<RepeatedWork> work;
+  };
   struct Bucket {
     std::string name;
-    std::shared_ptr<std::byte> memory[2];                 // by Home
-    std::vector<std::shared_ptr<InFlight>> in_flight[2];  // or free: nobody else has them
-    std::shared_ptr<InFlight> last;
-    std::shared_ptr<Work> work;
+    std::shared_ptr<std::byte> memory[2];  // by Home
+    std::vector<Made> made[2];             // under way, or free
+    Made last;
+    std::shared_ptr<Work> work;  // of this step
   };
   const std::shared_ptr<std::byte>& of(int bucket, Home home) const {
     return buckets_[static_cast<size_t>(bucket)].memory[static_cast<size_t>(home)];
@@ -70,7 +74,8 @@ class DeviceBuckets {
   std::shared_ptr<std::byte> allocate(int bucket) const;
   size_t bytes_of(int bucket) const;
   std::string name_of(int bucket) const;
-  std::shared_ptr<InFlight> take_free(Bucket& bucket, Home home) const;
+  std::unique_ptr<Submission> describe(int bucket, Home home,
+                                       const std::shared_ptr<Held>& held) const;
 
   DeviceBackend& device_;
   const std::weak_ptr<Negotiation> negotiation_;

@@ -37,6 +37,7 @@ struct Submission {
   Operation operation;
   std::string name;  // operation.name points here
   std::shared_ptr<void> keep_alive;
+  bool repeats = false;  // it stays when it is done, to be submitted again
 };
 
 class HVD_API Engine {

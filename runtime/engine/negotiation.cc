@@ -9,13 +9,14 @@
 #include "runtime/base/error.h"
 #include "runtime/base/fault_point.h"
 #include "runtime/base/utf8.h"
+#include "runtime/engine/operation_name.h"
 #include "runtime/engine/outcome.h"
 #include "runtime/engine/text_hash.h"
 
 namespace hvd {
 
 // A submitted operation. `error_` is written before `done_` and not touched afterwards.
-class Negotiation::Pending final : public Work {
+class Negotiation::Pending final : public RepeatedWork {
  public:
   Pending(std::weak_ptr<Negotiation> owner, std::unique_ptr<Submission> submission)
       : owner_(std::move(owner)),
@@ -24,6 +25,21 @@ class Negotiation::Pending final : public Work {
     operation().name = name_;
     hash_ = hash_of(operation(), 0);
     lies_on_device_ = operation().on_device;
+    apart_ = operation().apart;
+  }
+
+  // As made, but for what it has of its own by now.
+  void renew() {
+    Operation& again = operation();
+    again.apart = apart_;
+    again.error.clear();
+    again.code = ErrorCode::kInvalidArgument;
+    again.disagreed = false;
+    again.outcome.store(Outcome::kPending, std::memory_order_relaxed);
+    again.launched.store(false, std::memory_order_relaxed);
+    entry_ = 0;
+    error_ = nullptr;
+    for (auto* flag : {&done_, &may_go_on_}) flag->store(false, std::memory_order_relaxed);
   }
 
   bool done() const override {
@@ -43,6 +59,10 @@ class Negotiation::Pending final : public Work {
     std::rethrow_exception(error_);
   }
 
+  bool is_free() const override {
+    return done_.load(std::memory_order_acquire) && may_go_on_.load(std::memory_order_acquire);
+  }
+
   Operation& operation() { return submission_->operation; }
   const std::string& name() const { return name_; }
   uint64_t hash() const { return hash_; }
@@ -52,12 +72,19 @@ class Negotiation::Pending final : public Work {
   bool may_go_on() const { return may_go_on_.load(std::memory_order_relaxed); }
   void let_go_on() { may_go_on_.store(true, std::memory_order_release); }
 
+  // The last that is done with it: who submits it again may do so from then on.
   void finish(std::exception_ptr error) {
     error_ = std::move(error);
-    submission_.reset();  // what was kept alive is let go before anybody hears of the end
+    // What was kept alive is let go before anybody hears of the end.
+    if (!submission_->repeats) submission_.reset();
+    const bool launched = may_go_on();
     done_.store(true, std::memory_order_release);
-    let_go_on();
+    if (!launched) let_go_on();
   }
+
+  // Its places among the names under way and what is asked for, kept while it is not there.
+  Names::node_type own_name;
+  Asked::node_type own_asked;
 
  private:
   void wait_with(Negotiation& owner) {
@@ -92,7 +119,7 @@ class Negotiation::Pending final : public Work {
   std::unique_ptr<Submission> submission_;
   const std::string name_;
   uint64_t hash_ = 0;
-  bool lies_on_device_ = false;
+  bool lies_on_device_ = false, apart_ = false;
   uint64_t entry_ = 0;  // of the log, from 1; 0: not in it yet. With the token until it is done
   std::exception_ptr error_;
   std::atomic<bool> done_{false}, may_go_on_{false};
@@ -116,23 +143,22 @@ Negotiation::Negotiation(Progress& progress, Peers& peers, Communicator& communi
 
 Negotiation::~Negotiation() = default;
 
-std::shared_ptr<Work> Negotiation::submit(std::unique_ptr<Submission> submission,
-                                          const std::shared_ptr<Negotiation>& self) {
-  const std::string& name = submission->name;
-  if (name.empty())
-    throw Error(ErrorCode::kInvalidArgument,
-                "an operation that is asynchronous, or not called by the thread that called "
-                "init(), needs a name, by which ranks find each other's");
-  if (name.find('\0') != std::string::npos)
-    throw Error(ErrorCode::kInvalidArgument, "the name \"" + name.substr(0, name.find('\0')) +
-                                                 "…\" has a byte of value 0 in it");
-  if (name.size() >= LogWords::kNameBytes)
-    throw Error(ErrorCode::kInvalidArgument,
-                "the name \"" + std::string(head_of(name, 32)) + "…\" is " +
-                    std::to_string(name.size()) + " bytes long; at most " +
-                    std::to_string(LogWords::kNameBytes - 1) + " are possible");
-  fault_point("engine_submit");
+std::shared_ptr<RepeatedWork> Negotiation::submit(std::unique_ptr<Submission> submission,
+                                                  const std::shared_ptr<Negotiation>& self) {
+  check_operation_name(submission->name);
   auto pending = std::make_shared<Pending>(self, std::move(submission));
+  take_in(pending);
+  return pending;
+}
+
+void Negotiation::submit_again(const std::shared_ptr<RepeatedWork>& work) {
+  const auto pending = std::static_pointer_cast<Pending>(work);
+  pending->renew();
+  take_in(pending);
+}
+
+void Negotiation::take_in(const std::shared_ptr<Pending>& pending) {
+  fault_point("engine_submit");
   {
     MutexLock lock(mutex_);
     if (under_way_.contains(pending->name()))
@@ -141,11 +167,13 @@ std::shared_ptr<Work> Negotiation::submit(std::unique_ptr<Submission> submission
                                                    "operation of this kind or another; wait for "
                                                    "it first, or use another name");
     inbox_.push_back(pending);
-    under_way_.insert(pending->name());
+    if (pending->own_name)
+      under_way_.insert(std::move(pending->own_name));
+    else
+      under_way_.insert(pending->name());
     inbox_filled_.store(true, std::memory_order_release);
   }
   progress_.kick();
-  return pending;
 }
 
 bool Negotiation::feed() {
@@ -177,7 +205,12 @@ bool Negotiation::take_inbox() {
 
 // A known description flips its bit, another one is described in full, and so is one that is apart.
 void Negotiation::ask(const std::shared_ptr<Pending>& pending) {
-  asked_[pending->name()] = pending;
+  if (pending->own_asked) {
+    pending->own_asked.mapped() = pending;
+    asked_.insert(std::move(pending->own_asked));
+  } else {
+    asked_[pending->name()] = pending;
+  }
   if (progress_.end().closed()) return;  // fails when the epoch is over
   const auto known = known_.find(pending->name());
   if (known == known_.end() || known->second.hash != pending->hash() ||
@@ -231,12 +264,15 @@ bool Negotiation::read_log() {
 void Negotiation::act_on(const LogWords::Entry& entry) {
   fault_point("engine_start");
   const auto kind = static_cast<LogEntry::Kind>(entry.kind);
-  const std::string name = kind == LogEntry::Kind::kRun ? name_of_id_.at(entry.id) : entry.name;
+  const std::string_view name =
+      kind == LogEntry::Kind::kRun ? std::string_view(name_of_id_.at(entry.id)) : entry.name;
   const auto found = asked_.find(name);
   if (found == asked_.end())
-    throw Error(ErrorCode::kInternal, "the log runs \"" + name + "\", which was not asked for");
-  const std::shared_ptr<Pending> pending = std::move(found->second);
-  asked_.erase(found);
+    throw Error(ErrorCode::kInternal,
+                "the log runs \"" + std::string(name) + "\", which was not asked for");
+  Asked::node_type place = asked_.extract(found);
+  const std::shared_ptr<Pending> pending = std::move(place.mapped());
+  pending->own_asked = std::move(place);
   pending->set_entry(read_);
   if (kind == LogEntry::Kind::kRefuse) {
     finish(pending, std::make_exception_ptr(Error(ErrorCode::kInvalidArgument, entry.text)));
@@ -245,7 +281,7 @@ void Negotiation::act_on(const LogWords::Entry& entry) {
   if (kind == LogEntry::Kind::kBind) {
     if (name_of_id_.size() <= entry.id) name_of_id_.resize(entry.id + 1);
     name_of_id_[entry.id] = name;
-    known_[name] = {entry.id, pending->hash()};
+    known_[name_of_id_[entry.id]] = {entry.id, pending->hash()};
   }
   pending->operation().apart = entry.apart != 0;
   const bool on_device = pending->operation().on_device;
@@ -292,7 +328,7 @@ bool Negotiation::complete_resolved(std::deque<std::shared_ptr<Pending>>& starte
 }
 
 // Nobody waits for it any more, and its name is free.
-void Negotiation::let_go(const Pending& pending) {
+void Negotiation::let_go(Pending& pending) {
   if (awaiting_ == &pending) {  // before any thread can ask for this name anew
     awaiting_ = nullptr;
     say_done();
@@ -306,7 +342,7 @@ void Negotiation::let_go(const Pending& pending) {
   take_back(LogWords::kOverdueEntry, [&] { return pending.entry(); });
   take_back(LogWords::kOverdueName, [&] { return text_hash(pending.name()); });
   MutexLock lock(mutex_);
-  under_way_.erase(pending.name());
+  pending.own_name = under_way_.extract(pending.name());
 }
 
 void Negotiation::finish(const std::shared_ptr<Pending>& pending, std::exception_ptr error) {
@@ -391,10 +427,6 @@ void Negotiation::epoch_over() {
 bool Negotiation::needs(int) {
   feed();  // what was logged before that rank left is no longer asked for
   return !asked_.empty();
-}
-
-void Negotiation::leave() {
-  if (leader_) leader_->leave();
 }
 
 // Also when nothing of this rank's own waits: then it may be the missing one.

@@ -32,6 +32,13 @@
 
 namespace hvd {
 
+// One that may be submitted again (Submission::repeats): a hook allocates nothing for it then.
+class RepeatedWork : public Work {
+ public:
+  // Any thread: it is done, and the engine has let go of it. Nobody may be waiting for it.
+  virtual bool is_free() const = 0;
+};
+
 class Negotiation final : public Feed {
  public:
   // Made by the init thread, whose `status` it is, and whose `calls` in program order are counted
@@ -47,8 +54,10 @@ class Negotiation final : public Feed {
   // Any thread. Throws kInvalidArgument without a name, with one that is too long, or when the name
   // is under way here.
   // `self` keeps alive all that a wait needs; the Work holds it weakly.
-  std::shared_ptr<Work> submit(std::unique_ptr<Submission> submission,
-                               const std::shared_ptr<Negotiation>& self);
+  std::shared_ptr<RepeatedWork> submit(std::unique_ptr<Submission> submission,
+                                       const std::shared_ptr<Negotiation>& self);
+  // As it was, of this negotiation's and free. Throws as submit().
+  void submit_again(const std::shared_ptr<RepeatedWork>& work);
   // The init thread waits in a synchronous call of this name, or in a step: `which` as
   // LogWords::waits_in, `what` is for texts. That thread only, with the token. False: not yet, some
   // of what this rank asks for is not out.
@@ -71,7 +80,9 @@ class Negotiation final : public Feed {
   // Fails whatever is not started with this text: this rank leaves. With the token.
   void refuse_waiting(const std::string& why);
   // Nothing of this rank's is under way in a whole epoch, and nothing will be. With the token.
-  void leave();
+  void leave() {
+    if (leader_) leader_->leave();
+  }
 
   bool feed() override;
   bool waiting() const override { return waiting_ > 0 || (leader_ && leader_->waiting()); }
@@ -85,6 +96,8 @@ class Negotiation final : public Feed {
 
  private:
   class Pending;
+  using Names = std::unordered_set<std::string_view>;
+  using Asked = std::unordered_map<std::string_view, std::shared_ptr<Pending>>;
   struct Known {
     uint32_t id = 0;
     uint64_t hash = 0;
@@ -92,6 +105,7 @@ class Negotiation final : public Feed {
 
   LogWords& mine() const { return words_.of(me_); }
   const LeaderPulse& look_at_leader();
+  void take_in(const std::shared_ptr<Pending>& pending);
   void say_changed();
   bool take_inbox();
   void ask(const std::shared_ptr<Pending>& pending);
@@ -101,7 +115,7 @@ class Negotiation final : public Feed {
   bool complete_resolved();
   bool complete_resolved(std::deque<std::shared_ptr<Pending>>& started);
   bool tell_of_launches();
-  void let_go(const Pending& pending);
+  void let_go(Pending& pending);
   void finish(const std::shared_ptr<Pending>& pending, std::exception_ptr error);
   void finish_asked();
   void say_awaiting(const Pending& pending);
@@ -124,14 +138,14 @@ class Negotiation final : public Feed {
   const std::chrono::milliseconds collective_timeout_;
 
   Mutex mutex_;
-  std::unordered_set<std::string_view> under_way_ GUARDED_BY(mutex_);  // names in their Pending
+  Names under_way_ GUARDED_BY(mutex_);  // in their Pending
   std::vector<std::shared_ptr<Pending>> inbox_ GUARDED_BY(mutex_);
   std::atomic<bool> inbox_filled_{false};
   std::atomic<bool> forked_{false};
 
   // Guarded by the progress token.
-  size_t waiting_ = 0;  // submitted and not finished
-  std::unordered_map<std::string_view, std::shared_ptr<Pending>> asked_;  // not in the log yet
+  size_t waiting_ = 0;                           // submitted and not finished
+  Asked asked_;                                  // not in the log yet
   std::vector<std::shared_ptr<Pending>> taken_;  // from the inbox; empty between two looks
   std::deque<std::shared_ptr<Pending>> to_announce_;
   std::deque<std::shared_ptr<Pending>> started_, started_on_device_;
