@@ -122,6 +122,21 @@ def gradient_copies(place):
     return f"{said.pop()}, by LibTorch's record of its operators"
 
 
+def loss_curve(place):
+    return judge_curve(place.job(2, *curve_words(place.program("device_steps"), places.torch_words(place, "device_steps"))))
+
+
+def curve_words(program, words=(), device=()):
+    return [*words, "--deterministic", "--", program, "curve", *device]
+
+
+def judge_curve(ended):
+    """The program compares, and fails where they part."""
+    said = ended.out.splitlines()
+    need(len(said) == 2 and len(set(said)) == 1 and said[0].endswith(": those of one process, bit for bit"), f"ranks say {ended.out!r}")
+    return said[0]
+
+
 def mnist(place):
     """Two ranks with half a batch each, and one with all of it."""
     words, losses = places.torch_words(place, "mnist"), {}
@@ -174,9 +189,10 @@ CHECKS = [
     Check("an epoch that a rank ends", 25, aborted),
     Check("host time of a launch", 20, launch_times),
     Check("a sum beside compute", 20, overlap),
-    Check("mnist, two ranks and one process", 60, mnist),
-    Check("synthetic_benchmark, two ranks and one process", 45, synthetic),
+    Check("the loss curve of two ranks and of one process", 30, loss_curve),
+    Check("mnist, two ranks and one process", 50, mnist),
+    Check("synthetic_benchmark, two ranks and one process", 40, synthetic),
     Check("copies of gradients", 30, gradient_copies),
-    Check("a step's time beside torch's DDP", 60, comparisons.step_times),
-    Check("bus bandwidth beside nccl-tests", 60, comparisons.bandwidth),
+    Check("a step's time beside torch's DDP", 55, comparisons.step_times),
+    Check("bus bandwidth beside nccl-tests", 50, comparisons.bandwidth),
 ]

@@ -181,6 +181,14 @@ class Verdicts(unittest.TestCase):
             self.assertIn(why, str(seen.exception))
 
 
+    def test_both_ranks_have_the_losses_of_one_process(self):
+        said = "20 losses, from 2.5 to 0.5: those of one process, bit for bit"
+        self.assertEqual(checks.judge_curve(place.Ended(0, f"{said}\n{said}\n", "")), said)
+        for out in (f"{said}\n", f"{said}\n{said.replace('2.5', '2.6')}\n", "20 losses\n20 losses\n"):
+            with self.assertRaises(verdicts.Failed):
+                checks.judge_curve(place.Ended(0, out, ""))
+
+
 class Comparisons(unittest.TestCase):
     # As nccl-tests prints them, of before and after it had a column for the root.
     PERF = """\

@@ -6,6 +6,7 @@ import sys
 import unittest
 import unittest.mock
 
+import checks
 import comparisons
 import place
 import verdicts
@@ -27,6 +28,11 @@ class StepTimes(unittest.TestCase):
         with unittest.mock.patch.multiple(comparisons, ROUNDS=2, STEPS=1):
             said = comparisons.compare_steps(self.place, 2, self.ours, self.theirs("gloo"), False)
         self.assertRegex(said, r"^2 ranks: a step of DDP and hvd [\d.]+ and [\d.]+ ms, ratio [\d.]+ .* not judged \(2 quiet samples")
+
+    def test_losses_are_those_of_one_process(self):
+        """On the CPU, too."""
+        words = checks.curve_words(self.place.program("device_steps"), device=["cpu"])
+        self.assertIn("20 losses, from ", checks.judge_curve(self.place.job(2, *words)))
 
     def test_shared_gpus_are_not_judged(self):
         with unittest.mock.patch.object(comparisons, "Trainer", PlayedTrainer):
