@@ -66,8 +66,13 @@ class Mapping {
 namespace {
 
 [[noreturn]] void fail(const std::string& what, size_t bytes, int error) {
-  throw Error(ErrorCode::kUnavailable,
-              what + " " + std::to_string(bytes) + " bytes of shared memory: " + strerror(error));
+  // The kernel has one word for both. Each segment is a mapping for every rank of the host.
+  const char* advice =
+      error == ENOMEM ? "; either memory or mappings (sysctl vm.max_map_count) are used up: keep "
+                        "fewer arena buffers, which stay mapped until shutdown()"
+                      : "";
+  throw Error(ErrorCode::kUnavailable, what + " " + std::to_string(bytes) +
+                                           " bytes of shared memory: " + strerror(error) + advice);
 }
 
 }  // namespace

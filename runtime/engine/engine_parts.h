@@ -6,12 +6,12 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "collectives/arena.h"
 #include "collectives/backends.h"
+#include "runtime/base/this_thread.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/negotiation.h"
 #include "runtime/engine/progress.h"
@@ -60,11 +60,11 @@ struct Engine::Parts {
   void go_quiet();
   // A line for the user, any thread.
   void warn(const std::string& text) const;
-  bool on_init_thread() const { return std::this_thread::get_id() == init_thread; }
+  bool on_init_thread() const { return this_thread_number() == init_thread; }
 
   const EngineOptions options;
   const std::unique_ptr<Peers> peers;
-  const std::thread::id init_thread = std::this_thread::get_id();
+  const uint64_t init_thread = this_thread_number();
   std::atomic<State> state{State::kRunning};
   Arena arena;  // guarded by the progress token
   Progress progress;

@@ -96,7 +96,7 @@ class Negotiation::Pending final : public RepeatedWork {
     std::optional<uint64_t> asked_at_look;
     awaited.missing = [&] { return owner.missing(name_, asked_at_look.value_or(0)); };
     awaited.reported_by_other = [&owner, this] { return owner.asked_.count(name_) != 0; };
-    const bool tells = std::this_thread::get_id() == owner.init_thread_;
+    const bool tells = this_thread_number() == owner.init_thread_;
     if (tells) {
       awaited.on_sleep = [&owner, this](TimePoint now) {
         owner.say_awaiting(*this);

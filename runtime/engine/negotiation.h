@@ -12,7 +12,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -22,6 +21,7 @@
 #include "collectives/world_shape.h"
 #include "hvd/work.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/this_thread.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/feed.h"
 #include "runtime/engine/leader_pulse.h"
@@ -134,7 +134,7 @@ class Negotiation final : public Feed {
   const bool one_host_;
   StatusWriter& status_;   // the init thread's
   const uint64_t& calls_;  // the init thread's
-  const std::thread::id init_thread_ = std::this_thread::get_id();
+  const uint64_t init_thread_ = this_thread_number();
   const std::chrono::milliseconds collective_timeout_;
 
   Mutex mutex_;

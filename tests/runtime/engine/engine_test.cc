@@ -20,6 +20,7 @@
 #include "runtime/base/usable_cpus.h"
 #include "runtime/engine/log_words.h"
 #include "runtime/engine/text_hash.h"
+#include "runtime/solo_peers.h"
 #include "tests/runtime/engine/engine_ranks.h"
 #include "tests/support/catch.h"
 #include "tests/support/left_out.h"
@@ -461,4 +462,21 @@ TEST_CASE("engine: memory that its last user let go of is given back, on all ran
   CHECK(wrong == 0);
   CHECK(first == 3 * kBytes / 4096);
   CHECK(left == 0);
+}
+
+TEST_CASE("engine: a thread that comes after the init thread's end is not taken for it") {
+  std::unique_ptr<Engine> engine;
+  std::thread::id init_thread;
+  std::thread([&] {
+    engine = std::make_unique<Engine>(std::make_unique<SoloPeers>(1), EngineOptions{});
+    init_thread = std::this_thread::get_id();
+  }).join();
+  bool same_id = false, taken = false;
+  for (int i = 0; i < 100 && !same_id; ++i)
+    std::thread([&] {
+      same_id = std::this_thread::get_id() == init_thread;
+      taken = taken || engine->on_init_thread();
+    }).join();
+  CHECK(same_id);  // or nothing was tried
+  CHECK_FALSE(taken);
 }
