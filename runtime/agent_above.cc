@@ -5,7 +5,6 @@
 
 #include <cstdio>
 #include <cstring>
-#include <string_view>
 
 #include "rendezvous/agent_socket.h"
 #include "runtime/base/unique_fd.h"

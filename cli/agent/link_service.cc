@@ -43,10 +43,11 @@ milliseconds pause_after(int attempts) {
   return pause + pause * random_bytes<1>()[0] / 512;
 }
 
-// Nobody elsewhere has a part in it, but for who is called on this very host.
+// Nobody elsewhere has a part in it, but for who is called on this very host, and for a neighbour
+// that did not answer the call before (EHOSTUNREACH).
 std::string not_begun(int error) {
   std::string why = std::strerror(error);
-  if (error == ECONNREFUSED) return why;
+  if (error == ECONNREFUSED || error == EHOSTUNREACH) return why;
   if (error == EMFILE) why += std::string("; ") + kRaiseOpenFiles;
   return "the call did not leave its own host: " + why;
 }
