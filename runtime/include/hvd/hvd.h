@@ -47,7 +47,7 @@ class ArenaBuffer;
 // Meets the other ranks; again after shutdown() by all, for the next epoch. Throws kTimeout naming
 // who is missing; CommFailure when a rank ends meanwhile, or could not start; kUnavailable when
 // another launcher than hvdrun started several ranks or HVD_AGENT got lost. The calling thread is
-// the init thread from then on. Does nothing when initialized.
+// the init thread from then on, until shutdown(), so it has to live. Does nothing when initialized.
 HVD_API void init();
 // Ends this rank's part tidily, on the init thread. The others notice at their first operation that
 // needs this rank. A process may end without it once the others need it no more; while they still
