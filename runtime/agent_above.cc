@@ -50,8 +50,8 @@ std::string lost_environment_warning(pid_t agent) {
   if (agent == 0) return "";
   return "hvdrun's agent (process " + std::to_string(agent) +
          ") started this program, but HVD_AGENT, by which ranks find each other, is not set: "
-         "something between the two clears the environment (env -i, sudo), and each "
-         "rank runs for itself, as a world of one; let it pass HVD_AGENT on";
+         "something between the two clears the environment (env -i, sudo), and each rank runs for "
+         "itself, as a world of one; let it pass HVD_AGENT on";
 }
 
 }  // namespace hvd

@@ -249,8 +249,9 @@ void HostMemory::Impl::claim(Connection& connection, const AgentMessage& message
   slot.epoch = 0;
   slot.doing.clear();
   connection.slot = static_cast<int>(message.id);
-  loop.watch(slot.pidfd.get(), EPOLLIN,
-             [this, id = connection.slot, pid](uint32_t) { process_ended(id, exits_well(pid)); });
+  loop.watch(slot.pidfd.get(), EPOLLIN, [this, id = connection.slot, pid](uint32_t) {
+    process_ended(id, !slots[static_cast<size_t>(id)].dead && exits_well(pid));
+  });
 
   AgentMessage answer;
   answer.kind = AgentMessage::kClaimed;

@@ -21,7 +21,7 @@
 
 namespace hvd {
 
-HVD_API void warn_on_standard_error(const std::string& text);
+void warn_on_standard_error(const std::string& text);  // any thread
 
 struct EngineOptions {
   std::chrono::milliseconds collective_timeout{0};  // of one wait while all peers live; 0: none

@@ -3,23 +3,12 @@
 
 #include "hvd/hvd.h"
 #include "hvd/torch.h"
-#include "tests/runtime/torch/device/operators.h"
+#include "tests/runtime/torch/device/job.h"
 
 // Last: LibTorch has a CHECK of its own, which ends the program.
 #include "tests/support/catch.h"
 
 using namespace hvd;
-
-namespace {
-
-struct Job {
-  Job() { init(); }
-  ~Job() { shutdown(); }
-};
-
-c10::Device device() { return standin_torch_device(local_rank()); }
-
-}  // namespace
 
 TEST_CASE("gradient copies: one in for each gradient and none out, none for those that are kept") {
   const Job job;

@@ -4,23 +4,12 @@
 
 #include "hvd/hvd.h"
 #include "hvd/torch.h"
-#include "tests/runtime/torch/device/operators.h"
+#include "tests/runtime/torch/device/job.h"
 
 // Last: LibTorch has a CHECK of its own, which ends the program.
 #include "tests/support/catch.h"
 
 using namespace hvd;
-
-namespace {
-
-struct Job {
-  Job() { init(); }
-  ~Job() { shutdown(); }
-};
-
-c10::Device device() { return standin_torch_device(local_rank()); }
-
-}  // namespace
 
 TEST_CASE("loss curve: that of one process, bit for bit") {
   const Job job;

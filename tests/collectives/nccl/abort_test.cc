@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdio>
+#include <string>
 
 #include "collectives/nccl/nccl_aborter.h"
 #include "tests/collectives/nccl/engine_devices.h"
@@ -75,33 +76,31 @@ int wait_for_an_abort() {
 
 const RankProgram for_an_abort("waits for an abort", wait_for_an_abort);
 
+// What this program wrote on stderr, once it has ended with this exit code.
+std::string words_at_the_end(const char* rank_program, int exit_code) {
+  Process process(rank_program, {});
+  const int status = process.wait();
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == exit_code);
+  return process.text();
+}
+
 }  // namespace
 
 TEST_CASE("abort: a rank whose own work outlasts it ends, and NCCL is not blamed") {
-  Process process("ends behind a kernel", {});
-  const int status = process.wait();
-  CHECK(WIFEXITED(status));
-  CHECK(WEXITSTATUS(status) == 125);
-  CHECK_THAT(process.text(),
+  CHECK_THAT(words_at_the_end("ends behind a kernel", 125),
              Catch::Contains(" ends, since NCCL was aborted, but its GPU was not through with the "
                              "program's own work before that within 200 ms\n"));
 }
 
 TEST_CASE("abort: a rank whose NCCL does not end its abort ends") {
-  Process process("ends in an abort", {});
-  const int status = process.wait();
-  CHECK(WIFEXITED(status));
-  CHECK(WEXITSTATUS(status) == 125);
-  CHECK_THAT(process.text(),
+  CHECK_THAT(words_at_the_end("ends in an abort", 125),
              Catch::Contains("rank 1 ends, since NCCL did not end its abort within 200 ms\n"));
 }
 
 TEST_CASE("abort: who waits for one is told that it does not end, and is not held up") {
-  Process process("waits for an abort", {});
-  const int status = process.wait();
-  CHECK(WIFEXITED(status));
-  CHECK(WEXITSTATUS(status) == 0);
-  CHECK_THAT(process.text(), Catch::Contains("NCCL did not end its abort\n"));
+  CHECK_THAT(words_at_the_end("waits for an abort", 0),
+             Catch::Contains("NCCL did not end its abort\n"));
 }
 
 }  // namespace hvd

@@ -5,7 +5,7 @@
 
 #include "hvd/hvd.h"
 #include "hvd/torch.h"
-#include "tests/runtime/torch/device/operators.h"
+#include "tests/runtime/torch/device/job.h"
 
 // Last: LibTorch has a CHECK of its own, which ends the program.
 #include "tests/support/catch.h"
@@ -13,13 +13,6 @@
 using namespace hvd;
 
 namespace {
-
-struct Job {
-  Job() { init(); }
-  ~Job() { shutdown(); }
-};
-
-c10::Device device() { return standin_torch_device(local_rank()); }
 
 at::Tensor filled(at::IntArrayRef sizes, double value) {
   return at::full(sizes, value, at::TensorOptions(device()));
