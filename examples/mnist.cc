@@ -52,6 +52,12 @@ std::string is_number(const std::string& text) {
   return text + " is no number from 0 up";
 }
 
+std::string is_positive(const std::string& text) {
+  double value = 0;
+  if (is_number(text).empty() && CLI::detail::lexical_cast(text, value) && value > 0) return "";
+  return text + " is no number above 0";
+}
+
 std::string is_name(const std::string& text) { return text.empty() ? "the name is empty" : ""; }
 
 // Horovod's flags, and where data and checkpoints lie.
@@ -69,7 +75,7 @@ Options parse(int argc, char** argv) {
   app.add_option("--seed", o.seed, "any whole number; PyTorch takes negative ones, too");
   app.add_option("--log-interval", o.log_interval, "batches between two lines")
       ->check(CLI::Range(1, INT_MAX));
-  app.add_option("--gradient-predivide-factor", o.gradient_predivide_factor)->check(is_number);
+  app.add_option("--gradient-predivide-factor", o.gradient_predivide_factor)->check(is_positive);
   app.add_option("--data-dir", o.data_dir, "folder with MNIST's four IDX files, also .gz");
   app.add_option("--checkpoint", o.checkpoint, "written by rank 0 after each epoch")
       ->check(is_name);

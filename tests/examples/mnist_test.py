@@ -172,6 +172,8 @@ class Mnist(unittest.TestCase):
             (["--epochs", "0"], 2, "--epochs: Value 0 not in range"),
             (["--epochs", "x"], 2, "--epochs: Value x not in range"),
             (["--lr", "nan"], 2, "mnist: --lr: nan is no number from 0 up"),
+            (["--gradient-predivide-factor", "0"], 2, "--gradient-predivide-factor: 0 is no number above 0"),
+            (["--gradient-predivide-factor", "inf"], 2, "--gradient-predivide-factor: inf is no number above 0"),
             (["--nonsense"], 2, "mnist: The following argument was not expected: --nonsense; --help lists the flags"),
             (["--checkpoint", ""], 2, "--checkpoint: the name is empty"),
             (["--seed", "1.5"], 2, "--seed"),
