@@ -28,7 +28,8 @@ class OtherPairs {
              TimePoint now);
   // Its ranks have ended, before others' maybe: it is not there any more.
   void leave(int host) { gone_.insert(host); }
-  // A line for each pair that did not reach each other twice.
+  // A line for each pair that did not reach each other twice. What is not asked here is a late word
+  // of the proof, about an address that was not chosen.
   std::vector<std::string> note(int host, const proto::Reached& reached, TimePoint now);
   std::optional<TimePoint> next_deadline() const { return due_; }
   void tick(TimePoint now);
@@ -42,6 +43,7 @@ class OtherPairs {
   Clock::duration patience_{};
   std::optional<TimePoint> due_;         // the next tries
   std::set<int> gone_;                   // hosts
+  std::set<std::pair<int, int>> asked_;  // who tries whom, and has not told
   std::set<std::pair<int, int>> again_;  // who tries whom once more
   std::set<std::pair<int, int>> told_;   // pairs of hosts, the lower number first
 };
