@@ -13,11 +13,11 @@ std::string version_text(int version) {
 }  // namespace
 
 #define HVD_STRING(name) #name
-#define HVD_CALL(name) driver.library_.find(HVD_STRING(name), driver.name);
+#define HVD_CALL(name) driver.handle_.find(HVD_STRING(name), driver.name);
 
 CudaDriver CudaDriver::load(const std::string& path) {
   CudaDriver driver;
-  driver.library_ =
+  driver.handle_ =
       DynamicLibrary(path.empty() ? "libcuda.so.1" : path, "the CUDA driver",
                      "install the GPU's driver, or name its library by HVD_CUDA_LIBRARY");
   HVD_CUDA_CALLS(HVD_CALL)

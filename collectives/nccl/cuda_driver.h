@@ -43,7 +43,7 @@ struct CudaDriver {
   void check(CUresult result, const std::string& what) const;
 
  private:
-  DynamicLibrary library_;
+  DynamicLibrary handle_;
 };
 
 }  // namespace hvd

@@ -60,8 +60,8 @@ std::string nccl_version_text(int version) {
          std::to_string(version % 100);
 }
 
-#define HVD_CALL(name) nccl.library_.find(#name, nccl.name);
-#define HVD_NEW_CALL(name) nccl.library_.find_if_there(#name, nccl.name);
+#define HVD_CALL(name) nccl.handle_.find(#name, nccl.name);
+#define HVD_NEW_CALL(name) nccl.handle_.find_if_there(#name, nccl.name);
 
 NcclLibrary NcclLibrary::load(const std::string& path) {
   const std::vector<std::string> loaded = loaded_copies();
@@ -70,13 +70,13 @@ NcclLibrary NcclLibrary::load(const std::string& path) {
                 "this process has two copies of NCCL, " + shown(loaded[0]) + " and " +
                     shown(loaded[1]) + ", of which each knows nothing of the other; load one");
   NcclLibrary nccl;
-  nccl.library_ = DynamicLibrary(!loaded.empty() ? loaded[0]
-                                 : !path.empty() ? path
-                                                 : std::string("libnccl.so.2"),
-                                 "NCCL",
-                                 "install NCCL " + nccl_version_text(kOldest) +
-                                     " or newer, or name one by HVD_NCCL_LIBRARY, as with -x "
-                                     "HVD_NCCL_LIBRARY=PATH where it was installed for Python");
+  nccl.handle_ = DynamicLibrary(!loaded.empty() ? loaded[0]
+                                : !path.empty() ? path
+                                                : std::string("libnccl.so.2"),
+                                "NCCL",
+                                "install NCCL " + nccl_version_text(kOldest) +
+                                    " or newer, or name one by HVD_NCCL_LIBRARY, as with -x "
+                                    "HVD_NCCL_LIBRARY=PATH where it was installed for Python");
   HVD_NCCL_CALLS(HVD_CALL)
   HVD_NEW_NCCL_CALLS(HVD_NEW_CALL)
   const ncclResult_t result = nccl.ncclGetVersion(&nccl.version);
@@ -85,7 +85,7 @@ NcclLibrary NcclLibrary::load(const std::string& path) {
                 "NCCL does not tell its version: " + nccl.text_of(result, nullptr));
   if (nccl.version < kOldest)
     throw Error(ErrorCode::kUnavailable, "NCCL " + nccl_version_text(nccl.version) + " in " +
-                                             nccl.library_.path() + " is too old; " +
+                                             nccl.handle_.path() + " is too old; " +
                                              nccl_version_text(kOldest) + " is needed");
   return nccl;
 }

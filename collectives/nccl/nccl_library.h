@@ -45,7 +45,7 @@ struct NcclLibrary {
   std::string text_of(ncclResult_t result, ncclComm_t communicator) const;
 
  private:
-  DynamicLibrary library_;
+  DynamicLibrary handle_;
 };
 
 // "2.28.9"

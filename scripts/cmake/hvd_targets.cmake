@@ -27,8 +27,8 @@ target_include_directories(hvd_options INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT
 target_compile_options(hvd_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor
   -Wsuggest-override -Wzero-as-null-pointer-constant
   $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety> $<$<BOOL:${HVD_WERROR}>:-Werror>)
-# At -O3 GCC 12 warns of overlaps and sizes inside std::string that there are not (its bug 105651); dev, at -O2, does not and
-# has these warnings as errors.
+# At -O3 GCC 12 warns of overlaps and sizes inside std::string that do not occur (its bug 105651). At -O2, in dev, it does
+# not, and the same warnings are errors.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(hvd_options INTERFACE "$<$<CONFIG:Release>:-Wno-restrict;-Wno-array-bounds;-Wno-stringop-overflow;-Wno-stringop-overread>")
 endif()
