@@ -122,7 +122,7 @@ def trial(point, target, shape):
         hit = [found[name] for name in names]
     kill(hit)
     if found and found[owner(point)] not in hit:
-        os.kill(found[owner(point)], signal.SIGCONT)
+        kill([found[owner(point)]], signal.SIGCONT)
     code = end(process, note)
     if process.pid in hit or point in LEASE_LOST:
         expect(code, -signal.SIGKILL, note)

@@ -34,9 +34,10 @@ def matched_by_name(launcher):
     return [pid for pid in [launcher] + descendants(launcher) if "hvdrun" in read(pid, "cmdline") + read(pid, "comm")]
 
 
-def kill(pids):
+def kill(pids, number=signal.SIGKILL):
+    """Who is gone already was ended, and reaped, by the one above it: those hit before it are reason enough."""
     for pid in pids:
         try:
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
         except ProcessLookupError:
             pass
