@@ -7,6 +7,7 @@
 #include "runtime/base/fault_point.h"
 #include "runtime/engine/engine_bucket_list.h"
 #include "runtime/engine/engine_parts.h"
+#include "runtime/engine/operation_name.h"
 
 namespace hvd {
 
@@ -39,6 +40,7 @@ bool Engine::on_init_thread() const { return parts_->on_init_thread(); }
 void Engine::run(Operation& operation) {
   parts_->check_running();
   HVD_CHECK(on_init_thread(), "program order is the init thread's");
+  if (!operation.name.empty()) check_operation_name(operation.name);
   if (operation.kind == OperationKind::kAllreduce)
     check_reduction(operation.reduction, operation.result.type);
   parts_->run_or_throw(operation);

@@ -3,6 +3,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
@@ -12,9 +13,11 @@
 #include <torch/optim/sgd.h>
 #include <torch/serialize/archive.h>
 
+#include <algorithm>
 #include <cstring>
 #include <sstream>
 
+#include "runtime/engine/log_words.h"
 #include "runtime/torch/element_type.h"
 #include "runtime/torch/tensor_collective.h"
 
@@ -35,18 +38,19 @@ std::string kind_of(const Optimizer& optimizer) {
                   " is not supported; Adagrad, Adam, AdamW, RMSprop and SGD are");
 }
 
-// "SGD with 2 groups of 8 and 2 parameters": what has to agree, as the name of the operation.
+// "of SGD with groups of 8 2 parameters": what has to agree.
 std::string summary_of(const Optimizer& optimizer) {
-  std::string text = kind_of(optimizer) + " with groups of";
+  std::string text = "of " + kind_of(optimizer) + " with groups of";
   for (const auto& group : optimizer.param_groups())
     text += " " + std::to_string(group.params().size());
   return text + " parameters";
 }
 
 at::Tensor broadcast_in_place(Engine& engine, const at::Tensor& tensor, int root,
-                              const std::string& name) {
+                              const std::string& name, const std::string& agreed = "") {
   return TensorCollective::run(
-      engine, TensorCollective::broadcast(tensor, TensorCollective::Place::kInPlace, root, name));
+      engine,
+      TensorCollective::broadcast(tensor, TensorCollective::Place::kInPlace, root, name, agreed));
 }
 
 at::Tensor save(const Optimizer& optimizer) {
@@ -79,17 +83,24 @@ void load(Optimizer& optimizer, const at::Tensor& bytes) {
 
 void broadcast_tensors(Engine& engine, const NamedTensors& tensors, int root) {
   at::NoGradGuard no_grad;
+  const auto count =
+      std::ranges::count_if(tensors, [](const auto& t) { return t.second.defined(); });
+  // Of lists of different length some would part only at the call behind this one, or wait there.
+  broadcast_in_place(engine, at::zeros({1}, at::kByte), root, "parameters",
+                     "of a list of " + std::to_string(count) + " tensors");
   for (const auto& [name, tensor] : tensors)
-    if (tensor.defined()) broadcast_in_place(engine, tensor, root, name);
+    if (tensor.defined())
+      broadcast_in_place(engine, tensor, root,
+                         std::string(head_of(name, LogWords::kNameBytes - 1)));
 }
 
 void broadcast_optimizer(Engine& engine, Optimizer& optimizer, int root) {
-  const std::string name = "optimizer state of " + summary_of(optimizer);
+  const std::string name = "optimizer state", summary = summary_of(optimizer);
   at::NoGradGuard no_grad;
   const bool is_root = engine.world().rank == root;
   at::Tensor bytes = is_root ? save(optimizer) : at::Tensor();
   at::Tensor size = at::tensor({is_root ? bytes.numel() : int64_t{0}}, at::kLong);
-  broadcast_in_place(engine, size, root, name);
+  broadcast_in_place(engine, size, root, name, summary);
   if (!is_root) bytes = at::empty({size.item<int64_t>()}, at::kByte);
   broadcast_in_place(engine, bytes, root, name);
   if (!is_root) load(optimizer, bytes);

@@ -67,7 +67,8 @@ void Buckets::check_parameter(const std::string& name, const at::Tensor& paramet
     throw Error(ErrorCode::kUnsupported, "parameter \"" + name + "\" is " + describe(parameter) +
                                              "; gradients are exchanged in floating types only");
   }
-  data_type_of(parameter.scalar_type(), name);  // throws for those that nobody sums
+  data_type_of(parameter.scalar_type(),
+               "parameter \"" + name + "\"");  // throws for those that nobody sums
   if (GradientHook::is_in_use(parameter)) {
     throw Error(
         ErrorCode::kInvalidArgument,
@@ -89,10 +90,10 @@ Buckets::Buckets(const std::string& name, const NamedTensors& parameters,
                   "parameter \"" + label + "\" is on " + tensor.device().str() + ", and \"" +
                       parameters[0].first + "\" on " + device_.str() +
                       "; all parameters of an optimizer have to be on one device");
-    shapes.push_back(
-        {label, tensor.sizes().vec(),
-         data_type_of(exchanged_type(tensor.scalar_type(), options.compression), label),
-         gradient_strides(tensor)});
+    shapes.push_back({label, tensor.sizes().vec(),
+                      data_type_of(exchanged_type(tensor.scalar_type(), options.compression),
+                                   "parameter \"" + label + "\""),
+                      gradient_strides(tensor)});
   }
   const Layout layout = plan_buckets(shapes, options.bucket_bytes);
   BucketListSpec spec = make_spec(name, shapes, layout, options);

@@ -21,11 +21,10 @@ constexpr std::array<std::pair<at::ScalarType, DataType>, kDataTypes> kTypes = {
 
 }  // namespace
 
-DataType data_type_of(at::ScalarType type, const std::string& tensor_name) {
+DataType data_type_of(at::ScalarType type, const std::string& subject) {
   for (const auto& [theirs, ours] : kTypes)
     if (theirs == type) return ours;
-  throw Error(ErrorCode::kUnsupported, "\"" + tensor_name + "\" has elements of type " +
-                                           c10::toString(type) +
+  throw Error(ErrorCode::kUnsupported, subject + " has elements of type " + c10::toString(type) +
                                            ", which collectives do not take; convert it first");
 }
 

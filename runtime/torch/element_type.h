@@ -9,9 +9,9 @@
 
 namespace hvd {
 
-// The element type as collectives know it. Throws kUnsupported, naming the tensor, for the others
-// (int16, complex, quantized, …).
-DataType data_type_of(at::ScalarType type, const std::string& tensor_name);
+// The element type as collectives know it. Throws kUnsupported for the others (int16, complex,
+// quantized, …): "`subject` has elements of type …".
+DataType data_type_of(at::ScalarType type, const std::string& subject);
 at::ScalarType scalar_type_of(DataType type);
 
 // "float32 [64, 10]"

@@ -108,20 +108,22 @@ std::shared_ptr<TensorCollective> TensorCollective::allreduce(const at::Tensor& 
   std::shared_ptr<TensorCollective> made(
       new TensorCollective(OperationKind::kAllreduce, std::move(name)));
   made->check(tensor, place);
-  made->type_ = data_type_of(type.value_or(tensor.scalar_type()), made->title());
+  made->type_ = data_type_of(type.value_or(tensor.scalar_type()), made->title() + ": the tensor");
   made->reduction_ = reduction;
   made->set_buffer(tensor, place, type);
   return made;
 }
 
 std::shared_ptr<TensorCollective> TensorCollective::broadcast(const at::Tensor& tensor, Place place,
-                                                              int root, std::string name) {
+                                                              int root, std::string name,
+                                                              std::string agreed) {
   std::shared_ptr<TensorCollective> made(
       new TensorCollective(OperationKind::kBroadcast, std::move(name)));
   made->check(tensor, place);
   made->root_ = root;
   made->set_buffer(tensor, place);
   made->count_ *= tensor.element_size();  // as bytes, of any type: the shape names it
+  if (!agreed.empty()) made->set_shape(std::move(agreed));
   return made;
 }
 
@@ -130,7 +132,7 @@ std::shared_ptr<TensorCollective> TensorCollective::allgather(const at::Tensor& 
   std::shared_ptr<TensorCollective> made(
       new TensorCollective(OperationKind::kAllgather, std::move(name)));
   made->check(tensor, Place::kNew);
-  made->type_ = data_type_of(tensor.scalar_type(), made->title());
+  made->type_ = data_type_of(tensor.scalar_type(), made->title() + ": the tensor");
   made->set_buffer(tensor.dim() == 0 ? tensor.detach().reshape({1}) : tensor, Place::kNew);
   std::string shape = hvd::describe(made->buffer_);
   const size_t first = shape.find('[') + 1;

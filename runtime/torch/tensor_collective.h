@@ -28,9 +28,11 @@ class TensorCollective {
   static std::shared_ptr<TensorCollective> allreduce(const at::Tensor& tensor, Place place,
                                                      const Reduction& reduction, std::string name,
                                                      std::optional<at::ScalarType> type = {});
-  // Any element type.
+  // Any element type. `agreed`, if any: what has to agree on all ranks instead of its shape, in
+  // words.
   static std::shared_ptr<TensorCollective> broadcast(const at::Tensor& tensor, Place place,
-                                                     int root, std::string name);
+                                                     int root, std::string name,
+                                                     std::string agreed = "");
   // Parts along the first dimension, in rank order; a 0-dimensional tensor counts as one row.
   static std::shared_ptr<TensorCollective> allgather(const at::Tensor& tensor, std::string name);
 

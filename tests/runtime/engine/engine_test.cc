@@ -176,7 +176,7 @@ TEST_CASE("engine: one name for two kinds is refused on every rank, and says who
 }
 
 TEST_CASE("engine: a name that is under way, missing or too long is refused at once") {
-  std::string again, another_kind, none, too_long, cut;
+  std::string again, another_kind, none, too_long, cut, too_long_in_order, cut_in_order;
   run_engines(2, [&](int rank, Engine& engine) {
     std::array<float, 2> data{}, other{};
     if (rank == 1) {
@@ -190,6 +190,8 @@ TEST_CASE("engine: a name that is under way, missing or too long is refused at o
     none = error_of([&] { sum_async(engine, other, ""); });
     too_long = error_of([&] { sum_async(engine, other, std::string(256, 'y')); });
     cut = error_of([&] { sum_async(engine, other, std::string("y\0z", 3)); });
+    too_long_in_order = error_of([&] { sum(engine, other, std::string(256, 'y')); });
+    cut_in_order = error_of([&] { sum(engine, other, std::string("y\0z", 3)); });
     barrier(engine);
     work->wait();
   });
@@ -198,6 +200,8 @@ TEST_CASE("engine: a name that is under way, missing or too long is refused at o
   CHECK_THAT(none, Catch::Contains("needs a name"));
   CHECK_THAT(too_long, Catch::Contains("256 bytes long; at most 255"));
   CHECK_THAT(cut, Catch::Contains("\"y…\" has a byte of value 0"));
+  CHECK(too_long_in_order == too_long);
+  CHECK(cut_in_order == cut);
 }
 
 TEST_CASE("engine: more names than have a bit, more announcements than the ring holds") {

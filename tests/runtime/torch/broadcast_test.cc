@@ -68,6 +68,20 @@ TEST_CASE("broadcast: parameters and buffers are root's afterwards") {
   });
 }
 
+TEST_CASE("broadcast: lists of different length are refused on every rank, long names are taken") {
+  check_as_ranks([](const ThreadRank& rank) {
+    NamedTensors tensors = {{std::string(300, 'a'), at::full({2}, rank.rank)},
+                            {std::string(300, 'a') + "b", at::full({3}, rank.rank)},
+                            {"none", at::Tensor()}};
+    broadcast_tensors(*rank.engine, tensors, 0);
+    EXPECT(tensors[1].second.eq(0).all().item<bool>());
+    if (rank.size == 1) return;
+    if (rank.rank == 1) tensors.pop_back(), tensors.pop_back();
+    const std::string error = error_of([&] { broadcast_tensors(*rank.engine, tensors, 0); });
+    EXPECT(contains(error, "of a list of 2 tensors") && contains(error, "of a list of 1 tensors"));
+  });
+}
+
 TEST_CASE("broadcast: SGD, its momentum and its options") {
   check_optimizer([](auto parameters, int rank) {
     return std::make_unique<SGD>(parameters,
