@@ -104,7 +104,7 @@ std::string trouble_with_folder(const std::string& path, const Look& look) {
 std::string trouble_with_file(const std::string& path) {
   const auto [place, descriptor, refusal] = find_result_place(path);  // where a link leads
   if (!refusal.empty()) return refusal;
-  const Look look = look_at(place);
+  const Look look = look_at(path);
   if (look.error == ENOENT) {
     const std::string parent = parent_of(place);
     return trouble_with_folder(parent, look_at(parent));
@@ -112,7 +112,7 @@ std::string trouble_with_file(const std::string& path) {
   if (look.error != 0) return std::strerror(look.error);
   if (look.is_directory) return std::strerror(EISDIR);
   if (look.is_socket) return "it is a socket";
-  return may(place, W_OK) ? "" : std::strerror(errno);
+  return may(path, W_OK) ? "" : std::strerror(errno);
 }
 
 std::optional<Refusal> refuse_output(const JobSpec& spec, const std::string& path,

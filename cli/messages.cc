@@ -179,13 +179,14 @@ std::string leftovers_note(const proto::Ended& ended) {
          " that the ranks had left running";
 }
 
-std::string threads_note(const JobSpec& spec, int threads_each) {
+std::string threads_note(const JobSpec& spec, int threads_each, const std::string& host) {
   const bool some_own = std::ranges::any_of(spec.environment, [](const EnvironmentSetting& one) {
     return one.name == kThreadsVariable && !one.ranks.empty();
   });
   return std::string(kThreadsVariable) + "=" + std::to_string(threads_each) + " for each rank" +
-         (some_own ? " that has none of its own" : "") +
-         ", its share of this machine's CPUs; set it to choose otherwise";
+         (host.empty() ? "" : " on " + host) + (some_own ? " that has none of its own" : "") +
+         ", its share of " + (host.empty() ? "this machine's" : "that host's") +
+         " CPUs; set it to choose otherwise";
 }
 
 std::string limit_note(const std::string& host, const proto::ResourceLimit& lowered,

@@ -64,13 +64,14 @@ Failure write_all(const UniqueFd& file, const std::string& text, Clock::duration
 }
 
 // A descriptor goes on where it is: what it leads to may hold more than this. Links have been
-// followed: one that is there now has been put there since.
+// followed: one that is there now has been put there since, but for those that the kernel makes.
 Failure write_in_place(const ResultPlace& place, const std::string& text,
                        Clock::duration patience) {
-  const UniqueFd file(place.descriptor >= 0
-                          ? fcntl(place.descriptor, F_DUPFD_CLOEXEC, 0)
-                          : open(place.path.c_str(), O_WRONLY | O_TRUNC | O_NONBLOCK | O_NOCTTY |
-                                                         O_NOFOLLOW | O_CLOEXEC));
+  const UniqueFd file(
+      place.descriptor >= 0
+          ? fcntl(place.descriptor, F_DUPFD_CLOEXEC, 0)
+          : open(place.path.c_str(), O_WRONLY | O_TRUNC | O_NONBLOCK | O_NOCTTY | O_CLOEXEC |
+                                         (place.path.starts_with("/proc/") ? 0 : O_NOFOLLOW)));
   return file ? write_all(file, text, patience) : Failure{"open", errno};
 }
 
@@ -205,7 +206,10 @@ ResultPlace find_result_place(const std::string& path, const LinkRule& rule) {
                          std::to_string(link.st_uid) + ", in a folder where anybody may put one"};
     const fs::path target = fs::read_symlink(here, error);
     if (error) return {here};
-    here = folder / target;  // the target alone where it begins with a slash
+    const fs::path next = folder / target;  // the target alone where it begins with a slash
+    // Another process's descriptor may lead to what has no name: the kernel follows it.
+    if (folder.string().starts_with("/proc/") && !fs::equivalent(here, next, error)) return {here};
+    here = next;
   }
   return {path};
 }

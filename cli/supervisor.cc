@@ -267,7 +267,7 @@ void Supervisor::on_message(HostAgent& agent, const proto::FromAgent& message) {
   log_.note(message);
   switch (message.what_case()) {
     case proto::FromAgent::kStarted:
-      say_threads(message.started().threads_each());
+      say_threads(agent, message.started().threads_each());
       say_limits(agent, message.started());
       tell(record_.note(message.started()));
       break;
@@ -327,11 +327,13 @@ void Supervisor::on_message(HostAgent& agent, const proto::FromAgent& message) {
   }
 }
 
-// Said once: programs that would use all CPUs in every rank get their share, and the user should
-// know.
-void Supervisor::say_threads(int threads_each) {
+// Said once, of the host that is first to start: programs that would use all CPUs in every rank get
+// their share, and the user should know.
+void Supervisor::say_threads(const HostAgent& agent, int threads_each) {
   const bool news = threads_each > 0 && spec_.size > 1 && wants_warnings(spec_);
-  if (news && !std::exchange(threads_said_, true)) say(threads_note(spec_, threads_each));
+  if (news && !std::exchange(threads_said_, true))
+    say(threads_note(spec_, threads_each,
+                     agent.remote() || agents_.size() > 1 ? agent.host().name : ""));
 }
 
 // Once for each limit: one host's is as good as another's to learn of it.

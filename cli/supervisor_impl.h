@@ -61,7 +61,7 @@ class Supervisor {
   void on_stream_lost(HostAgent& agent);
   void on_attached(HostAgent& agent, int session, const proto::Attached& attached);
   void on_ended(HostAgent& agent, const proto::Ended& ended);
-  void say_threads(int threads_each);
+  void say_threads(const HostAgent& agent, int threads_each);
   void say_limits(const HostAgent& agent, const proto::Started& started);
   void on_states(HostAgent& agent, const proto::RankStates& states);
   void on_suspended(HostAgent& agent);

@@ -75,6 +75,17 @@ TEST_CASE("messages: another host's session keeps what -x does not give") {
 }
 
 // An agent cleans what its ranks have written; but a host may have another agent than ours.
+TEST_CASE("messages: a rank's threads are told with the host that has so many CPUs") {
+  CHECK(threads_note(job({}), 2, "") ==
+        "OMP_NUM_THREADS=2 for each rank, its share of this machine's CPUs; set it to choose "
+        "otherwise");
+  EnvironmentSetting of_one{"OMP_NUM_THREADS", "1"};
+  of_one.ranks = {1};
+  CHECK(threads_note(job({of_one}), 2, "h1") ==
+        "OMP_NUM_THREADS=2 for each rank on h1 that has none of its own, its share of that host's "
+        "CPUs; set it to choose otherwise");
+}
+
 TEST_CASE("messages: what an agent tells of a rank moves no cursor") {
   const std::string hostile = "was in \x1b[2J\n\xc2\x9bx", shown = "was in ?[2J??x";
   proto::RankEnd end;

@@ -3,7 +3,9 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -331,6 +333,31 @@ TEST_CASE("result place: a descriptor goes on where it is") {
   fs::remove(path);  // its name leads nowhere any more
   CHECK(write_result_file(fd_path(log.get()), "result\n").empty());
   CHECK(files_in(folder.path()) == 1);
+}
+
+TEST_CASE("result place: another process's descriptor is written, with a name or without") {
+  const TemporaryDirectory folder;
+  const std::string path = folder.path() / "log";
+  int ends[2];
+  REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
+  const UniqueFd held(ends[0]);
+  UniqueFd held_by_us(ends[1]);
+  const UniqueFd file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  const UniqueFd nameless(memfd_create("result", MFD_CLOEXEC));
+  const pid_t holder = fork();
+  if (holder == 0) {
+    held_by_us.reset();
+    char end;
+    (void)!read(held.get(), &end, 1);
+    _exit(0);
+  }
+  const std::string its_fds = "/proc/" + std::to_string(holder) + "/fd/";
+  CHECK(write_result_file(its_fds + std::to_string(file.get()), "result\n").empty());
+  CHECK(content(path) == "result\n");
+  CHECK(write_result_file(its_fds + std::to_string(nameless.get()), "nameless\n").empty());
+  CHECK(content(fd_path(nameless.get())) == "nameless\n");
+  held_by_us.reset();
+  REQUIRE(waitpid(holder, nullptr, 0) == holder);
 }
 
 TEST_CASE("result place: in a folder where nothing may be made the file itself is written") {
