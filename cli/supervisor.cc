@@ -327,16 +327,14 @@ void Supervisor::on_message(HostAgent& agent, const proto::FromAgent& message) {
   }
 }
 
-// Said once, of the host that is first to start: programs that would use all CPUs in every rank get
-// their share, and the user should know.
+// Said once, of the host that starts first: who would use all CPUs in every rank gets a share.
 void Supervisor::say_threads(const HostAgent& agent, int threads_each) {
   const bool news = threads_each > 0 && spec_.size > 1 && wants_warnings(spec_);
+  const bool here = agents_.size() == 1 && !agent.remote();
   if (news && !std::exchange(threads_said_, true))
-    say(threads_note(spec_, threads_each,
-                     agent.remote() || agents_.size() > 1 ? agent.host().name : ""));
+    say(threads_note(spec_, threads_each, here ? "" : agent.host().name));
 }
 
-// Once for each limit: one host's is as good as another's to learn of it.
 void Supervisor::say_limits(const HostAgent& agent, const proto::Started& started) {
   for (const proto::ResourceLimit& one : started.lowered()) {
     const std::string note = limit_note(agent.host().name, one, start_);
