@@ -7,6 +7,7 @@ import time
 
 import support
 from support import Terminal, agent_of, expect, keeper_of, ranks_of, start, state, wait_for
+from victims import kill
 
 LONG_STOP_S = 6  # longer than any patience between hvdrun, keeper and agent: there must be none
 
@@ -62,7 +63,7 @@ def shown_after(number):
             in_time = time.monotonic() - begin < ANSWER_LIMIT_S
             if not in_time:
                 os.kill(launcher, signal.SIGKILL)
-            os.kill(agent, signal.SIGCONT)
+            kill([agent], signal.SIGCONT)
             go(folder)
             shown = terminal.wait("rc="), terminal.wait("\n").strip()
             terminal.close()
