@@ -228,7 +228,18 @@ std::optional<Refusal> check_command(const CommandPlace& place) {
     return not_executable(place, entries, name, in_directory);
   if (name == "python" && only_python3(entries))
     return Refusal{kExitNotFound, missing + "try: " + example(place, {"python3"})};
-  return Refusal{kExitNotFound, missing + "check its spelling or give its path"};
+  return Refusal{kExitNotFound,
+                 missing + (place.far ? "check its spelling, install it there, or name it by its "
+                                        "path here and send that with --ship"
+                                      : "check its spelling or give its path")};
+}
+
+std::string missing_directory_advice(const CommandPlace& place) {
+  const std::string& name = place.command[0];
+  const std::string advice = "make that directory there, or name another by --wdir";
+  const bool is_ours = place.far && place.program.empty() && name.find('/') != name.npos;
+  if (!is_ours || name.starts_with('/')) return advice;
+  return advice + "; --ship " + shell_word(name) + " sends the program, which then needs none";
 }
 
 }  // namespace hvd

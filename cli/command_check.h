@@ -26,6 +26,9 @@ struct CommandPlace {
 // What is wrong with it and what to do; nothing: nothing is known to be.
 std::optional<Refusal> check_command(const CommandPlace& place);
 
+// What to do where the directory in which ranks start is not there.
+std::string missing_directory_advice(const CommandPlace& place);
+
 // Whether the PATH leads to a program of the first word's name.
 bool is_on_path(const CommandPlace& place);
 

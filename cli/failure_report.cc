@@ -50,6 +50,7 @@ int likelihood(const RankEnd& end) {
 }
 
 int code_of(const RankEnd& end) {
+  if (end.spawn_step.starts_with("chdir")) return kExitOwnFailure;  // the command was not tried
   if (end.spawn_error != 0) return exit_code_of_spawn(end.spawn_error);
   return end.killed ? 128 + end.status : end.status;
 }
@@ -148,10 +149,11 @@ bool is_fallout(const RankEnd& end, bool is_known) {
   return is_known && end.told && (!end.killed || end.status == SIGABRT);
 }
 
-std::string list_of(std::string words, const std::vector<RankEnd>& ends) {
+// `with_hosts`: the job's ranks are on several.
+std::string list_of(std::string words, const std::vector<RankEnd>& ends, bool with_hosts) {
   for (size_t i = 0; i < ends.size() && i < kShownMax; ++i)
-    words +=
-        (i > 0 ? ", rank " : " rank ") + std::to_string(ends[i].rank) + " " + how_it_ended(ends[i]);
+    words += (i > 0 ? ", rank " : " rank ") + std::to_string(ends[i].rank) +
+             (with_hosts ? " on " + ends[i].host : "") + " " + how_it_ended(ends[i]);
   if (ends.size() > kShownMax) words += " and " + std::to_string(ends.size() - kShownMax) + " more";
   return words;
 }
@@ -160,10 +162,7 @@ std::string list_of(std::string words, const std::vector<RankEnd>& ends) {
 
 std::string how_it_ended(const RankEnd& end) {
   if (end.spawn_error != 0)
-    return "could not be started (" + end.spawn_step + ": " + error_text(end.spawn_error) + ")" +
-           (end.spawn_step.starts_with("chdir") && end.spawn_error == ENOENT
-                ? "; make that directory there, or name another by --wdir"
-                : "");
+    return "could not be started (" + end.spawn_step + ": " + error_text(end.spawn_error) + ")";
   if (end.killed) return "was killed by " + signal_name(end.status);
   return "exited with code " + std::to_string(end.status);
 }
@@ -227,10 +226,13 @@ std::string report(const Verdict& verdict, const JobFacts& facts,
     line("last lines of rank " + std::to_string(verdict.first->rank) + "'s stderr:");
     for (const std::string& one : stderr_tail) text += "  | " + one + "\n";
   }
+  const bool explained = verdict.is_explained();
+  const bool with_hosts = std::ranges::any_of(
+      facts.ends, [&](const RankEnd& end) { return end.host != facts.ends.front().host; });
   if (!verdict.fallout.empty())
-    line(list_of(verdict.is_explained() ? "only fallout:" : "ended by hvdrun:", verdict.fallout));
+    line(list_of(explained ? "only fallout:" : "ended by hvdrun:", verdict.fallout, with_hosts));
   if (!verdict.also.empty())
-    line(list_of(verdict.is_explained() ? "also failed:" : "failed:", verdict.also));
+    line(list_of(explained ? "also failed:" : "failed:", verdict.also, with_hosts));
   for (size_t i = 0; i < facts.stuck.size() && i < kShownMax; ++i) line(describe(facts.stuck[i]));
   if (facts.stuck.size() > kShownMax)
     line("and " + std::to_string(facts.stuck.size() - kShownMax) + " more cannot be ended");

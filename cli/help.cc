@@ -186,7 +186,7 @@ constexpr std::string_view kManHosts =
 constexpr std::string_view kEnvironment =
     "Ranks find what hvdrun itself was started with, changed by --env-file, then by what other "
     "options say to ranks, then by -x, then by -x@RANKS, and then the variables below. On other "
-    "hosts they have these from the session there, unless -x names them: ";
+    "hosts they have no SSH_CLIENT, and these from the session there, unless -x names them: ";
 constexpr std::string_view kHostLimits =
     "They start in the same directory as hvdrun, or in --wdir, with its umask and its limits on "
     "open files, locked memory and core files, as far as the hard limits there allow.";

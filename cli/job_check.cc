@@ -194,6 +194,14 @@ std::optional<Refusal> check_ssh(const std::string& program) {
                                 : "install it, or name another by --ssh-command")};
 }
 
+std::optional<Refusal> check_ssh_arguments(std::span<const std::string> arguments) {
+  const std::string flag = silencing_flag(arguments);
+  if (flag.empty()) return std::nullopt;
+  return Refusal{kExitUsage, "--ssh-arg=" + flag +
+                                 ": with it ssh does not carry what hvdrun and its agent say to "
+                                 "each other; leave it out"};
+}
+
 // ssh goes on without a key that it cannot read, and then says only that others were refused.
 std::optional<Refusal> check_identity(const std::string& file) {
   const bool ssh_expands = file.starts_with('~') || file.find_first_of("%$") != file.npos;
@@ -217,8 +225,8 @@ std::optional<Refusal> check_descriptors(const JobSpec& spec, int other_hosts) {
     if (other_hosts > 0)
       what += (what.empty() ? "" : " and ") + std::string("the connections to ") +
               std::to_string(other_hosts) + (other_hosts == 1 ? " host" : " hosts");
-    return Refusal{kExitOwnFailure,
-                   what + " cannot all be open: " + reason + "; " + kRaiseOpenFiles};
+    return Refusal{kExitOwnFailure, what + " cannot all be open: " + reason + "; hvdrun needs " +
+                                        std::to_string(held.size()) + " more: " + kRaiseOpenFiles};
   }
   return std::nullopt;
 }
@@ -331,6 +339,7 @@ std::optional<Refusal> check_job(const JobSpec& spec, std::span<const Slot> slot
                                 : check_ranks(spec, slots, environment);
   if (!refusal && !others.empty()) refusal = check_networks(spec, here);
   if (!refusal && !others.empty()) refusal = check_identity(spec.ssh.identity_file);
+  if (!refusal && !others.empty()) refusal = check_ssh_arguments(spec.ssh.arguments);
   if (!refusal && !spec.directory.starts_with('/')) refusal = check_working_directory();
   if (!refusal && here && !spec.directory.empty()) refusal = check_directory(spec.directory);
   const bool has_files = !spec.output_directory.empty();

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -15,6 +16,10 @@
 
 namespace hvd {
 namespace {
+
+// With this from the session there Debian's bash reads ~/.bashrc for each script that begins
+// without a SHLVL, as ranks do of a hvdrun under cron.
+constexpr std::string_view kOfLogin = "SSH_CLIENT";
 
 // Where ranks start: hvdrun's own directory is known without links, --wdir as it was named.
 std::string whole_directory(const JobSpec& spec, const StartState& start) {
@@ -179,14 +184,18 @@ std::string leftovers_note(const proto::Ended& ended) {
          " that the ranks had left running";
 }
 
-std::string threads_note(const JobSpec& spec, int threads_each, const std::string& host) {
+std::string threads_note(const JobSpec& spec, const std::map<int, int>& each, bool here) {
+  std::set<int> threads;
+  for (const auto& [host, count] : each)
+    if (count > 0) threads.insert(count);
+  if (threads.empty()) return "";
   const bool some_own = std::ranges::any_of(spec.environment, [](const EnvironmentSetting& one) {
     return one.name == kThreadsVariable && !one.ranks.empty();
   });
-  return std::string(kThreadsVariable) + "=" + std::to_string(threads_each) + " for each rank" +
-         (host.empty() ? "" : " on " + host) + (some_own ? " that has none of its own" : "") +
-         ", its share of " + (host.empty() ? "this machine's" : "that host's") +
-         " CPUs; set it to choose otherwise";
+  return std::string(kThreadsVariable) + "=" + std::to_string(*threads.begin()) +
+         (threads.size() > 1 ? " to " + std::to_string(*threads.rbegin()) : "") + " for each rank" +
+         (some_own ? " that has none of its own" : "") + ", its share of " +
+         (here ? "this machine's" : "its host's") + " CPUs; set it to choose otherwise";
 }
 
 std::string limit_note(const std::string& host, const proto::ResourceLimit& lowered,
@@ -254,8 +263,9 @@ void make_remote(const JobSpec& spec, const StartState& start, proto::StartWorke
       message.add_own(std::string(name));
   auto& entries = *message.mutable_environment();
   const auto is_own = [&](const std::string& entry) {
-    return std::find(message.own().begin(), message.own().end(),
-                     entry.substr(0, entry.find('='))) != message.own().end();
+    const std::string name = entry.substr(0, entry.find('='));
+    return std::ranges::find(message.own(), name) != message.own().end() ||
+           (name == kOfLogin && std::ranges::find(chosen, name) == chosen.end());
   };
   entries.erase(std::remove_if(entries.begin(), entries.end(), is_own), entries.end());
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -35,9 +36,9 @@ ListensAt listens_at(const proto::Listening& said, int place);
 std::string describe(
     const proto::RankStatus& status);  // "rank 1 was in allreduce …, stopped by a signal"
 std::string leftovers_note(const proto::Ended& ended);  // empty: the ranks left nobody running
-// What hvdrun says of OMP_NUM_THREADS where not every rank has its own. `host`: whose ranks have so
-// many; empty: all are here.
-std::string threads_note(const JobSpec& spec, int threads_each, const std::string& host);
+// What hvdrun says of OMP_NUM_THREADS. `each`: what ranks of each host have that have none of their
+// own, 0 where all do; empty where no rank has it from hvdrun. `here`: they are on this machine.
+std::string threads_note(const JobSpec& spec, const std::map<int, int>& each, bool here);
 // Of a limit that this host does not allow; empty where nobody need know.
 std::string limit_note(const std::string& host, const proto::ResourceLimit& lowered,
                        const StartState& start);

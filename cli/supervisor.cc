@@ -327,12 +327,13 @@ void Supervisor::on_message(HostAgent& agent, const proto::FromAgent& message) {
   }
 }
 
-// Said once, of the host that starts first: who would use all CPUs in every rank gets a share.
+// Said when every host has started some: who would use all CPUs in every rank gets a share.
 void Supervisor::say_threads(const HostAgent& agent, int threads_each) {
-  const bool news = threads_each > 0 && spec_.size > 1 && wants_warnings(spec_);
-  const bool here = agents_.size() == 1 && !agent.remote();
-  if (news && !std::exchange(threads_said_, true))
-    say(threads_note(spec_, threads_each, here ? "" : agent.host().name));
+  const bool is_first = threads_.emplace(agent.number(), threads_each).second;
+  if (!is_first || threads_.size() < places_.size() || spec_.size == 1 || !wants_warnings(spec_))
+    return;
+  const bool here = places_.size() == 1 && !agent.remote();
+  if (const std::string note = threads_note(spec_, threads_, here); !note.empty()) say(note);
 }
 
 void Supervisor::say_limits(const HostAgent& agent, const proto::Started& started) {

@@ -37,7 +37,10 @@ std::string lost_words(const HostAgent& agent) {
   if (agent.attached()) return agent.name() + " was lost; its ranks end with it";
   const std::string& words = agent.last_words();
   return "no agent on " + agent.host().name + ": it ended before it had reached hvdrun" +
-         (words.empty() ? "" : "; its last words were " + quoted(words, kWordsShown));
+         (words.empty()
+              ? ", without a word; what --ssh-command names has to leave ssh its standard "
+                "input, by which hvdrun speaks to it (no -n, no </dev/null)"
+              : "; its last words were " + quoted(words, kWordsShown));
 }
 constexpr milliseconds kSweepOnce{300};  // who has been tried for long
 
@@ -179,9 +182,10 @@ void Supervisor::on_watch(HostAgent& agent, AgentWatch::Due due) {
       agent.close_lease();
       break;
     case AgentWatch::Due::kKillKeeper:
-      say(agent.ended()          ? "the keeper does not end; killing it"
-          : agent.control_open() ? "the agent and its keeper do not answer; killing them"
-                                 : "the agent is lost and its keeper does not end; killing it");
+      if (!agent.remote())
+        say(agent.ended()          ? "the keeper does not end; killing it"
+            : agent.control_open() ? "the agent and its keeper do not answer; killing them"
+                                   : "the agent is lost and its keeper does not end; killing it");
       agent.keeper_killed = true;
       // Not reaped yet, so the pid is its own; what it leaves comes to us. An ssh leads a group of
       // its own, in which what it started is.

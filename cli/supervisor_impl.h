@@ -195,7 +195,8 @@ class Supervisor {
   size_t stdin_credited_ = 0;  // bytes that all who read have taken
   int interrupts_ = 0;
   size_t unsaid_ = 0;  // lines that try_say() dropped
-  bool output_lost_said_ = false, threads_said_ = false, end_said_ = false;
+  bool output_lost_said_ = false, end_said_ = false;
+  std::map<int, int> threads_;                 // for each rank of a host that has started some
   bool result_written_ = false;                // the whole one, by finish()
   std::set<int> held_said_;                    // ranks
   std::set<int> limits_said_;                  // RLIMIT_…

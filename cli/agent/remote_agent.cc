@@ -121,6 +121,16 @@ void note_use() {
   if (self) futimens(self.get(), nullptr);  // fails where it is not ours, or read-only
 }
 
+// hvdrun speaks through it: a pipe or a socket of sshd's.
+void check_standard_input() {
+  struct stat facts;
+  if (fstat(0, &facts) == 0 && (S_ISFIFO(facts.st_mode) || S_ISSOCK(facts.st_mode))) return;
+  throw Error(
+      ErrorCode::kUnavailable,
+      "standard input is not what ssh gave: a start file of the login shell has replaced it "
+      "(exec <...), which it should do in interactive shells alone");
+}
+
 bool has(int argc, char** argv, std::string_view word) {
   return std::any_of(argv + 3, argv + argc, [&](const char* one) { return one == word; });
 }
@@ -165,6 +175,7 @@ void run_remote_agent(int argc, char** argv, const StartState& start) {
       say_hello(to_proto(look_at_gpu_facts(start, limit)).SerializeAsString());
       _exit(0);
     }
+    check_standard_input();
     std::optional<Shipped> shipped;
     if (has(argc, argv, "--ship")) shipped = take_shipment();
     // The last moment with one thread. The key is the agent's alone.

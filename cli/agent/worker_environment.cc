@@ -106,7 +106,6 @@ std::span<const std::string_view> names_of_session() {
                                                 "OLDPWD",
                                                 "HOSTNAME",
                                                 "TMPDIR",
-                                                "SSH_CLIENT",
                                                 "SSH_CONNECTION",
                                                 "SSH_TTY",
                                                 "SSH_AUTH_SOCK",

@@ -121,15 +121,17 @@ proto::SpawnFailed Workers::failure_of(const Worker& worker, const SpawnResult& 
   failure.set_rank(worker.world.rank);
   failure.set_error(result.error);
   failure.set_step(step == "chdir" ? step + " to " + shell_word(start_.directory()) : step);
+  const CommandPlace place{
+      .command = command,
+      .program = start_.argv(0) == command[0] ? "" : start_.argv(0),
+      .directory = start_.directory(),
+      .path = value_in(environment_of(slot_of(worker)), "PATH", kDefaultPath),
+      .start = "hvdrun ...",  // and the user's options, of which nothing is known here
+      .far = far};
+  if (step == "chdir" && result.error == ENOENT)
+    failure.set_advice(missing_directory_advice(place));
   if (step != "exec" || exit_code_of_spawn(result.error) == kExitOwnFailure) return failure;
-  const auto refusal = check_command(
-      {.command = command,
-       .program = start_.argv(0) == command[0] ? "" : start_.argv(0),
-       .directory = start_.directory(),
-       .path = value_in(environment_of(slot_of(worker)), "PATH", kDefaultPath),
-       .start = "hvdrun ...",  // and the user's options, of which nothing is known here
-       .far = far});
-  if (refusal) failure.set_advice(refusal->message);
+  if (const auto refusal = check_command(place)) failure.set_advice(refusal->message);
   return failure;
 }
 

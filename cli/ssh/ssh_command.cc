@@ -1,5 +1,7 @@
 #include "cli/ssh/ssh_command.h"
 
+#include <utility>
+
 #include "cli/agent/worker_environment.h"
 #include "cli/quoted.h"
 
@@ -60,6 +62,21 @@ std::vector<std::string> ssh_command(const SshOptions& options, const Host& host
 
 std::vector<std::string> ssh_environment(std::span<const std::string> users) {
   return with_entries(users, {{"SSH_ASKPASS_REQUIRE=never"}});
+}
+
+std::string silencing_flag(std::span<const std::string> arguments) {
+  constexpr std::string_view kWithValue = "BbcDEeFIiJLlmOoPpQRSWw", kSilencing = "fGNnOQstVW";
+  bool is_value = false;
+  for (const std::string& word : arguments) {
+    if (std::exchange(is_value, false) || !word.starts_with('-')) continue;
+    for (size_t at = 1; at < word.size(); ++at) {
+      if (kSilencing.find(word[at]) != kSilencing.npos) return std::string("-") + word[at];
+      if (kWithValue.find(word[at]) == kWithValue.npos) continue;
+      is_value = at + 1 == word.size();  // else it is the rest of this word
+      break;
+    }
+  }
+  return "";
 }
 
 std::string ssh_by_hand(const SshOptions& options, const Host& host) {

@@ -92,6 +92,29 @@ TEST_CASE("command check: of a program that the PATH finds its place is told, an
                                 "build it for this one, or link it statically");
 }
 
+TEST_CASE("command check: what may be sent is told of another host alone") {
+  const Folder folder;
+  const std::vector<std::string> named = {"train"}, by_path = {"./train"}, whole = {"/a/train"};
+  const auto place = [&](const std::vector<std::string>& command, bool far) {
+    return CommandPlace{.command = command,
+                        .program = "",
+                        .directory = "/",
+                        .path = folder.path(),
+                        .start = "hvdrun ...",
+                        .far = far};
+  };
+  const std::string missing = "command \"train\" is not found on the PATH; check its spelling";
+  CHECK(check_command(place(named, false))->message == missing + " or give its path");
+  CHECK(check_command(place(named, true))->message ==
+        missing + ", install it there, or name it by its path here and send that with --ship");
+  const std::string directory = "make that directory there, or name another by --wdir";
+  CHECK(missing_directory_advice(place(by_path, false)) == directory);
+  CHECK(missing_directory_advice(place(named, true)) == directory);
+  CHECK(missing_directory_advice(place(whole, true)) == directory);
+  CHECK(missing_directory_advice(place(by_path, true)) ==
+        directory + "; --ship ./train sends the program, which then needs none");
+}
+
 TEST_CASE("command check: a program of another machine is left to who emulates that") {
   Foreign foreign;
   const Folder folder;

@@ -71,6 +71,14 @@ TEST_CASE("failure report: who failed beside the first is said apart from the fa
                   "hvdrun: also failed: rank 0 exited with code 4\n") == 0);
 }
 
+TEST_CASE("failure report: of several hosts each rank is told with its own") {
+  JobFacts job = facts({code(1, 3, 1), code(0, 4, 2), killed(2, SIGTERM, 3, SIGTERM)});
+  job.ends[0].host = job.ends[2].host = "h2";
+  CHECK(report(attribute(job), job, {})
+            .starts_with("hvdrun: only fallout: rank 2 on h2 was killed by SIGTERM\n"
+                         "hvdrun: also failed: rank 0 on localhost exited with code 4\n"));
+}
+
 TEST_CASE(
     "failure report: of deaths seen together a crash comes before an exit code, that before a "
     "broken pipe") {
@@ -152,6 +160,10 @@ TEST_CASE("failure report: a command that is not there is 127, one that cannot r
     one.size = 4;
     CHECK(attribute(one).status.code == wanted);
   }
+  RankEnd without_directory = end;
+  without_directory.spawn_step = "chdir to /a";
+  without_directory.spawn_error = ENOENT;
+  CHECK(attribute(facts({without_directory})).status.code == 125);
   end.spawn_error = EMFILE;
   CHECK_THAT(how_it_ended(end), Catch::Contains("raise the limit on open files (ulimit -n)"));
 }

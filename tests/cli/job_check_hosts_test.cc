@@ -66,17 +66,19 @@ TEST_CASE("job check: a network by which no other host is reached is 2, wherever
 TEST_CASE("job check: without room for the connections of other hosts nothing begins") {
   JobSpec spec = job({"true"});
   spec.hosts = {{"gpu1", "", 1, true}, {"gpu2", "", 1, true}, {"gpu3", "", 1, true}};
-  const std::string no_room =
-      " cannot all be open: Too many open files; raise the limit on open files (ulimit -n)";
+  const auto no_room = [](int needed) {
+    return " cannot all be open: Too many open files; hvdrun needs " + std::to_string(needed) +
+           " more: raise the limit on open files (ulimit -n)";
+  };
   {
     const FewDescriptors few(26);
     CHECK(check(spec) == "ok");
   }
   const FewDescriptors few(25);
-  CHECK(check(spec) == "125 the connections to 2 hosts" + no_room);
+  CHECK(check(spec) == "125 the connections to 2 hosts" + no_room(26));
   spec.output_directory = "/tmp/hvd_no_such_folder";
   CHECK(check(spec) ==
-        "125 the 4 files of --output-filename and the connections to 2 hosts" + no_room);
+        "125 the 4 files of --output-filename and the connections to 2 hosts" + no_room(30));
 }
 
 TEST_CASE("job check: what reaches other hosts has to be there, where there are any") {

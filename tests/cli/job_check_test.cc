@@ -246,9 +246,10 @@ TEST_CASE("job check: a limit that the files of --output-filename exceed is 125"
   const FewDescriptors few(22);
   CHECK(check(spec) == "ok");
   spec.output_directory = folder.path();
-  CHECK(check(spec) ==
-        "125 the 22 files of --output-filename cannot all be open: Too many open files; raise the "
-        "limit on open files (ulimit -n)");
+  CHECK(
+      check(spec) ==
+      "125 the 22 files of --output-filename cannot all be open: Too many open files; hvdrun needs "
+      "40 more: raise the limit on open files (ulimit -n)");
 }
 
 TEST_CASE("job check: what no message to a host would take is 2") {

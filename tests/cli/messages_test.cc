@@ -58,8 +58,8 @@ TEST_CASE("messages: another host looks for the directory by the name that the u
 }
 
 TEST_CASE("messages: another host's session keeps what -x does not give") {
-  const StartState start =
-      started_with({"HOME=/h", "DISPLAY=:1", "TMPDIR=/t", "KRB5CCNAME=FILE:/t/k"});
+  const StartState start = started_with(
+      {"HOME=/h", "DISPLAY=:1", "TMPDIR=/t", "KRB5CCNAME=FILE:/t/k", "SSH_CLIENT=::1"});
   proto::StartWorkers message;
   const auto own = [&](std::vector<EnvironmentSetting> settings) {
     const JobSpec spec = job(std::move(settings));
@@ -72,20 +72,26 @@ TEST_CASE("messages: another host's session keeps what -x does not give") {
   const Entries most = own({{"DISPLAY", {}}, {"USER", {}}, {"TMPDIR", "/x"}, {"HOME", "/y", {0}}});
   CHECK(most.size() == names_of_session().size() - 2);
   CHECK(words(message.environment()) == Entries{"DISPLAY=:1", "TMPDIR=/x"});
+  own({{"SSH_CLIENT", {}}});
+  CHECK(words(message.environment()) == Entries{"SSH_CLIENT=::1"});
 }
 
-// An agent cleans what its ranks have written; but a host may have another agent than ours.
-TEST_CASE("messages: a rank's threads are told with the host that has so many CPUs") {
-  CHECK(threads_note(job({}), 2, "") ==
+TEST_CASE("messages: how many threads ranks have is told, of several hosts together") {
+  CHECK(threads_note(job({}), {{0, 2}}, true) ==
         "OMP_NUM_THREADS=2 for each rank, its share of this machine's CPUs; set it to choose "
+        "otherwise");
+  CHECK(threads_note(job({}), {{0, 0}, {1, 4}, {2, 2}, {3, 4}}, false) ==
+        "OMP_NUM_THREADS=2 to 4 for each rank, its share of its host's CPUs; set it to choose "
         "otherwise");
   EnvironmentSetting of_one{"OMP_NUM_THREADS", "1"};
   of_one.ranks = {1};
-  CHECK(threads_note(job({of_one}), 2, "h1") ==
-        "OMP_NUM_THREADS=2 for each rank on h1 that has none of its own, its share of that host's "
-        "CPUs; set it to choose otherwise");
+  CHECK(threads_note(job({of_one}), {{0, 2}, {1, 2}}, false) ==
+        "OMP_NUM_THREADS=2 for each rank that has none of its own, its share of its host's CPUs; "
+        "set it to choose otherwise");
+  CHECK(threads_note(job({}), {{0, 0}}, true).empty());
 }
 
+// An agent cleans what its ranks have written; but a host may have another agent than ours.
 TEST_CASE("messages: what an agent tells of a rank moves no cursor") {
   const std::string hostile = "was in \x1b[2J\n\xc2\x9bx", shown = "was in ?[2J??x";
   proto::RankEnd end;

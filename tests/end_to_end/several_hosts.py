@@ -186,11 +186,11 @@ def the_first_failure_is_named_with_its_host():
 
 def what_is_missing_there_is_named():
     seen = run("-H", "h1", "--wdir", "/not/\nthere", "--", "true")
-    assert b"rank 0 on h1 could not be started (chdir to $'/not/\\x0athere': No such file or directory); make that directory there" in seen.stderr, seen.stderr
+    expect((seen.returncode, b"(chdir to $'/not/\\x0athere': No such file or directory): make that directory there, " in seen.stderr), (125, True), seen.stderr)
     # The launcher's own directory is looked for there, too.
-    seen = subprocess.run(world.command("h0", "sh", "-c", f"mkdir /tmp/here; cd /tmp/here; exec '{support.options.hvdrun}' -H h1 -- true"),
+    seen = subprocess.run(world.command("h0", "sh", "-c", f"mkdir /tmp/here; cd /tmp/here; exec '{support.options.hvdrun}' -H h1 -- ./train"),
                           stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
-    assert b"rank 0 on h1 could not be started (chdir to /tmp/here: No such file" in seen.stderr, seen.stderr
+    assert b"(chdir to /tmp/here: No such file or directory): make " in seen.stderr and b"; --ship ./train sends the " in seen.stderr, seen.stderr
     seen = run("-H", "h1", "--", "/not/there")
     expect(seen.returncode, 127, seen.stderr)
 

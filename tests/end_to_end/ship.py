@@ -157,7 +157,7 @@ def folders_and_words_of_the_command_are_found_there():
     expect(sorted(seen.stdout.splitlines()), [f"{rank} packed text ['--x=data'] {home} {home}" for rank in (0, 1)])
     expect(sorted(line for line in seen.stderr.splitlines() if not re.match("hvdrun: (waiting for|other hosts reach) ", line)),
            [f"hvdrun: {host}: there is no {PROJECT}; its ranks start in {home} (--wdir names another)" for host in ("h1", "h2")])
-    seen = run("-H", "localhost:1,h1:1", "--ship", "main.py", "--ship", "pkg", "--ship", "data", "--wdir", PROJECT, "--", "python3", "main.py", "data", code=127)
+    seen = run("-H", "localhost:1,h1:1", "--ship", "main.py", "--ship", "pkg", "--ship", "data", "--wdir", PROJECT, "--", "python3", "main.py", "data", code=125)
     assert f"rank 1 on h1 could not be started (chdir to {PROJECT}: No such file or directory)" in seen.stderr, seen.stderr
     seen = run("-H", "localhost:1,h1:1", "--ship", "main.py", "--ship", "pkg", "--ship", "data", "--", "python3", "main.py", "data")
     expect(sorted(seen.stdout.splitlines()), [f"0 packed text [] {PROJECT} {PROJECT}", f"1 packed text [] {home} {home}"], "what is here is used where it is")

@@ -80,6 +80,14 @@ def start_files_that_end_or_wait_are_named_in_every_shell():
             expect_failure(seen, name, r"printed \"Good morning\" but ran nothing of ours" if name == "fish@h1" else "there was no answer for [23]|ran nothing of ours for")
 
 
+def a_start_file_that_takes_standard_input_away_is_named():
+    with hosts.Hosts(1) as world:
+        expect_started(start(world, "bash@h1"), "bash@h1")
+        write(world, "h1", hosts.home("bash", ".bashrc"), "exec 0</dev/null\n")
+        expect_failure(start(world, "bash@h1"), "bash@h1", "a start file of the login shell has replaced it")
+
+
 support.parse_options("start_remote")
 support.main(start_files_may_print_read_wait_and_change_the_path, what_start_files_say_in_sshs_words_is_not_sshs,
-             a_start_file_that_never_ends_is_named, start_files_that_end_or_wait_are_named_in_every_shell, why_not=hosts.why_not())
+             a_start_file_that_never_ends_is_named, start_files_that_end_or_wait_are_named_in_every_shell,
+             a_start_file_that_takes_standard_input_away_is_named, why_not=hosts.why_not())

@@ -68,6 +68,15 @@ TEST_CASE("ssh_command: a new key is taken, and a time to connect set, by attemp
   REQUIRE(all({.connect_s = 7}).find(" -o ConnectTimeout=7 ") != std::string::npos);
 }
 
+TEST_CASE("ssh_command: what would keep hvdrun and its agent from each other is found") {
+  const auto found = [](const std::vector<std::string>& words) { return silencing_flag(words); };
+  CHECK(found({"-n"}) == "-n");
+  CHECK(found({"-4vN"}) == "-N");
+  CHECK(found({"-t"}) == "-t");
+  CHECK(found({"-v", "-o", "-nonsense", "-p", "22", "-W", "a:1"}) == "-W");
+  CHECK(found({"-oUser=n", "-lnN", "-Jt", "-C", "-4", "n", "-F", "-N", ""}).empty());
+}
+
 TEST_CASE("ssh_command: the user's variables are ssh's, and no window asks him") {
   const std::vector<std::string> users{"https_proxy=http://p:1", "DISPLAY=:0",
                                        "SSH_ASKPASS_REQUIRE=force"};
