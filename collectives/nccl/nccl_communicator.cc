@@ -141,16 +141,21 @@ void NcclCommunicator::expect_soon(const std::string& what) {
 bool NcclCommunicator::settled() {
   if (communicator_ == nullptr) return true;
   ncclResult_t state = ncclSuccess;
-  const ncclResult_t result = nccl_.ncclCommGetAsyncError(communicator_, &state);
-  if (result != ncclSuccess) return went(result);
-  if (state == ncclInProgress) return false;
-  return went(state);
+  check(nccl_.ncclCommGetAsyncError(communicator_, &state));
+  under_way_ = state == ncclInProgress;
+  check(state);
+  return !under_way_;
 }
 
-// Of a call: true if it is over, false if it is under way.
+// Of a call: true if it is over, false if it is under way. Its result does not tell which:
+// ncclCommWindowRegister() has succeeded while NCCL's thread is at it (src/dev_runtime.cc of 2.28).
 bool NcclCommunicator::went(ncclResult_t result) {
-  under_way_ = result == ncclInProgress;
-  if (result == ncclSuccess || under_way_) return !under_way_;
+  check(result);
+  return settled();
+}
+
+void NcclCommunicator::check(ncclResult_t result) const {
+  if (result == ncclSuccess || result == ncclInProgress) return;
   const Error failure = failure_in(calling_, result);
   if (may_be_lost_peer(result)) throw LostPeer(failure.code(), failure.what());
   throw failure;

@@ -9,10 +9,11 @@
 // one is no collective therefore: ranks connect at the first operation.
 //
 // NCCL is never blocked in: communicators are made non-blocking, so each call may be under way
-// after it has returned, and until it is not nothing else is called. When the epoch breaks the
-// communicator is aborted (NcclAborter), beside which nothing is called either; a process that
-// cannot even do that within five seconds ends, since its device would be lost to it anyway, and
-// the others' failures say so. What is not complete then fails with its buffers undefined.
+// after it has returned, whatever it returned, and until ncclCommGetAsyncError() tells that it is
+// not nothing else is called. When the epoch breaks the communicator is aborted (NcclAborter),
+// beside which nothing is called either; a process that cannot even do that within five seconds
+// ends, since its device would be lost to it anyway, and the others' failures say so. What is not
+// complete then fails with its buffers undefined.
 //
 // Of a rank's death NCCL may hear before the agents tell it, by a connection that broke. It does
 // not know whose it was, so such a failure is told only if no such word comes.
@@ -80,6 +81,7 @@ class NcclCommunicator final : public Communicator {
   bool shares_ids() const;
   bool settled();
   bool went(ncclResult_t result);
+  void check(ncclResult_t result) const;
   bool finalize();
   void begin_abort();
   bool finish_abort();

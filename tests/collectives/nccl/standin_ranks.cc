@@ -58,7 +58,7 @@ void Device::drain(CUstream stream) {
 }
 
 ncclResult_t settle(ncclComm_t comm, ncclResult_t result) {
-  if (result != ncclInProgress) return result;
+  if (result != ncclInProgress && result != ncclSuccess) return result;
   until("the communicator is settled", [&] {
     expect(ncclCommGetAsyncError(comm, &result), "ncclCommGetAsyncError");
     return result != ncclInProgress;

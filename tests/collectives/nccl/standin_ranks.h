@@ -99,7 +99,7 @@ class DeviceArray {
   size_t count_;
 };
 
-// Asks until it is settled; the result.
+// Asks until it is settled, which success may not be yet; the result.
 ncclResult_t settle(ncclComm_t comm, ncclResult_t result);
 ncclUniqueId unique_id();
 ncclConfig_t non_blocking();

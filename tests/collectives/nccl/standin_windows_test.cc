@@ -79,6 +79,27 @@ TEST_CASE("standin windows: without them none is given, and that is no error") {
   });
 }
 
+TEST_CASE("standin windows: registering one tells success while it is under way, since 2.28") {
+  const bool newer = GENERATE(true, false);
+  const Settings settings{{"nccl_version", newer ? "22809" : "22707"}, kNoted};
+  run_communicator(1, [&](int, Device&, ncclComm_t comm) {
+    std::byte* memory = allocate(kPage);
+    ncclWindow_t window = nullptr;
+    const ncclResult_t told =
+        ncclCommWindowRegister(comm, memory, kPage, &window, NCCL_WIN_COLL_SYMMETRIC);
+    require(told == (newer ? ncclSuccess : ncclInProgress), "what it tells");
+    void* name = nullptr;
+    require(ncclCommRegister(comm, memory, kPage, &name) != ncclSuccess, "it is not over");
+    expect(settle(comm, told), "ncclCommWindowRegister");
+    expect(ncclCommWindowDeregister(comm, window), "ncclCommWindowDeregister");
+    expect(ncclMemFree(memory), "ncclMemFree");
+  });
+  REQUIRE(hvd_standin_violations() == 1);
+  CHECK(std::string(hvd_standin_violation(0)) ==
+        "ncclCommRegister of rank 0 of 1 before ncclCommGetAsyncError told that the last call has "
+        "ended");
+}
+
 TEST_CASE("standin windows: sizes and offsets are the same on all ranks") {
   CHECK(refusal_of({0, kPage}, {0, 2 * kPage}) ==
         "ncclCommWindowRegister with sizes of 4096 and 8192 on ranks 0 and 1");

@@ -32,6 +32,9 @@ ncclResult_t register_window(ncclComm* comm, const void* pointer, size_t bytes, 
   return ncclSuccess;
 }
 
+// Its last call is in NCCLCHECK() since 2.28, which drops ncclInProgress (src/include/checks.h).
+bool tells_success() { return setting("nccl_version", NCCL_VERSION_CODE) >= 22803; }
+
 }  // namespace
 
 // NCCL user guide, "Creating a communicator using multiple ncclUniqueIds": all ranks give the same
@@ -56,7 +59,9 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* pointer, size_t bytes
     return fail(comm, ncclInvalidArgument, "a window of memory that is not of ncclMemAlloc");
   if (offset % NCCL_WIN_REQUIRED_ALIGNMENT != 0)
     return fail(comm, ncclInvalidArgument, "Window address must be suitably aligned.");
-  return submit({comm, [=] { return register_window(comm, pointer, bytes, made, flags); }, {}});
+  const ncclResult_t result =
+      submit({comm, [=] { return register_window(comm, pointer, bytes, made, flags); }, {}});
+  return result == ncclInProgress && tells_success() ? ncclSuccess : result;
 }
 
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
