@@ -130,7 +130,8 @@ class Communicator {
   virtual bool idle() const = 0;
 
   // For who goes to sleep: adds the descriptors, beside the doorbell, that would let what is under
-  // way move on; returns after how long to look again all the same. The holder only.
+  // way move on; returns after how long to look again all the same: 0, for a moment only, instead
+  // of sleeping. The holder only.
   virtual std::chrono::milliseconds watch(std::vector<pollfd>& /*descriptors*/) const {
     return std::chrono::milliseconds::max();
   }

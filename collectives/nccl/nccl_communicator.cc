@@ -18,6 +18,9 @@ namespace {
 constexpr auto kAcquire = std::memory_order_acquire;
 constexpr int kExitStuck = 125;
 constexpr std::chrono::milliseconds kLookAgain{1};  // a device has no descriptor to sleep on
+// Each launch is made by a thread of NCCL's own (src/group.cc), in some tens of microseconds where
+// the ranks are connected: a sleep before the next one would be most of its time.
+constexpr std::chrono::microseconds kLaunchMost{500};
 // Time does not count in which this process was stopped.
 constexpr Clock::duration kBetweenLooksMost = std::chrono::milliseconds(100);
 
@@ -299,7 +302,13 @@ bool NcclCommunicator::idle() const {
 }
 
 std::chrono::milliseconds NcclCommunicator::watch(std::vector<pollfd>&) const {
-  return idle() || (failed_ && !closed_) ? std::chrono::milliseconds::max() : kLookAgain;
+  if (idle() || (failed_ && !closed_)) return std::chrono::milliseconds::max();
+  return launches_now() ? std::chrono::milliseconds::zero() : kLookAgain;
+}
+
+bool NcclCommunicator::launches_now() const {
+  return state_ == State::kReady && called_ && under_way_ && !is_registering() &&
+         Clock::now() - looked_at_ < kLaunchMost;
 }
 
 // For the first communicator, or for the next one.

@@ -89,6 +89,7 @@ class NcclCommunicator final : public Communicator {
   void fail(const std::string& what);
   bool suspects_death();
   bool is_registering() const;
+  bool launches_now() const;
   void spoil(const Error& error);
   void expect_soon(const std::string& what);
   Error failure_in(const std::string& call, ncclResult_t result) const;
@@ -131,9 +132,9 @@ class NcclCommunicator final : public Communicator {
   NcclWindows windows_;
   std::string suspicion_;  // what NCCL said that may come of another rank's death
   TimePoint suspected_at_{};
-  std::string spoilt_;   // why it is; empty: it is not
-  bool renews_ = false;  // once it is aborted
-  TimePoint looked_at_{};
+  std::string spoilt_;     // why it is; empty: it is not
+  bool renews_ = false;    // once it is aborted
+  TimePoint looked_at_{};  // since the last call, or when it was last expected to be over
   Clock::duration expected_for_{};
   std::optional<SharedIds> ids_;
   int meetings_ = 0;                      // for which there were some

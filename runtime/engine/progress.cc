@@ -319,13 +319,15 @@ std::chrono::milliseconds Progress::watch_all(std::vector<pollfd>& links) const 
 // itself, as a GPU does?
 bool Progress::has_unwatched_links(Sleeper sleeper) {
   links_wanted_.clear();
-  const TimePoint look_at = when_to_look(watch_all(links_wanted_));
+  const auto again = watch_all(links_wanted_);
+  const TimePoint look_at = when_to_look(again);
   if (links_wanted_.empty() && look_at == TimePoint::max()) return false;
   // The engine thread says that it stops polling, and looking when it said it would, before it
   // looks whether somebody else works.
   full_fence();
   if (sleeper == kEngineThread && !engine_watches_.load(std::memory_order_relaxed)) return true;
-  const bool sooner = look_at != TimePoint::max() && look_at + kNotLater < look_at_[sleeper];
+  const auto not_later = again == 0ms ? 0ms : kNotLater;
+  const bool sooner = look_at != TimePoint::max() && look_at + not_later < look_at_[sleeper];
   return sooner || !std::ranges::all_of(links_wanted_, [&](const pollfd& wanted) {
            return std::ranges::any_of(links_[sleeper], [&](const pollfd& link) {
              return link.fd == wanted.fd && (wanted.events & ~link.events) == 0;
@@ -416,7 +418,10 @@ void Progress::engine_round(TimePoint* idle_since) {
     most = std::min<std::chrono::milliseconds>(most, links_again_);
     leave();
   }
-  if (!moved) poll_doorbell(kEngineThread, links, false, most);
+  if (most == 0ms)
+    sched_yield();
+  else if (!moved)
+    poll_doorbell(kEngineThread, links, false, most);
 }
 
 }  // namespace hvd

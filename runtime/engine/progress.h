@@ -3,7 +3,8 @@
 // The holder of the progress token advances all communicators of the rank in turn. A waiting thread
 // takes the token, spins for a while if there are CPUs enough, then sleeps on the doorbell without
 // it; further waiting threads sleep until theirs is done. The engine thread is the holder of last
-// resort: it is rung only while something is under way and nobody waits, or when the agent says so.
+// resort: it is rung only while something is under way and nobody waits, or when the agent says so,
+// and sleeps but where somebody wants to be looked at at once, for the moment that this may last.
 #pragma once
 
 #include <poll.h>

@@ -41,7 +41,7 @@ extern "C" {
 //   launch_order_implicit  they begin in the order of their launches, as with
 //                       NCCL_LAUNCH_ORDER_IMPLICIT=1, which does the same (0)
 //   in_progress_percent how often a call of a non-blocking communicator that need not wait for
-//                       other ranks ends as ncclInProgress all the same (50)
+//                       other ranks ends as ncclInProgress all the same; NCCL's always do (100)
 //   no_windows          ncclCommWindowRegister() gives none, without an error (0)
 //   slow_us             a collective takes so much longer (0)
 //   peer_death_error    when a rank is gone the others' communicators tell ncclRemoteError;

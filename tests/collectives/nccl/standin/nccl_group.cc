@@ -240,7 +240,7 @@ ncclResult_t end_group() {
       communicators.push_back(operation.comm);
   }
   const bool in_progress =
-      !blocking && (has_jobs || random_below(100) < setting("in_progress_percent", 50));
+      !blocking && (has_jobs || random_below(100) < setting("in_progress_percent", 100));
   {
     const std::lock_guard lock(world().mutex);
     for (ncclComm* comm : communicators) {
