@@ -2,6 +2,8 @@
 
 #include <poll.h>
 
+#include <optional>
+
 #include "runtime/base/start_thread.h"
 
 namespace hvd {
@@ -21,7 +23,14 @@ NcclAborter::NcclAborter(const NcclLibrary& nccl, const CudaDevice& device, nccl
   }
 }
 
+// NCCL goes back to the device that was current (src/group.cc since 2.23): to a thread without one
+// that is the first, on which the CUDA runtime then makes a context for this rank.
 void NcclAborter::run() {
+  std::optional<CudaDevice::Current> current;
+  try {
+    current.emplace(device_);
+  } catch (const Error&) {  // it is aborted all the same
+  }
   nccl_.ncclCommAbort(communicator_);
   step_.store(Step::kOnDevice, std::memory_order_release);
   while (device_.is_busy()) poll(nullptr, 0, kLookAgainMs);

@@ -174,6 +174,7 @@ void NcclCommunicator::start_sharing_ids() {
   const int ids = unique_ids_for(size_, nccl_.ncclCommInitRankScalable != nullptr);
   const bool makes = makes_unique_id(me_, size_, ids);
   ncclUniqueId own{};
+  const CudaDevice::Current current(device_);
   if (const ncclResult_t result = makes ? nccl_.ncclGetUniqueId(&own) : ncclSuccess;
       result != ncclSuccess)
     throw failure_in("making a unique id", result);

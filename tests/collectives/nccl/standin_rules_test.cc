@@ -252,4 +252,19 @@ TEST_CASE("standin rules: a collective's memory is that of the communicator's de
   });
 }
 
+TEST_CASE("standin rules: an abort goes back to the device that is current, so there is one") {
+  const Settings settings{kNoted};
+  run_ranks(1, [](int, Device&) {
+    ncclComm_t comm = make_communicator(unique_id(), 1, 0);
+    CUcontext own = nullptr;
+    expect(cuCtxGetCurrent(&own), "cuCtxGetCurrent");
+    expect(cuCtxSetCurrent(nullptr), "cuCtxSetCurrent");
+    require(ncclCommAbort(comm) == ncclInvalidArgument, "it is refused");
+    expect(cuCtxSetCurrent(own), "cuCtxSetCurrent");
+    expect(ncclCommAbort(comm), "ncclCommAbort");
+  });
+  CHECK(only_violation() ==
+        "ncclCommAbort by a thread without a current device, which makes a context on GPU 0");
+}
+
 }  // namespace hvd

@@ -232,7 +232,9 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   return ncclSuccess;
 }
 
-// Comes beside whatever is under way. Once more is a use after it.
+// Comes beside whatever is under way. Once more is a use after it. NCCL goes back to the CUDA
+// runtime's device of the thread (src/group.cc), which is 0 where none is current: that makes a
+// context there.
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   if (comm == nullptr) return ncclSuccess;
   std::string broken;
@@ -241,6 +243,8 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     if (!world().communicators.contains(comm) || comm->destroyed || comm->aborted)
       broken = "ncclCommAbort of a communicator that was never made, or is gone";
   }
+  if (broken.empty() && current_context() == nullptr)
+    broken = "ncclCommAbort by a thread without a current device, which makes a context on GPU 0";
   if (!broken.empty()) {
     violate(broken);
     return fail(nullptr, ncclInvalidArgument, broken);
