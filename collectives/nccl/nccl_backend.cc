@@ -3,14 +3,15 @@
 #include <build_mark.h>
 
 #include "collectives/nccl/nccl_communicator.h"
-#include "collectives/nccl/shared_ids.h"
+#include "collectives/nccl/nccl_environment.h"
 
 namespace hvd {
 
 namespace {
 
-const std::string& without_comm_id(const std::string& library) {
-  refuse_comm_id();
+// Before NCCL is looked for.
+const std::string& checked(const std::string& library) {
+  check_nccl_environment();
   return library;
 }
 
@@ -18,7 +19,7 @@ const std::string& without_comm_id(const std::string& library) {
 
 NcclBackend::NcclBackend(const DeviceOptions& options, const NcclLimits& limits)
     : limits_(limits),
-      driver_(CudaDriver::load(without_comm_id(options.cuda_library))),
+      driver_(CudaDriver::load(checked(options.cuda_library))),
       nccl_(NcclLibrary::load(options.nccl_library)),
       device_(driver_, options.ordinal),
       description_("NCCL " + nccl_version_text(nccl_.version) + " on GPU " +

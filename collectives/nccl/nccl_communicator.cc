@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "collectives/describe.h"
+#include "collectives/nccl/nccl_environment.h"
 #include "collectives/nccl/unique_ids.h"
 #include "runtime/base/fault_point.h"
 
@@ -178,7 +179,7 @@ void NcclCommunicator::start_sharing_ids() {
   if (const ncclResult_t result = makes ? nccl_.ncclGetUniqueId(&own) : ncclSuccess;
       result != ncclSuccess)
     throw failure_in("making a unique id", result);
-  refuse_comm_id();
+  check_nccl_environment();
   ids_.emplace(peers_.store(), name_ + "/" + std::to_string(++meetings_), me_, size_, ids, own);
 }
 
@@ -206,6 +207,7 @@ void NcclCommunicator::make_communicator() {
       count == 1
           ? nccl_.ncclCommInitRankConfig(&communicator_, size_, ids[0], me_, &config)
           : nccl_.ncclCommInitRankScalable(&communicator_, size_, me_, count, ids.data(), &config);
+  check_nccl_environment();  // of ranks that make no id this has been the first look
   went(result);
 }
 

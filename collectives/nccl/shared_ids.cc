@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "collectives/nccl/unique_ids.h"
-#include "runtime/base/env.h"
 #include "runtime/base/error.h"
 #include "runtime/base/fault_point.h"
 #include "runtime/base/start_thread.h"
@@ -17,13 +16,6 @@ namespace {
 constexpr std::chrono::milliseconds kAskAgain{500};
 
 }  // namespace
-
-void refuse_comm_id() {
-  if (env::get("NCCL_COMM_ID"))
-    throw Error(ErrorCode::kInvalidArgument,
-                "NCCL_COMM_ID is set, by which ranks would meet where nothing tells them from "
-                "strangers; unset it, in NCCL's configuration file too: hvdrun's ranks do without");
-}
 
 SharedIds::SharedIds(Store& store, const std::string& name, int me, int ranks, int ids,
                      const ncclUniqueId& own)

@@ -18,10 +18,6 @@
 
 namespace hvd {
 
-// Throws kInvalidArgument where NCCL_COMM_ID is set, by which whoever connects first would be taken
-// for a rank. NCCL sets it itself, with its first id, if its own configuration file names it.
-void refuse_comm_id();
-
 class SharedIds {
  public:
   // Of a communicator of `ranks`, among which this one is `me`; none else in the Store has this

@@ -40,7 +40,9 @@ def what_is_missing_is_said():
                            (b"CUDA cannot be used here: ", {"HVD_STANDIN_INIT_RESULT": "100"}),
                            (b"there is no GPU 1 here", {"HVD_STANDIN_DEVICES": "1"}),
                            (b"NCCL_COMM_ID is set, ", {"NCCL_COMM_ID": "127.0.0.1:5000"}),
-                           (b"NCCL_COMM_ID is set, ", {"HVD_STANDIN_CONF_COMM_ID": "127.0.0.1:5000"})):
+                           (b"NCCL_COMM_ID is set, ", {"HVD_STANDIN_CONF": "NCCL_COMM_ID=127.0.0.1:5000"}),
+                           (b"NCCL_COMM_BLOCKING=1 is set, ", {"NCCL_COMM_BLOCKING": "1"}),
+                           (b"NCCL_COMM_BLOCKING=1 is set, ", {"HVD_STANDIN_CONF": "NCCL_COMM_BLOCKING=1"})):
         seen = sums("3", "1", **standin)
         expect(seen.returncode, 3, seen.stderr)
         assert words in seen.stderr, (words, seen.stderr)

@@ -46,7 +46,8 @@ extern "C" {
 //   slow_us             a collective takes so much longer (0)
 //   peer_death_error    when a rank is gone the others' communicators tell ncclRemoteError;
 //                       otherwise they hang until they are aborted (0)
-//   conf_comm_id        what NCCL's configuration file says of NCCL_COMM_ID: set with the first id
+//   conf                "NAME=VALUE" of NCCL's configuration file: set with the first id or
+//                       communicator
 //   fault_rank          the rank, in each communicator, where the following happen; -1: all (-1)
 //   init_result_nccl    how making a communicator ends, an ncclResult_t (0)
 //   init_hangs          making a communicator never ends, but by ncclCommAbort() (0)

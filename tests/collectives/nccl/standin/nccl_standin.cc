@@ -32,10 +32,28 @@ void check_environment() {
     violate("NCCL_COMM_ID is set, so that unique ids are taken from an address");
 }
 
+// src/misc/param.cc: what its file names is set where it is not yet.
+void read_configuration() {
+  static const bool once [[maybe_unused]] = [] {
+    const std::string line = setting("conf");
+    if (const size_t equals = line.find('='); equals != std::string::npos)
+      setenv(line.substr(0, equals).c_str(), line.c_str() + equals + 1, 0);
+    return true;
+  }();
+}
+
+// src/init.cc, envConfigOverride(): the environment wins.
+bool is_blocking(const ncclConfig_t* config) {
+  const char* variable = std::getenv("NCCL_COMM_BLOCKING");
+  const std::string value = variable == nullptr ? "" : variable;
+  if (value == "0" || value == "1") return value == "1";
+  return config == nullptr || config->blocking != 0;
+}
+
 ncclComm* add_communicator(const ncclConfig_t* config) {
   auto* comm = new ncclComm;
   comm->context = current_context();
-  comm->blocking = config == nullptr || config->blocking != 0;
+  comm->blocking = is_blocking(config);
   const std::lock_guard lock(world().mutex);
   world().communicators.insert(comm);
   return comm;
@@ -71,6 +89,7 @@ namespace hvd {
 ncclResult_t start_communicator(ncclComm_t* made, int ranks, int rank, const ncclUniqueId* ids,
                                 int id_count, const ncclConfig_t* config) {
   check_environment();
+  read_configuration();
   if (made == nullptr || ranks < 1 || rank < 0 || rank >= ranks || id_count < 1)
     return fail(nullptr, ncclInvalidArgument, "invalid rank or number of ranks");
   if (const ncclResult_t result = check_config(config); result != ncclSuccess) return result;
@@ -138,9 +157,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* made) {
   check_environment();
   if (const ncclResult_t result = injected("ncclGetUniqueId", -1); result != ncclSuccess)
     return fail(nullptr, result, "ncclGetUniqueId fails as it was told to");
-  // NCCL's src/misc/param.cc sets what /etc/nccl.conf names.
-  if (const std::string file = setting("conf_comm_id"); !file.empty())
-    setenv("NCCL_COMM_ID", file.c_str(), 1);
+  read_configuration();
   const std::string& hub = hub_name();
   Id id;
   if (hub.empty() || hub.size() >= sizeof id.hub)
