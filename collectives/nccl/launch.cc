@@ -146,8 +146,8 @@ ncclResult_t NcclCommunicator::call_allreduce(const Operation& operation) {
   const Buffer& data = operation.result;
   void* at = goes_aside(operation) ? operation.aside : data.data;
   const ncclDataType_t type = nccl_type_of(data.type);
-  NcclReduction reduction =
-      nccl_reduction_of(operation.reduction, data.type, size_, windows_.has(at, data.bytes()));
+  NcclReduction reduction = nccl_reduction_of(operation.reduction, data.type, size_,
+                                              windows_.has_kernels_for(at, data.bytes()));
   device_.kernels().scale(data.type, reduction.before, at, data.count, device_.stream());
   if (reduction.factor != 1) {
     NcclScalar scalar = nccl_scalar(reduction.factor, data.type);

@@ -56,7 +56,7 @@ NcclCommunicator::NcclCommunicator(Peers& peers, CudaDevice& device, const NcclL
       size_(control.size()),
       limits_(limits),
       queue_(0),
-      windows_(nccl) {}
+      windows_(nccl, peers.world().size == peers.world().local_size) {}
 
 NcclCommunicator::~NcclCommunicator() {
   if (communicator_ != nullptr && !aborter_)

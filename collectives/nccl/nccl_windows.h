@@ -1,9 +1,10 @@
 // What a communicator has registered of device memory: the same on all its ranks, in one order.
 //
-// As a window where NCCL has those (2.27) and the ranks' devices can see each other's memory, else
-// by itself (ncclCommRegister), else not. Windows of all ranks lie at one offset to each other,
-// which each rank counts for itself (NCCL's src/dev_runtime.cc, symMemoryObtain), so they are
-// added and removed in the same order everywhere. The holder of the progress token only.
+// As a window where NCCL has those (2.27), else by itself (ncclCommRegister), else not. Windows of
+// all ranks lie at one offset to each other, which each rank counts for itself (NCCL's
+// src/dev_runtime.cc, symMemoryObtain), so they are added and removed in the same order everywhere.
+// NCCL has kernels of their own for them on one host alone, where all devices reach each other.
+// The holder of the progress token only.
 #pragma once
 
 #include <vector>
@@ -15,7 +16,7 @@ namespace hvd {
 
 class NcclWindows {
  public:
-  explicit NcclWindows(const NcclLibrary& nccl) : nccl_(nccl) {}
+  NcclWindows(const NcclLibrary& nccl, bool one_host) : nccl_(nccl), one_host_(one_host) {}
 
   // A call of NCCL's, of all ranks; it may be under way after it has returned.
   ncclResult_t add(ncclComm_t communicator, const Buffer& memory);
@@ -24,8 +25,8 @@ class NcclWindows {
   // The same, of what was added; nothing is done of what was not.
   ncclResult_t remove(ncclComm_t communicator, const Buffer& memory);
 
-  // Does all of it lie in one window?
-  bool has(const void* data, size_t bytes) const;
+  // Does all of it lie in one window for which NCCL has kernels?
+  bool has_kernels_for(const void* data, size_t bytes) const;
   bool empty() const { return all_.empty(); }
   // Before the communicator is let go of.
   ncclResult_t remove_last(ncclComm_t communicator);
@@ -38,10 +39,13 @@ class NcclWindows {
     size_t bytes = 0;
     ncclWindow_t window = nullptr;
     void* local = nullptr;  // by itself
+    bool has_kernels = false;
   };
+  bool has_kernels(ncclComm_t communicator, const Registered& one) const;
   ncclResult_t remove(ncclComm_t communicator, std::vector<Registered>::iterator which);
 
   const NcclLibrary& nccl_;
+  const bool one_host_;
   std::vector<Registered> all_;  // into the last one NCCL writes while it is added
 };
 

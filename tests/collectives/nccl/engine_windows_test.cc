@@ -208,6 +208,28 @@ TEST_CASE("engine windows: averages of floats are sums there, scaled by a launch
   CHECK(hvd_standin_count("kernels", -1) == kernels + wanted);
 }
 
+// Several hosts, or devices that do not reach each other, which NCCL tells as its version does.
+TEST_CASE("engine windows: where NCCL has no kernels for them it averages itself") {
+  const std::string why = GENERATE("several hosts", "22809", "22902");
+  CAPTURE(why);
+  const bool several_hosts = why == "several hosts";
+  const Setting version("nccl_version", several_hosts ? "22809" : why.c_str());
+  const Setting nodes("nodes", several_hosts ? "2" : "1");
+  const Setting none("no_windows", several_hosts ? "0" : "1");
+  const Backends backends(std::chrono::seconds(10));
+  const Counts before = counts();
+  const long long kernels = hvd_standin_count("kernels", -1);
+  run_engines(several_hosts ? Hosts{2, 1} : Hosts{3}, [&](int own, Engine& engine) {
+    engine.use_device(*backends.of[static_cast<size_t>(own)]);
+    ProgramStream stream(own);
+    const DeviceRank r{own, engine, stream};
+    const auto list = engine.make_bucket_list(averages_of(r, DataType::kFloat32));
+    step(r, *list, Home::kHome, 0);
+  });
+  CHECK(counts().registered == before.registered + 3 * kBuckets);
+  CHECK(hvd_standin_count("kernels", -1) == kernels);
+}
+
 TEST_CASE("engine windows: a rank without kernels takes all out of them") {
   const Backends backends(std::chrono::seconds(10), "70");
   const Counts before = counts();
@@ -247,6 +269,7 @@ TEST_CASE("engine windows: where there are none memory is registered by itself")
 
 TEST_CASE("engine windows: memory that one rank cannot register is plain on all") {
   const Setting none("no_windows", "1"), fails("registration_fails", "1");
+  const Setting version("nccl_version", "22902");  // where that is a call of its own
   const Setting rank("fault_rank", GENERATE("-1", "1"));
   StepCounts seen(3);
   const auto steps = run_steps_with_a_spare(seen);

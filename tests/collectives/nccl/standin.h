@@ -42,7 +42,10 @@ extern "C" {
 //                       NCCL_LAUNCH_ORDER_IMPLICIT=1, which does the same (0)
 //   in_progress_percent how often a call of a non-blocking communicator that need not wait for
 //                       other ranks ends as ncclInProgress all the same; NCCL's always do (100)
-//   no_windows          ncclCommWindowRegister() gives none, without an error (0)
+//   no_windows          ncclCommWindowRegister() gives none, without an error: null since 2.29,
+//                       before that what registers the memory by itself (0)
+//   nodes               hosts that NCCL takes the ranks for: with several it has no kernels for
+//                       windows (1)
 //   slow_us             a collective takes so much longer (0)
 //   peer_death_error    when a rank is gone the others' communicators tell ncclRemoteError;
 //                       otherwise they hang until they are aborted (0)

@@ -68,8 +68,8 @@ TEST_CASE("standin windows: symmetric memory of all ranks is counted as such") {
   CHECK(hvd_standin_used(0) == 0);
 }
 
-TEST_CASE("standin windows: without them none is given, and that is no error") {
-  const Settings settings{{"no_windows", "1"}};
+TEST_CASE("standin windows: without them none is given since 2.29, and that is no error") {
+  const Settings settings{{"no_windows", "1"}, {"nccl_version", "22902"}};
   run_communicator(1, [](int, Device&, ncclComm_t comm) {
     std::byte* memory = allocate(kBytes);
     auto window = reinterpret_cast<ncclWindow_t>(memory);
@@ -77,6 +77,25 @@ TEST_CASE("standin windows: without them none is given, and that is no error") {
     require(window == nullptr, "there is no window");
     expect(ncclMemFree(memory), "ncclMemFree");
   });
+}
+
+TEST_CASE("standin windows: without them 2.28 gives the memory's own registration") {
+  const Settings settings{{"no_windows", "1"}};
+  run_communicator(1, [](int, Device& device, ncclComm_t comm) {
+    std::byte* memory = allocate(kBytes);
+    ncclWindow_t window = nullptr;
+    void* own = nullptr;
+    expect(register_window(comm, memory, kBytes, &window), "ncclCommWindowRegister");
+    expect(ncclCommRegister(comm, memory, kBytes, &own), "ncclCommRegister");
+    require(own != nullptr && own == static_cast<void*>(window), "they are one");
+    expect(ncclCommDeregister(comm, own), "ncclCommDeregister");
+    expect(sum(memory, comm, device.stream()), "ncclAllReduce");
+    device.drain();
+    expect(ncclCommWindowDeregister(comm, window), "ncclCommWindowDeregister");
+    expect(ncclMemFree(memory), "ncclMemFree");
+  });
+  CHECK(hvd_standin_count("registered_collectives", -1) == 1);
+  CHECK(hvd_standin_count("symmetric_collectives", -1) == 0);
 }
 
 TEST_CASE("standin windows: registering one tells success while it is under way, since 2.28") {

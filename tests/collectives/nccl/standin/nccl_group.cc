@@ -34,9 +34,9 @@ Place place_of(const ncclComm* comm, const void* pointer, size_t bytes) {
   return bytes == 0 ? Place{} : find_registration(comm, pointer, bytes);
 }
 
-// src/sym_kernels.cc, ncclSymkImplemented().
+// src/sym_kernels.cc, ncclSymkImplemented() and ncclSymkMask().
 bool has_symmetric_kernel(const Call& call) {
-  return call.kind == Collective::kAllReduce && call.op == ncclSum &&
+  return call.kind == Collective::kAllReduce && call.op == ncclSum && setting("nodes", 1) == 1 &&
          (call.type == ncclFloat32 || call.type == ncclFloat16 || call.type == ncclBfloat16);
 }
 

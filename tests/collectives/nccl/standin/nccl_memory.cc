@@ -16,6 +16,7 @@ struct Registration {
   size_t bytes = 0;
   bool symmetric = false;
   uint64_t number = 0;
+  int references = 1;
 };
 
 struct Memory {
@@ -58,9 +59,18 @@ long long offset_in_memory(const void* pointer, size_t bytes) {
 
 void* add_registration(const ncclComm* comm, const void* pointer, size_t bytes, bool symmetric) {
   const std::lock_guard lock(memory().mutex);
+  for (auto& [name, each] : memory().registrations)
+    if (each.comm == comm && each.begin == address_of(pointer) && each.bytes == bytes &&
+        !each.symmetric && !symmetric) {
+      ++each.references;
+      return const_cast<void*>(name);
+    }
   std::byte* name = &memory().names.emplace_back();
-  memory().registrations[name] = {comm, address_of(pointer), bytes, symmetric,
-                                  ++memory().made[comm]};
+  memory().registrations[name] = {.comm = comm,
+                                  .begin = address_of(pointer),
+                                  .bytes = bytes,
+                                  .symmetric = symmetric,
+                                  .number = ++memory().made[comm]};
   return name;
 }
 
@@ -77,7 +87,7 @@ bool remove_registration(const ncclComm* comm, const void* name) {
   const std::lock_guard lock(memory().mutex);
   const auto found = memory().registrations.find(name);
   if (found == memory().registrations.end() || found->second.comm != comm) return false;
-  memory().registrations.erase(found);
+  if (--found->second.references == 0) memory().registrations.erase(found);
   return true;
 }
 

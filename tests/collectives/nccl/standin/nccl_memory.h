@@ -14,7 +14,9 @@ void forget_registrations_of(const ncclComm* comm);
 
 // The offset of memory of ncclMemAlloc() to its beginning; -1: it is none.
 long long offset_in_memory(const void* pointer, size_t bytes);
-// Notes one; the result says what it is called. `bytes` may lie in any device memory.
+// Notes one; the result says what it is called: one that is not symmetric the same as before, and
+// is removed as often (src/register/register.cc, ncclRegister). `bytes` may lie in any device
+// memory.
 void* add_registration(const ncclComm* comm, const void* pointer, size_t bytes, bool symmetric);
 
 // Which of the communicator's registrations holds the bytes, by the order in which they were made,

@@ -32,8 +32,15 @@ ncclResult_t register_window(ncclComm* comm, const void* pointer, size_t bytes, 
   return ncclSuccess;
 }
 
-// Its last call is in NCCLCHECK() since 2.28, which drops ncclInProgress (src/include/checks.h).
-bool tells_success() { return setting("nccl_version", NCCL_VERSION_CODE) >= 22803; }
+// The memory's own registration, which 2.28 calls by the same handle, and 2.27 by one of its own.
+ncclResult_t register_alone(const ncclComm* comm, const void* pointer, size_t bytes,
+                            ncclWindow_t* made) {
+  count("windows", comm->context->ordinal);
+  *made = static_cast<ncclWindow_t>(add_registration(comm, pointer, bytes, false));
+  return ncclSuccess;
+}
+
+long long version() { return setting("nccl_version", NCCL_VERSION_CODE); }
 
 }  // namespace
 
@@ -44,8 +51,9 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t* made, int ranks, int rank, int
   return start_communicator(made, ranks, rank, ids, id_count, config);
 }
 
-// src/dev_runtime.cc: none is given, without an error, where the communicator has no symmetric
-// memory; the memory is one of ncclMemAlloc(), from an offset that is a multiple of 4096.
+// src/dev_runtime.cc: what is given, without an error, where the communicator has no symmetric
+// memory depends on the version; the memory is one of ncclMemAlloc(), from an offset that is a
+// multiple of 4096.
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* pointer, size_t bytes,
                                     ncclWindow_t* made, int flags) {
   const Visit visit(comm, "ncclCommWindowRegister");
@@ -53,15 +61,22 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* pointer, size_t bytes
   if (made == nullptr || pointer == nullptr || bytes == 0)
     return fail(comm, ncclInvalidArgument, "invalid pointer or size of a window");
   *made = nullptr;
-  if (setting("no_windows", 0) != 0) return ncclSuccess;
+  const bool symmetric = setting("no_windows", 0) == 0;
+  if (!symmetric && version() >= 22902) return ncclSuccess;
   const long long offset = offset_in_memory(pointer, bytes);
   if (offset < 0)
     return fail(comm, ncclInvalidArgument, "a window of memory that is not of ncclMemAlloc");
   if (offset % NCCL_WIN_REQUIRED_ALIGNMENT != 0)
     return fail(comm, ncclInvalidArgument, "Window address must be suitably aligned.");
   const ncclResult_t result =
-      submit({comm, [=] { return register_window(comm, pointer, bytes, made, flags); }, {}});
-  return result == ncclInProgress && tells_success() ? ncclSuccess : result;
+      submit({comm,
+              [=] {
+                return symmetric ? register_window(comm, pointer, bytes, made, flags)
+                                 : register_alone(comm, pointer, bytes, made);
+              },
+              {}});
+  // The last call is in NCCLCHECK() since 2.28, which drops ncclInProgress (src/include/checks.h).
+  return result == ncclInProgress && version() >= 22803 ? ncclSuccess : result;
 }
 
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
