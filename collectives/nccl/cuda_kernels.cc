@@ -25,12 +25,14 @@ CudaKernels::~CudaKernels() {
   if (module_ != nullptr) driver_.cuModuleUnload(module_);
 }
 
+std::string CudaKernels::why_not() const {
+  return "hvd's kernels, compiled by CUDA " HVD_NVCC_VERSION
+         " for GPUs of compute capability 7.5 and newer, cannot be used here: " +
+         why_not_ + "; update the GPU's driver";
+}
+
 void CudaKernels::check_there(const char* instead) const {
-  if (are_there()) return;
-  throw Error(ErrorCode::kUnavailable,
-              "hvd's kernels, compiled by CUDA " HVD_NVCC_VERSION
-              " for GPUs of compute capability 7.5 and newer, cannot be used here: " +
-                  why_not_ + "; update the GPU's driver, or " + instead);
+  if (!are_there()) throw Error(ErrorCode::kUnavailable, why_not() + ", or " + instead);
 }
 
 void CudaKernels::scale(DataType type, const Factors& factors, void* data, size_t count,

@@ -23,6 +23,7 @@ class CudaKernels {
   CudaKernels& operator=(const CudaKernels&) = delete;
 
   bool are_there() const { return why_not_.empty(); }
+  std::string why_not() const;  // where they are not: for the user
   // Any thread. Scales `count` elements in their place, behind what is in the stream. Not of bool.
   // Throws kUnavailable.
   void scale(DataType type, const Factors& factors, void* data, size_t count,

@@ -192,10 +192,13 @@ ncclResult_t NcclCommunicator::call_allgather(Operation& operation) {
 void NcclCommunicator::finish_launch(Operation& operation) {
   if (own_op_) nccl_.ncclRedOpDestroy(*own_op_, communicator_);
   own_op_.reset();
-  // Without kernels this rank would call for another sum in a window than the others.
-  if (operation.kind == OperationKind::kRegister &&
-      (!windows_.finish_add(communicator_) || !device_.kernels().are_there()))
-    return refuse(operation, ErrorCode::kUnsupported, "NCCL does not register memory here");
+  if (operation.kind == OperationKind::kRegister) {
+    if (!windows_.finish_add(communicator_))
+      return refuse(operation, ErrorCode::kUnsupported, "NCCL does not register memory here");
+    // This rank would call for another sum in a window than the others.
+    if (!device_.kernels().are_there())
+      return refuse(operation, ErrorCode::kUnsupported, device_.kernels().why_not());
+  }
   if (goes_aside(operation))
     device_.copy(operation.result.data, operation.aside, operation.result.bytes());
   if (operation.kind == OperationKind::kAllreduce)

@@ -55,12 +55,13 @@ void DeviceBuckets::register_homes(const std::shared_ptr<Engine::Parts>& parts) 
     largest = std::max(largest, bytes_of(i));
   }
   std::shared_ptr<std::byte> aside;
+  std::string unwilling;
   try {
     aside = device_.allocate(largest);
-  } catch (const Error&) {
-    // then nobody registers
+  } catch (const Error& error) {
+    unwilling = error.what();
   }
-  if (parts->registered.add(parts, spec_.name, number_, std::move(homes), aside != nullptr))
+  if (parts->registered.add(parts, spec_.name, number_, std::move(homes), unwilling))
     aside_ = std::move(aside);
 }
 

@@ -12,9 +12,14 @@
 namespace hvd {
 namespace {
 
-// A rank's answer is its first byte. Of the last two the rest says why: it failed here, or others
-// did and it waited for them, and either leaves nothing but to connect anew.
+// A rank's answer is its first byte. Of all but kYes the rest says why: it cannot be done here, it
+// failed here, or others did and it waited for them; either of the last two leaves nothing but to
+// connect anew.
 constexpr char kYes = '1', kNo = '0', kFailed = '!', kWaited = '?';
+
+std::string of_this_rank(const std::shared_ptr<Engine::Parts>& parts, const std::string& why) {
+  return rank_text(*parts->peers, parts->peers->world().rank) + ": " + why;
+}
 
 // A submission of the log, and what became of it as an answer.
 std::string submit_and_wait(const std::shared_ptr<Engine::Parts>& parts, OperationKind kind,
@@ -33,10 +38,10 @@ std::string submit_and_wait(const std::shared_ptr<Engine::Parts>& parts, Operati
   } catch (const CommFailure&) {
     throw;
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kUnavailable && error.code() != ErrorCode::kTimeout)
-      return {kNo};
-    return (error.code() == ErrorCode::kTimeout ? kWaited : kFailed) +
-           rank_text(*parts->peers, parts->peers->world().rank) + ": " + error.what();
+    const char answer = error.code() == ErrorCode::kTimeout       ? kWaited
+                        : error.code() == ErrorCode::kUnavailable ? kFailed
+                                                                  : kNo;
+    return answer + of_this_rank(parts, error.what());
   }
 }
 
@@ -52,13 +57,14 @@ bool RegisteredMemory::Entry::is_let_go() const {
 }
 
 bool RegisteredMemory::add(const std::shared_ptr<Engine::Parts>& parts, const std::string& name,
-                           uint32_t number, std::vector<Piece> pieces, bool willing) {
+                           uint32_t number, std::vector<Piece> pieces,
+                           const std::string& unwilling) {
   if (gave_up_) return false;
   // Before: if the epoch breaks the communicator may have some of it.
   const std::vector<Piece>& added = entries_.emplace_back(number, std::move(pieces)).pieces;
   for (const Piece& piece : added) {
     std::string mine = submit_and_wait(parts, OperationKind::kRegister, name, piece);
-    if (!willing && mine[0] == kYes) mine = kNo;
+    if (!unwilling.empty() && mine[0] == kYes) mine = kNo + of_this_rank(parts, unwilling);
     // After each: where one fails all ranks wait for each other in the next.
     const std::vector<std::string> answers = parts->gather(name, mine);
     if (std::ranges::all_of(answers, is(kYes))) continue;
@@ -69,6 +75,8 @@ bool RegisteredMemory::add(const std::shared_ptr<Engine::Parts>& parts, const st
       }
     for (const Piece& one : added) submit_and_wait(parts, OperationKind::kDeregister, name, one);
     entries_.pop_back();
+    warn(parts, ", so that NCCL copies gradients once more, since a rank cannot; " +
+                    std::ranges::find_if(answers, is(kNo))->substr(1));
     return false;
   }
   return true;
@@ -79,11 +87,17 @@ void RegisteredMemory::give_up(const std::shared_ptr<Engine::Parts>& parts, cons
   gave_up_ = true;
   submit_and_wait(parts, OperationKind::kReconnect, name, {});
   entries_.clear();
-  if (parts->peers->world().rank == 0)
-    parts->warn(
-        "GPU memory is not registered with NCCL until init() is called again, so that NCCL "
-        "copies gradients once more, since it failed on a rank; " +
-        why);
+  warned_ = false;  // this is another matter than one that cannot
+  warn(parts,
+       " until init() is called again, so that NCCL copies gradients once more, since it failed on "
+       "a rank; " +
+           why);
+}
+
+// Once, whatever lists there are.
+void RegisteredMemory::warn(const std::shared_ptr<Engine::Parts>& parts, const std::string& words) {
+  if (!std::exchange(warned_, true) && parts->peers->world().rank == 0)
+    parts->warn("GPU memory is not registered with NCCL" + words);
 }
 
 void RegisteredMemory::give_back(const std::shared_ptr<Engine::Parts>& parts,

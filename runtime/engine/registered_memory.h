@@ -24,11 +24,11 @@ class RegisteredMemory {
     size_t bytes = 0;  // the same on all ranks
   };
 
-  // Registers all pieces, in the log's order. False, on all ranks: one of them cannot, or is not
-  // `willing`, and none of these is. `number` is the same on all ranks, and new. Throws
-  // CommFailure.
+  // Registers all pieces, in the log's order. False, on all ranks: one of them cannot, or is
+  // `unwilling`, which says why, and none of these is; rank 0 has told the user. `number` is the
+  // same on all ranks, and new. Throws CommFailure.
   bool add(const std::shared_ptr<Engine::Parts>& parts, const std::string& name, uint32_t number,
-           std::vector<Piece> pieces, bool willing);
+           std::vector<Piece> pieces, const std::string& unwilling);
   // Of what nobody but this holds, on no rank.
   void give_back(const std::shared_ptr<Engine::Parts>& parts, const std::string& name);
   // The communicator is gone.
@@ -42,10 +42,12 @@ class RegisteredMemory {
   };
   void give_up(const std::shared_ptr<Engine::Parts>& parts, const std::string& name,
                const std::string& why);
+  void warn(const std::shared_ptr<Engine::Parts>& parts, const std::string& words);
 
   // The init thread's.
   std::vector<Entry> entries_;  // by number
   bool gave_up_ = false;        // on all ranks
+  bool warned_ = false;
 };
 
 }  // namespace hvd

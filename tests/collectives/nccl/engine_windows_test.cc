@@ -233,13 +233,24 @@ TEST_CASE("engine windows: where NCCL has no kernels for them it averages itself
 TEST_CASE("engine windows: a rank without kernels takes all out of them") {
   const Backends backends(std::chrono::seconds(10), "70");
   const Counts before = counts();
-  run_engines(Hosts{3}, [&](int own, Engine& engine) {
-    engine.use_device(*backends.of[static_cast<size_t>(own)]);
-    ProgramStream stream(own);
-    const DeviceRank r{own, engine, stream};
-    const auto list = engine.make_bucket_list(averages_of(r, DataType::kFloat32));
-    step(r, *list, Home::kHome, 0);
-  });
+  Warnings warnings;
+  run_engines(
+      Hosts{3},
+      [&](int own, Engine& engine) {
+        engine.use_device(*backends.of[static_cast<size_t>(own)]);
+        ProgramStream stream(own);
+        const DeviceRank r{own, engine, stream};
+        const auto list = engine.make_bucket_list(averages_of(r, DataType::kFloat32));
+        step(r, *list, Home::kHome, 0);
+        engine.make_bucket_list(list_of(r, 1, "another"));
+      },
+      warnings.heard());
+  REQUIRE(warnings.texts().size() == 1);
+  CHECK_THAT(
+      warnings.texts()[0],
+      Catch::StartsWith("GPU memory is not registered with NCCL, so that NCCL copies "
+                        "gradients once more, since a rank cannot; rank 2: hvd's kernels, ") &&
+          Catch::Contains("(CUDA_ERROR_NO_BINARY_FOR_GPU); update the GPU's driver"));
   CHECK(counts().collectives == before.collectives + 3 * kBuckets);
   CHECK(counts().registered == before.registered);
 }
