@@ -75,7 +75,7 @@ class GpuCheck(unittest.TestCase):
         self.assertRegex(said, r"a rank killed in a sum: survivors had their CommFailure [\d.]+ s and [\d.]+ s after the death; all ended after")
         self.assertRegex(said, r"a sum beside compute: a sum from [\d.]+ to [\d.]+ ms of [\d.]+ ms of copies, launched in [\d.]+ ms; a sum ")
         self.assertRegex(said, r"bus bandwidth beside nccl-tests: there is one GPU ")
-        self.assertRegex(said, r"host time of a launch: event record [\d.]+ us; bucket [\d.]+ us, [\d.]+ times that; bucket's mean [\d.]+ us, [\d.]+ times that; submit [\d.]+ us, [\d.]+ times that; log's hop and launch")
+        self.assertRegex(said, r"host time of a launch: event record [\d.]+ us; bucket [\d.]+ us, [\d.]+ times that; bucket's median [\d.]+ us, [\d.]+ times that; submit [\d.]+ us, [\d.]+ times that; log's hop and launch")
 
     def test_an_error_of_nccls_is_a_failure_in_its_words(self):
         seen = self.run_script("--only", "values of 2", HVD_STANDIN_FAIL_CALL="ncclAllReduce:3:2")
@@ -227,10 +227,10 @@ class Comparisons(unittest.TestCase):
         self.assertIn("not a figure for each size", self.failure(judge, near, [{10 << 20: 100.0}], [10 << 20, 20 << 20]))
 
     def test_a_bucket_costs_the_host_little(self):
-        rows = "event record: 1.0\nbucket: {}\nbucket's mean: 12.0\nsubmit: 7.0\nlog's hop and launch: 20.0\n"
+        rows = "event record: 1.0\nbucket: {}\nbucket's median: 2.0\nsubmit: 7.0\nlog's hop and launch: 20.0\n"
         self.assertIn("bucket 4.9 us, 4.9 times that", checks.judge_times(rows.format(4.9), False))
         self.assertIn("bucket 9.9 us", checks.judge_times(rows.format(9.9), True))
-        self.assertIn("a bucket may cost 5 us on a GPU", self.failure(checks.judge_times, rows.format(5.1), False))
+        self.assertIn("a bucket, with its launch, as a step's mean, may cost 5 us on a GPU", self.failure(checks.judge_times, rows.format(5.1), False))
 
     def test_a_sum_lies_within_the_compute(self):
         row = "compute 400.5 ms; sum from {} to {} ms; launched in 0.42 ms; then {}\n"
