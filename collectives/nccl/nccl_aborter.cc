@@ -2,7 +2,9 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "runtime/base/start_thread.h"
 
@@ -14,8 +16,12 @@ constexpr int kLookAgainMs = 1;
 }  // namespace
 
 NcclAborter::NcclAborter(const NcclLibrary& nccl, const CudaDevice& device, ncclComm_t communicator,
-                         std::chrono::milliseconds limit)
-    : nccl_(nccl), device_(device), communicator_(communicator), latest_(Clock::now() + limit) {
+                         const NcclLimits& limits, std::vector<CUevent> program)
+    : nccl_(nccl),
+      device_(device),
+      communicator_(communicator),
+      limits_(limits),
+      program_(std::move(program)) {
   try {
     thread_ = start_thread("the one that aborts NCCL", [this](const std::stop_token&) { run(); });
   } catch (const Error&) {
@@ -32,21 +38,41 @@ void NcclAborter::run() {
   } catch (const Error&) {  // it is aborted all the same
   }
   nccl_.ncclCommAbort(communicator_);
-  step_.store(Step::kOnDevice, std::memory_order_release);
+  go_to(Step::kInProgram);
+  while (!is_program_through()) poll(nullptr, 0, kLookAgainMs);
+  go_to(Step::kOnDevice);
   while (device_.is_busy()) poll(nullptr, 0, kLookAgainMs);
-  step_.store(Step::kOver, std::memory_order_release);
+  go_to(Step::kOver);
 }
 
-const char* NcclAborter::overdue() const {
+void NcclAborter::go_to(Step step) {
+  since_.store(Clock::now(), std::memory_order_relaxed);
+  step_.store(step, std::memory_order_release);
+}
+
+bool NcclAborter::is_program_through() const {
+  try {
+    return std::ranges::all_of(program_, [&](CUevent event) { return device_.is_done(event); });
+  } catch (const Error&) {  // it never will be: the device is lost
+    return true;
+  }
+}
+
+std::string NcclAborter::overdue() const {
   const Step step = step_.load(std::memory_order_acquire);
-  if (step == Step::kOver || Clock::now() < latest_) return nullptr;
-  return step == Step::kInNccl ? "NCCL did not end its abort"
-                               : "NCCL was aborted, but its GPU was not through with the program's "
-                                 "own work before that";
+  if (step == Step::kOver) return "";
+  const auto limit = step == Step::kInProgram ? limits_.program : limits_.abort;
+  if (Clock::now() - since_.load(std::memory_order_relaxed) < limit) return "";
+  const char* what = step == Step::kInNccl ? "NCCL did not end its abort"
+                     : step == Step::kInProgram
+                         ? "NCCL was aborted, but its GPU was not through with the program's own "
+                           "work before that"
+                         : "NCCL was aborted, but its GPU did not come to an end of it";
+  return what + (" within " + std::to_string(limit.count()) + " ms");
 }
 
 bool NcclAborter::wait() const {
-  while (!is_over() && overdue() == nullptr) poll(nullptr, 0, kLookAgainMs);
+  while (!is_over() && overdue().empty()) poll(nullptr, 0, kLookAgainMs);
   return is_over();
 }
 

@@ -1,42 +1,50 @@
 // Ends a communicator of NCCL's, in a thread of its own: the holder goes on answering the agent.
 //
 // Beside ncclCommAbort() nothing is called of NCCL. What is still in the stream, behind the
-// program's own work, comes to nothing there, but memory is the program's only then. NCCL promises
-// no time for either, so whoever owns this asks overdue(), and ends the process when there is a
-// word: the thread cannot be taken back, and would hold up its end.
+// program's own work, comes to nothing there, but memory is the program's only then. The program's
+// work takes the time that it takes, within a limit of its own. NCCL promises no time for anything,
+// so whoever owns this asks overdue(), and ends the process when there is a word: the thread cannot
+// be taken back, and would hold up its end.
 #pragma once
 
 #include <atomic>
-#include <chrono>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "collectives/nccl/cuda_device.h"
 #include "collectives/nccl/nccl_library.h"
+#include "collectives/nccl/nccl_limits.h"
 #include "runtime/base/deadline.h"
 
 namespace hvd {
 
 class NcclAborter {
  public:
-  // Begins. All outlive it; the communicator is gone once it is over.
+  // Begins. All outlive it; the communicator is gone once it is over. `program`: behind these
+  // events, of the program's streams, is what is in the device's.
   NcclAborter(const NcclLibrary& nccl, const CudaDevice& device, ncclComm_t communicator,
-              std::chrono::milliseconds limit);
+              const NcclLimits& limits, std::vector<CUevent> program = {});
   ~NcclAborter() = default;  // joins, so is_over() has to be true, or what is waited for to end
 
   bool is_over() const { return step_.load(std::memory_order_acquire) == Step::kOver; }
-  // What has not ended within the limit; null: it has, or there is time left.
-  const char* overdue() const;
+  // "NCCL did not end its abort within 5000 ms": what is over its limit; empty: nothing is.
+  std::string overdue() const;
   // Until one or the other: true, it is over.
   bool wait() const;
 
  private:
-  enum class Step : uint8_t { kInNccl, kOnDevice, kOver };
+  enum class Step : uint8_t { kInNccl, kInProgram, kOnDevice, kOver };
   void run();
+  void go_to(Step step);
+  bool is_program_through() const;
 
   const NcclLibrary& nccl_;
   const CudaDevice& device_;
   const ncclComm_t communicator_;
-  const TimePoint latest_;
+  const NcclLimits limits_;
+  const std::vector<CUevent> program_;
+  std::atomic<TimePoint> since_{Clock::now()};  // it is in that step
   std::atomic<Step> step_{Step::kInNccl};
   std::jthread thread_;  // the last: it uses the others
 };

@@ -60,7 +60,7 @@ NcclCommunicator::NcclCommunicator(Peers& peers, CudaDevice& device, const NcclL
 
 NcclCommunicator::~NcclCommunicator() {
   if (communicator_ != nullptr && !aborter_)
-    aborter_.emplace(nccl_, device_, communicator_, limits_.abort);
+    aborter_.emplace(nccl_, device_, communicator_, limits_);
   if (aborter_ && !aborter_->wait()) end_process(aborter_->overdue());
 }
 
@@ -259,11 +259,17 @@ bool NcclCommunicator::finalize() {
 void NcclCommunicator::begin_abort() {
   fault_point("nccl_abort");
   state_ = State::kAborts;
-  aborter_.emplace(nccl_, device_, communicator_, limits_.abort);
+  std::vector<CUevent> program;
+  for (const Operation* one = queue_.oldest(); one != nullptr; one = one->next) {
+    if (one == next_ && !called_) break;
+    if (one->ready != nullptr) program.push_back(static_cast<CUevent>(one->ready));
+    if (one == next_) break;
+  }
+  aborter_.emplace(nccl_, device_, communicator_, limits_, std::move(program));
 }
 
 bool NcclCommunicator::finish_abort() {
-  if (const char* why = aborter_->overdue()) end_process(why);
+  if (const std::string why = aborter_->overdue(); !why.empty()) end_process(why);
   if (!aborter_->is_over()) return false;
   aborter_.reset();
   communicator_ = nullptr;
@@ -276,13 +282,12 @@ bool NcclCommunicator::finish_abort() {
 
 // NCCL may go on touching this rank's memory and, by it, that of others: nothing can be thrown to a
 // program that would go on. The others' failures say why it ended, and it is no reason of its own.
-void NcclCommunicator::end_process(const char* why) {
+void NcclCommunicator::end_process(const std::string& why) {
   block_.rank(peers_.world().local_rank)
       .given_up.store(GivenUp::kAborts, std::memory_order_release);
   peers_.status_page().told.store(1, std::memory_order_relaxed);
-  std::fprintf(stderr, "hvd: %s ends, since %s within %lld ms\n",
-               rank_text(peers_, peers_.world().rank).c_str(), why,
-               static_cast<long long>(limits_.abort.count()));
+  std::fprintf(stderr, "hvd: %s ends, since %s\n", rank_text(peers_, peers_.world().rank).c_str(),
+               why.c_str());
   _exit(kExitStuck);
 }
 

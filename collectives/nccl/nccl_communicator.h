@@ -12,8 +12,9 @@
 // after it has returned, whatever it returned, and until ncclCommGetAsyncError() tells that it is
 // not nothing else is called. When the epoch breaks the communicator is aborted (NcclAborter),
 // beside which nothing is called either; a process that cannot even do that within five seconds
-// ends, since its device would be lost to it anyway, and the others' failures say so. What is not
-// complete then fails with its buffers undefined.
+// ends, since its device would be lost to it anyway, and the others' failures say so. (What the
+// program gave its device to do before, and is behind, does not count.) What is not complete then
+// fails with its buffers undefined.
 //
 // Of a rank's death NCCL may hear before the agents tell it, by a connection that broke. It does
 // not know whose it was, so such a failure is told only if no such word comes.
@@ -85,7 +86,7 @@ class NcclCommunicator final : public Communicator {
   bool finalize();
   void begin_abort();
   bool finish_abort();
-  [[noreturn]] void end_process(const char* why);
+  [[noreturn]] void end_process(const std::string& why);
   void fail(const std::string& what);
   bool suspects_death();
   bool is_registering() const;

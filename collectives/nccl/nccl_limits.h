@@ -10,6 +10,9 @@ struct NcclLimits {
   std::chrono::milliseconds leave{5'000};  // the other ranks, in a whole epoch; then it is aborted
   std::chrono::milliseconds registering{10'000};  // memory; then another rank has failed in it
   std::chrono::milliseconds abort{5'000};         // then the process ends
+  // What the program gave its GPU to do before what is aborted: a backward pass, which may be long;
+  // the same then.
+  std::chrono::milliseconds program{120'000};
   // The agents' word of a death, where NCCL fails as it does for one; then NCCL's words are told.
   std::chrono::milliseconds word_of_death{2'000};
   std::chrono::milliseconds free{10'000};  // for memory that was let go of; then there is no room

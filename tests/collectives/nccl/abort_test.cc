@@ -2,6 +2,7 @@
 #include <sys/wait.h>
 
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <string>
 
@@ -19,8 +20,8 @@ using namespace std::chrono_literals;
 
 // Two ranks of a sum behind a kernel without an end, when one breaks the epoch.
 int end_behind_a_kernel() {
-  const std::array backends{make_standin_backend(0, {.abort = 200ms}),
-                            make_standin_backend(1, {.abort = 200ms})};
+  const std::array backends{make_standin_backend(0, {.program = 200ms}),
+                            make_standin_backend(1, {.program = 200ms})};
   Hold hold;
   run_engines(2, [&](int number, Engine& engine) {
     engine.use_device(*backends[static_cast<size_t>(number)]);
@@ -68,9 +69,9 @@ int wait_for_an_abort() {
   if (nccl.ncclGetUniqueId(&id) != ncclSuccess ||
       nccl.ncclCommInitRankConfig(&communicator, 1, id, 0, &config) != ncclSuccess)
     return 1;
-  const auto* aborter = new NcclAborter(nccl, standin_device(0), communicator, 100ms);
+  const auto* aborter = new NcclAborter(nccl, standin_device(0), communicator, {.abort = 100ms});
   if (aborter->wait() || aborter->is_over()) return 2;
-  std::fprintf(stderr, "%s\n", aborter->overdue());
+  std::fprintf(stderr, "%s\n", aborter->overdue().c_str());
   return 0;
 }
 
@@ -93,6 +94,39 @@ TEST_CASE("abort: a rank whose own work outlasts it ends, and NCCL is not blamed
                              "program's own work before that within 200 ms\n"));
 }
 
+TEST_CASE("abort: what the program has its GPU do before has a time of its own") {
+  const NcclLimits limits{.abort = 200ms};
+  const std::array backends{make_standin_backend(0, limits), make_standin_backend(1, limits)};
+  std::array<std::string, 2> said;
+  std::atomic<int> launched{0}, early{0}, looked{0};
+  Hold hold;
+  run_engines(
+      Hosts{2},
+      [&](int number, Engine& engine) {
+        engine.use_device(*backends[static_cast<size_t>(number)]);
+        ProgramStream stream(number);
+        DeviceTensor tensor(number, stream, 1000, 1);
+        tensor.sum_async(engine, "x")->wait();
+        stream.drain();
+        hold.launch(number, stream.get());
+        const auto work = tensor.sum_async(engine, "y");
+        work->wait();
+        ++launched;
+        until("both are launched", [&] { return launched == 2; });
+        if (number == 1) engine.abort("the test ends it");
+        const Deadline later = Deadline::in(1s);
+        until("five times the limit", [&] { return later.passed(); });
+        early += work->done();
+        if (++looked == 2) hold.let_go();
+        until("an end", [&] { return work->done(); });
+        said[static_cast<size_t>(number)] = error_of([&] { work->wait(); });
+      },
+      {}, false);
+  CHECK(early == 0);
+  for (const std::string& text : said)
+    CHECK_THAT(text, Catch::StartsWith("CommFailure: ") && Catch::Contains("the test ends it"));
+}
+
 TEST_CASE("abort: a rank whose NCCL does not end its abort ends") {
   CHECK_THAT(words_at_the_end("ends in an abort", 125),
              Catch::Contains("rank 1 ends, since NCCL did not end its abort within 200 ms\n"));
@@ -100,7 +134,7 @@ TEST_CASE("abort: a rank whose NCCL does not end its abort ends") {
 
 TEST_CASE("abort: who waits for one is told that it does not end, and is not held up") {
   CHECK_THAT(words_at_the_end("waits for an abort", 0),
-             Catch::Contains("NCCL did not end its abort\n"));
+             Catch::Contains("NCCL did not end its abort within 100 ms\n"));
 }
 
 }  // namespace hvd
