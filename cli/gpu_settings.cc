@@ -102,13 +102,22 @@ void check_named_gpus(const JobSpec& spec, std::span<const Slot> slots,
   check_ranks_of_gpus(spec, slots);
 }
 
+// As indices count in what nvidia-smi and hvdrun devices show.
+void order_by_bus(Additions& additions) {
+  constexpr const char *kOrder = "CUDA_DEVICE_ORDER", *kByBus = "PCI_BUS_ID";
+  if (additions.gives(kOrder))
+    additions.need("--devices", kOrder, kByBus);
+  else
+    additions.override_environment(kOrder, kByBus, {});
+}
+
 // All ranks of a host see one list, so that cuda:LOCAL_RANK is each one's own; but of the parts of
 // divided GPUs CUDA shows a process the first alone.
 void add_devices(const JobSpec& spec, std::span<const Slot> slots, Additions& additions) {
   const std::vector<GpuName>& devices = spec.gpus.devices;
   if (devices[0].kind != GpuName::Kind::kMig) {
     additions.override_environment(kVisible, gpu_list_text(devices), {});
-    if (devices[0].kind == GpuName::Kind::kIndex) additions.set("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+    if (devices[0].kind == GpuName::Kind::kIndex) order_by_bus(additions);
     return;
   }
   std::map<size_t, std::vector<int>> ranks;

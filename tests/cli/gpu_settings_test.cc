@@ -76,12 +76,22 @@ TEST_CASE("gpu settings: all ranks find the list of GPUs, in its order and count
     CHECK(found_by(rank, {"-np", "2", "--devices", "3,1"}) == both);
     CHECK(found_by(rank, {"-np", "2", "--devices", "3,1"}, {"CUDA_VISIBLE_DEVICES=1,3"}) == both);
   }
-  CHECK(found_by(0, {"-np", "2", "--devices", "3,1"}, {"CUDA_DEVICE_ORDER=FASTEST_FIRST"}) ==
-        "CUDA_DEVICE_ORDER=FASTEST_FIRST CUDA_VISIBLE_DEVICES=3,1");
+  CHECK(found_by(0, {"-np", "2", "--devices", "3,1"}, {"CUDA_DEVICE_ORDER=FASTEST_FIRST"}) == both);
   CHECK(found_by(3, {"-np", "4", "-H", "localhost:2,b:2", "--devices", "0,1"}) ==
         "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=0,1");
   CHECK(found_by(0, {"-np", "1", "--devices", "GPU-1,GPU-2"}) ==
         "CUDA_VISIBLE_DEVICES=GPU-1,GPU-2");
+}
+
+TEST_CASE("gpu settings: an order by -x wins over what indices of --devices need, with a note") {
+  const auto words = [](const char* order) {
+    return Words{"-np", "2", "-x", std::string("CUDA_DEVICE_ORDER=") + order, "--devices", "3,1"};
+  };
+  const GpuSettings settings = settings_of(words("FASTEST_FIRST"));
+  REQUIRE(settings.notes.size() == 1);
+  CHECK_THAT(settings.notes[0], Catch::StartsWith("CUDA_DEVICE_ORDER is set to something else than "
+                                                  "--devices needs (PCI_BUS_ID) and wins"));
+  CHECK(settings_of(words("PCI_BUS_ID")).notes.empty());
 }
 
 TEST_CASE("gpu settings: of MIG devices each rank finds its own") {
