@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace hvd {
 namespace {
@@ -108,7 +109,9 @@ std::vector<SeenGpu> seen_gpus(const std::optional<std::vector<GpuName>>& names,
   for (const GpuName& name : *names) {
     const std::optional<size_t> place = find_gpu(name, listed);
     if (!place) break;
-    seen.push_back({*place, find_part(name, listed[*place])});
+    SeenGpu one{*place, find_part(name, listed[*place])};
+    if (std::ranges::find(seen, one) != seen.end()) return {};
+    seen.push_back(std::move(one));
   }
   return seen;
 }

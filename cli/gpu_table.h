@@ -18,7 +18,8 @@ struct SeenGpu {
 };
 
 // In the order of local ranks: of all GPUs, as CUDA shows them, but for those that have MIG on and
-// no MIG device; of `names`, up to the first that is not there, as CUDA has it.
+// no MIG device; of `names`, up to the first that is not there, and none where two are one, as CUDA
+// has it.
 std::vector<SeenGpu> seen_gpus(const std::optional<std::vector<GpuName>>& names,
                                std::span<const Gpu> gpus);
 

@@ -87,7 +87,7 @@ def variables_that_hide_gpus_count():
             expect([gpu for rank, gpu in table(seen) if rank != "-"], rows, seen.stdout)
             expect(seen.stdout.count(" MIG-a\n"), 1)
             assert ", by CUDA_VISIBLE_DEVICES\n" in seen.stdout, seen.stdout
-        for value in ("", "-1", "0,0", "no\x1bne"):
+        for value in ("", "-1", "0,0", "GPU-22aa,GPU-2", "no\x1bne"):
             seen = two.run("devices", CUDA_VISIBLE_DEVICES=value)
             expect(seen.returncode, 1)
             assert re.fullmatch(r'hvdrun: CUDA_VISIBLE_DEVICES=".*" leaves no GPU; unset it, or name some\n', seen.stderr), seen.stderr

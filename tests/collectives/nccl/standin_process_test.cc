@@ -189,6 +189,8 @@ TEST_CASE("standin processes: devices are those of the settings that are visible
       text_of_run("names devices",
                   {two, names, "CUDA_VISIBLE_DEVICES=GPU-5a000000-0000-0000-0000-000000000001"}) ==
       "B 0000:11:00.0 1\n");
+  CHECK(text_of_run("names devices", {two, "CUDA_VISIBLE_DEVICES=1,1"}) ==
+        "CUDA_ERROR_NO_DEVICE\n");
   CHECK(text_of_run("names devices", {two, "CUDA_VISIBLE_DEVICES="}) == "CUDA_ERROR_NO_DEVICE\n");
   CHECK(text_of_run("names devices", {"HVD_STANDIN_DEVICES=0"}) == "CUDA_ERROR_NO_DEVICE\n");
   CHECK(text_of_run("names devices", {"HVD_STANDIN_INIT_RESULT=803"}) ==

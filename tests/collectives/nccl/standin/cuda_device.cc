@@ -76,7 +76,8 @@ std::string uuid_text(const CUctx_st& device) {
 }
 
 // CUDA C++ Programming Guide, "CUDA Environment Variables": CUDA_VISIBLE_DEVICES lists indices or
-// beginnings of UUIDs; what comes after an invalid one is not seen.
+// beginnings of UUIDs; what comes after an invalid one is not seen, and nothing is where one is
+// there twice.
 std::vector<CUcontext> seen_of(const std::vector<CUcontext>& all) {
   const char* list = std::getenv("CUDA_VISIBLE_DEVICES");
   if (list == nullptr) return all;
@@ -90,7 +91,8 @@ std::vector<CUcontext> seen_of(const std::vector<CUcontext>& all) {
     else if (!entry.empty() && entry.find_first_not_of("0123456789") == std::string::npos &&
              std::stoul(entry) < all.size())
       found = all.begin() + static_cast<std::ptrdiff_t>(std::stoul(entry));
-    if (found == all.end() || std::find(seen.begin(), seen.end(), *found) != seen.end()) break;
+    if (found == all.end()) break;
+    if (std::find(seen.begin(), seen.end(), *found) != seen.end()) return {};
     seen.push_back(*found);
   }
   for (size_t k = 0; k < seen.size(); ++k) seen[k]->ordinal = static_cast<int>(k);
