@@ -44,9 +44,11 @@ std::string CudaDevice::name() const {
 CudaDevice::Current::Current(const CudaDevice& device) : driver_(device.driver_) {
   driver_.check(driver_.cuCtxPushCurrent(device.context_),
                 "GPU " + std::to_string(device.ordinal_) + " cannot be used by this thread");
+  driver_.cuThreadExchangeStreamCaptureMode(&mode_);
 }
 
 CudaDevice::Current::~Current() {
+  driver_.cuThreadExchangeStreamCaptureMode(&mode_);
   CUcontext before = nullptr;
   driver_.cuCtxPopCurrent(&before);
 }
@@ -95,6 +97,16 @@ void CudaDevice::copy(void* to, const void* from, size_t bytes) const {
   driver_.check(driver_.cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to),
                                       reinterpret_cast<CUdeviceptr>(from), bytes, stream_),
                 "device memory cannot be copied");
+}
+
+void CudaDevice::check_not_captured(CUstream stream) const {
+  const Current current(*this);
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  driver_.check(driver_.cuStreamIsCapturing(stream, &status), "a stream cannot be used");
+  if (status != CU_STREAM_CAPTURE_STATUS_NONE)
+    throw Error(ErrorCode::kUnsupported,
+                "this stream is being captured into a CUDA graph, in which collectives cannot be; "
+                "call them before or after the capture");
 }
 
 bool CudaDevice::is_done(CUevent event) const {

@@ -33,8 +33,10 @@ class CudaDevice {
   // Of the highest priority: what other ranks wait for comes first.
   CUstream stream() const { return stream_; }
   const CudaKernels& kernels() const { return *kernels_; }
-  // While it lives, what the calling thread calls of CUDA is about this device; then about the one
-  // that was current before.
+  // While it lives, what the calling thread calls of CUDA is about this device, then about the one
+  // that was current before; and it does not count against a graph that the program captures
+  // meanwhile, which calls of any thread else may end (CUDA Driver API,
+  // cuThreadExchangeStreamCaptureMode).
   class Current {
    public:
     explicit Current(const CudaDevice& device);
@@ -44,6 +46,7 @@ class CudaDevice {
 
    private:
     const CudaDriver& driver_;
+    CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // and then the thread's own
   };
 
   // Any thread. An event without time stamps; unrecorded, or recorded by an earlier user, for whom
@@ -55,6 +58,9 @@ class CudaDevice {
   void wait(CUstream stream, CUevent event) const;
   // Any thread: once all that is in stream() by now has been done.
   void copy(void* to, const void* from, size_t bytes) const;
+  // Any thread. Throws kUnsupported where what is called there becomes a part of a CUDA graph, and
+  // not done now.
+  void check_not_captured(CUstream stream) const;
   // Throws kUnavailable when what comes before it has failed.
   bool is_done(CUevent event) const;
   bool is_busy() const noexcept;  // with what is in stream(); false, too, when it is lost

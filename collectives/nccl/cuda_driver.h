@@ -26,7 +26,8 @@ namespace hvd {
   X(cuStreamQuery) X(cuStreamWaitEvent) X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) \
   X(cuEventQuery) X(cuMemAlloc) X(cuMemFree) X(cuMemGetInfo) X(cuMemcpyAsync) \
   X(cuMemsetD8Async) X(cuPointerGetAttribute) X(cuModuleLoadData) X(cuModuleUnload) \
-  X(cuModuleGetFunction) X(cuLaunchKernel)
+  X(cuModuleGetFunction) X(cuLaunchKernel) X(cuStreamIsCapturing) \
+  X(cuThreadExchangeStreamCaptureMode)
 // clang-format on
 
 struct CudaDriver {

@@ -28,9 +28,11 @@ class NcclBackend final : public DeviceBackend {
   void* take_event() override { return device_.take_event().release(); }
   void give_back(void* event) noexcept override { device_.give_back(static_cast<CUevent>(event)); }
   void record(void* event, void* stream) override {
+    device_.check_not_captured(static_cast<CUstream>(stream));
     device_.record(static_cast<CUevent>(event), static_cast<CUstream>(stream));
   }
   void wait(void* stream, void* event) override {
+    device_.check_not_captured(static_cast<CUstream>(stream));
     device_.wait(static_cast<CUstream>(stream), static_cast<CUevent>(event));
   }
   void cast(std::span<const Cast> casts, void* stream) override;

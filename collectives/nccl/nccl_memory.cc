@@ -1,5 +1,6 @@
 #include "collectives/nccl/nccl_memory.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 
@@ -11,6 +12,11 @@
 #include "runtime/base/start_thread.h"
 
 namespace hvd {
+namespace {
+
+constexpr int kAskAgainMs = 10;
+
+}  // namespace
 
 NcclMemory::NcclMemory(const CudaDevice& device, const NcclLibrary& nccl, const NcclLimits& limits)
     : device_(device),
@@ -88,10 +94,13 @@ void NcclMemory::free_when_done(const std::stop_token& stop) NO_THREAD_SAFETY_AN
   }
 }
 
+// While the program captures a graph on the device nobody may wait for all that it does (CUDA C++
+// Programming Guide, "Prohibited and Unhandled Operations"), and the try ends the capture.
 void NcclMemory::free_now(const std::vector<std::byte*>& memories) const {
   try {
     const CudaDevice::Current current(device_);
-    device_.driver().cuCtxSynchronize();
+    while (device_.driver().cuCtxSynchronize() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+      poll(nullptr, 0, kAskAgainMs);
     for (std::byte* memory : memories) nccl_.ncclMemFree(memory);
   } catch (const Error&) {
     // The device is lost, and all that was on it.

@@ -307,3 +307,38 @@ TEST_CASE("engine on devices: a bucket that there is no room for is told, with i
     CHECK_THAT(text, Catch::StartsWith("Error: bucket 1 of \"sgd\": GPU ") &&
                          Catch::Contains(" has no room for 4398046511104 bytes more ("));
 }
+
+TEST_CASE(
+    "engine on devices: a graph that is captured meanwhile is not lost, and no sum is in it") {
+  std::array<std::string, 2> said;
+  std::atomic<int> wrong{0}, lost{0}, ended{0};
+  run_on_devices({2}, [&](const DeviceRank& r) {
+    ProgramStream captured(r.rank);
+    DeviceTensor outside(r.rank, r.stream, 1000, 1), inside(r.rank, captured, 1000, 1);
+    inside.values();
+    r.stream.drain();
+    {
+      const CudaDevice::Current current(standin_device(r.rank));
+      lost += cuStreamBeginCapture(captured.get(), CU_STREAM_CAPTURE_MODE_GLOBAL) != CUDA_SUCCESS;
+    }
+    const auto sum = outside.sum_async(r.engine, "outside");
+    until("the sum", [&] { return sum->done(); });  // the engine's thread looks after it
+    said[static_cast<size_t>(r.rank)] = error_of([&] { inside.sum_async(r.engine, "inside"); });
+    ++ended;
+    until("both have looked", [&] { return ended == 2; });
+    {
+      const CudaDevice::Current current(standin_device(r.rank));
+      CUgraph graph = nullptr;
+      lost += cuStreamEndCapture(captured.get(), &graph) != CUDA_SUCCESS;
+    }
+    wrong += count_wrong(outside.values(), 2);
+    inside.sum_async(r.engine, "inside")->wait();  // the world lives
+    wrong += count_wrong(inside.values(), 2);
+  });
+  CHECK(lost == 0);
+  CHECK(wrong == 0);
+  for (const std::string& text : said)
+    CHECK(text ==
+          "Error: this stream is being captured into a CUDA graph, in which collectives cannot be; "
+          "call them before or after the capture");
+}

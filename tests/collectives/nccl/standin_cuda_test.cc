@@ -272,4 +272,50 @@ TEST_CASE("standin cuda: a kernel is its module's, and that is its device's") {
         CUDA_ERROR_INVALID_HANDLE);
 }
 
+TEST_CASE("standin cuda: what a thread may not call while another captures a graph ends that") {
+  const Settings settings;
+  const Device device(0);
+  CUevent event = nullptr;
+  expect(cuEventCreate(&event, 0), "cuEventCreate");
+  const auto capture_beside = [&](CUstreamCaptureMode mode, CUresult wanted) {
+    expect(cuStreamBeginCapture(device.stream(), CU_STREAM_CAPTURE_MODE_GLOBAL), "begin");
+    run_ranks(1, [&](int, Device&) {
+      cuThreadExchangeStreamCaptureMode(&mode);
+      require(cuEventQuery(event) == wanted, "what the query tells");
+    });
+    CUgraph graph = nullptr;
+    return cuStreamEndCapture(device.stream(), &graph);
+  };
+  CHECK(capture_beside(CU_STREAM_CAPTURE_MODE_GLOBAL, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) ==
+        CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  CHECK(capture_beside(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CUDA_SUCCESS) == CUDA_SUCCESS);
+  CHECK(capture_beside(CU_STREAM_CAPTURE_MODE_RELAXED, CUDA_SUCCESS) == CUDA_SUCCESS);
+}
+
+TEST_CASE(
+    "standin cuda: who waits for a captured event is captured, and what it does is not done") {
+  const Settings settings;
+  const Device device(0);
+  const CUstream stream = device.stream();
+  CUstream other = nullptr;
+  CUevent event = nullptr;
+  expect(cuStreamCreateWithPriority(&other, 0, 0), "cuStreamCreateWithPriority");
+  expect(cuEventCreate(&event, 0), "cuEventCreate");
+  expect(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED), "cuStreamBeginCapture");
+  expect(cuEventRecord(event, stream), "cuEventRecord");
+  CHECK(cuEventQuery(event) == CUDA_ERROR_CAPTURED_EVENT);
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  expect(cuStreamIsCapturing(other, &status), "cuStreamIsCapturing");
+  CHECK(status == CU_STREAM_CAPTURE_STATUS_NONE);
+  expect(cuStreamWaitEvent(other, event, 0), "cuStreamWaitEvent");
+  expect(cuStreamIsCapturing(other, &status), "cuStreamIsCapturing");
+  CHECK(status == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  CHECK(cuCtxSynchronize() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CUgraph graph = nullptr;
+  CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  expect(cuStreamIsCapturing(other, &status), "cuStreamIsCapturing");
+  CHECK(status == CU_STREAM_CAPTURE_STATUS_NONE);
+  expect(cuStreamDestroy(other), "cuStreamDestroy");
+}
+
 }  // namespace hvd

@@ -145,6 +145,7 @@ size_t hvd_standin_used(int device) {
 }
 
 CUresult cuMemAlloc(CUdeviceptr* pointer, size_t bytes) {
+  if (const CUresult result = check_no_capture(); result != CUDA_SUCCESS) return result;
   const CUcontext context = current_context();
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -168,6 +169,7 @@ CUresult cuMemAlloc(CUdeviceptr* pointer, size_t bytes) {
 
 // Waits for the device's work first, as cuMemFree() does with memory of cuMemAlloc().
 CUresult cuMemFree(CUdeviceptr pointer) {
+  if (const CUresult result = check_no_capture(); result != CUDA_SUCCESS) return result;
   if (current_context() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (pointer == 0) return CUDA_SUCCESS;
   if (const CUcontext context = find_device_bytes(pointer_of(pointer), 0).context) {

@@ -8,8 +8,22 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
+
+namespace hvd {
+namespace {
+
+// Of a graph, from cuStreamBeginCapture() to cuStreamEndCapture().
+struct Capture {
+  CUstreamCaptureMode mode;
+  std::thread::id thread;
+  bool valid = true;
+};
+
+}  // namespace
+}  // namespace hvd
 
 // Streams and events are kept when they are destroyed, so that a later use is seen.
 struct CUstream_st {
@@ -17,6 +31,7 @@ struct CUstream_st {
   int priority = 0;
   std::deque<std::function<void()>> work;
   bool running = false, destroyed = false;
+  std::shared_ptr<hvd::Capture> capture;  // it is a part of
 };
 
 namespace hvd {
@@ -36,6 +51,7 @@ struct CUevent_st {
   CUcontext context = nullptr;
   std::shared_ptr<hvd::Mark> mark;
   bool timed = true, destroyed = false;
+  std::shared_ptr<hvd::Capture> capture;  // it was recorded last in
 };
 
 namespace hvd {
@@ -53,6 +69,8 @@ Streams& streams() {
   static Streams& only = *new Streams;
   return only;
 }
+
+thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 void run_dry(CUstream stream) {
   Streams& all = streams();
@@ -120,13 +138,31 @@ CUresult find_stream(CUstream& stream, const char* call) {
   return CUDA_ERROR_INVALID_HANDLE;
 }
 
+// A part of a graph is not done, but kept for it.
 void enqueue(CUstream stream, std::function<void()> work) {
   const std::lock_guard lock(streams().mutex);
+  if (stream->capture != nullptr) return;
   stream->work.push_back(std::move(work));
   if (!std::exchange(stream->running, true)) run_in_background([stream] { run_dry(stream); });
 }
 
 CUcontext context_of(CUstream stream) { return stream->context; }
+
+// CUDA Driver API, cuThreadExchangeStreamCaptureMode.
+CUresult check_no_capture() {
+  if (capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
+  const std::lock_guard lock(streams().mutex);
+  for (const auto& [stream, owner] : streams().all) {
+    const auto& capture = stream->capture;
+    if (capture == nullptr || capture->mode == CU_STREAM_CAPTURE_MODE_RELAXED) continue;
+    const bool both_global = capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+                             capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+    if (!both_global && capture->thread != std::this_thread::get_id()) continue;
+    capture->valid = false;
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  return CUDA_SUCCESS;
+}
 
 void synchronize(CUcontext context) {
   std::unique_lock lock(streams().mutex);
@@ -178,21 +214,33 @@ CUresult cuStreamDestroy(CUstream stream) {
 }
 
 CUresult cuStreamQuery(CUstream stream) {
+  if (const CUresult result = check_no_capture(); result != CUDA_SUCCESS) return result;
   if (const CUresult result = find_stream(stream, "cuStreamQuery"); result != CUDA_SUCCESS)
     return result;
   const std::lock_guard lock(streams().mutex);
   return stream->work.empty() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
+// CUDA C++ Programming Guide, "Prohibited and Unhandled Operations": in whichever mode, not while a
+// stream of it is captured.
 CUresult cuCtxSynchronize() {
   const CUcontext context = current_context();
   if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  {
+    const std::lock_guard lock(streams().mutex);
+    for (const auto& [stream, owner] : streams().all) {
+      if (stream->context != context || stream->capture == nullptr) continue;
+      stream->capture->valid = false;
+      return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+  }
   count("drains", context->ordinal);
   synchronize(context);
   return CUDA_SUCCESS;
 }
 
 CUresult cuStreamSynchronize(CUstream stream) {
+  if (const CUresult result = check_no_capture(); result != CUDA_SUCCESS) return result;
   if (const CUresult result = find_stream(stream, "cuStreamSynchronize"); result != CUDA_SUCCESS)
     return result;
   count("host_waits", context_of(stream)->ordinal);
@@ -208,6 +256,7 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
   {
     const std::lock_guard lock(streams().mutex);
     mark = event->mark;
+    if (event->capture != nullptr) stream->capture = event->capture;
   }
   if (mark != nullptr) enqueue(stream, [mark] { wait_for(mark); });
   return CUDA_SUCCESS;
@@ -243,6 +292,7 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
   {
     const std::lock_guard lock(streams().mutex);
     event->mark = mark;
+    event->capture = stream->capture;
   }
   enqueue(stream, [mark] {
     const std::lock_guard lock(streams().mutex);
@@ -254,13 +304,16 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
 }
 
 CUresult cuEventQuery(CUevent event) {
+  if (const CUresult result = check_no_capture(); result != CUDA_SUCCESS) return result;
   if (const CUresult result = find_event(event, "cuEventQuery"); result != CUDA_SUCCESS)
     return result;
   const std::lock_guard lock(streams().mutex);
+  if (event->capture != nullptr) return CUDA_ERROR_CAPTURED_EVENT;
   return event->mark == nullptr || event->mark->reached ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuEventSynchronize(CUevent event) {
+  if (const CUresult result = check_no_capture(); result != CUDA_SUCCESS) return result;
   if (const CUresult result = find_event(event, "cuEventSynchronize"); result != CUDA_SUCCESS)
     return result;
   count("host_waits", event->context->ordinal);
@@ -285,5 +338,42 @@ CUresult cuEventElapsedTime(float* ms, CUevent begin, CUevent end) {
     return CUDA_ERROR_INVALID_HANDLE;
   if (!begin->mark->reached || !end->mark->reached) return CUDA_ERROR_NOT_READY;
   *ms = std::chrono::duration<float, std::milli>(end->mark->when - begin->mark->when).count();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+  std::swap(*mode, capture_mode);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) {
+  if (const CUresult result = find_stream(stream, "cuStreamBeginCapture"); result != CUDA_SUCCESS)
+    return result;
+  const std::lock_guard lock(streams().mutex);
+  if (stream->capture != nullptr) return CUDA_ERROR_ILLEGAL_STATE;
+  stream->capture = std::make_shared<Capture>(Capture{mode, std::this_thread::get_id()});
+  return CUDA_SUCCESS;
+}
+
+// There are no graphs here: the result says whether there would be one.
+CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
+  if (const CUresult result = find_stream(stream, "cuStreamEndCapture"); result != CUDA_SUCCESS)
+    return result;
+  *graph = nullptr;
+  const std::lock_guard lock(streams().mutex);
+  const std::shared_ptr<Capture> capture = stream->capture;
+  if (capture == nullptr) return CUDA_ERROR_ILLEGAL_STATE;
+  for (const auto& [each, owner] : streams().all)
+    if (each->capture == capture) each->capture = nullptr;
+  return capture->valid ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+}
+
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
+  if (const CUresult result = find_stream(stream, "cuStreamIsCapturing"); result != CUDA_SUCCESS)
+    return result;
+  const std::lock_guard lock(streams().mutex);
+  *status = stream->capture == nullptr ? CU_STREAM_CAPTURE_STATUS_NONE
+            : stream->capture->valid   ? CU_STREAM_CAPTURE_STATUS_ACTIVE
+                                       : CU_STREAM_CAPTURE_STATUS_INVALIDATED;
   return CUDA_SUCCESS;
 }

@@ -14,6 +14,9 @@ HVD_STANDIN_API CUresult find_stream(CUstream& stream, const char* call);
 HVD_STANDIN_API void enqueue(CUstream stream, std::function<void()> work);
 // The device whose stream it is.
 HVD_STANDIN_API CUcontext context_of(CUstream stream);
+// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, which ends a capture, where this thread may make no call
+// that is unsafe beside one.
+CUresult check_no_capture();
 // Waits until the context's streams have nothing to do.
 void synchronize(CUcontext context);
 
