@@ -38,16 +38,9 @@ void NcclAborter::run() {
   } catch (const Error&) {  // it is aborted all the same
   }
   nccl_.ncclCommAbort(communicator_);
-  go_to(Step::kInProgram);
-  while (!is_program_through()) poll(nullptr, 0, kLookAgainMs);
-  go_to(Step::kOnDevice);
+  step_.store(Step::kOnDevice, std::memory_order_release);
   while (device_.is_busy()) poll(nullptr, 0, kLookAgainMs);
-  go_to(Step::kOver);
-}
-
-void NcclAborter::go_to(Step step) {
-  since_.store(Clock::now(), std::memory_order_relaxed);
-  step_.store(step, std::memory_order_release);
+  step_.store(Step::kOver, std::memory_order_release);
 }
 
 bool NcclAborter::is_program_through() const {
@@ -58,20 +51,22 @@ bool NcclAborter::is_program_through() const {
   }
 }
 
-std::string NcclAborter::overdue() const {
+std::string NcclAborter::overdue() {
   const Step step = step_.load(std::memory_order_acquire);
   if (step == Step::kOver) return "";
-  const auto limit = step == Step::kInProgram ? limits_.program : limits_.abort;
-  if (Clock::now() - since_.load(std::memory_order_relaxed) < limit) return "";
-  const char* what = step == Step::kInNccl ? "NCCL did not end its abort"
-                     : step == Step::kInProgram
-                         ? "NCCL was aborted, but its GPU was not through with the program's own "
-                           "work before that"
+  const TimePoint now = Clock::now();
+  if (!program_through_ && is_program_through()) program_through_ = now;
+  const auto limit = program_through_ ? limits_.abort : limits_.program;
+  if (now - program_through_.value_or(begin_) < limit) return "";
+  const char* what = !program_through_ ? "NCCL was aborted, but its GPU was not through with the "
+                                         "program's own work before that"
+                     : step == Step::kInNccl
+                         ? "NCCL did not end its abort"
                          : "NCCL was aborted, but its GPU did not come to an end of it";
   return what + (" within " + std::to_string(limit.count()) + " ms");
 }
 
-bool NcclAborter::wait() const {
+bool NcclAborter::wait() {
   while (!is_over() && overdue().empty()) poll(nullptr, 0, kLookAgainMs);
   return is_over();
 }

@@ -1,13 +1,15 @@
 // Ends a communicator of NCCL's, in a thread of its own: the holder goes on answering the agent.
 //
-// Beside ncclCommAbort() nothing is called of NCCL. What is still in the stream, behind the
-// program's own work, comes to nothing there, but memory is the program's only then. The program's
-// work takes the time that it takes, within a limit of its own. NCCL promises no time for anything,
-// so whoever owns this asks overdue(), and ends the process when there is a word: the thread cannot
-// be taken back, and would hold up its end.
+// Beside ncclCommAbort() nothing is called of NCCL. It waits for what it has launched (src/init.cc,
+// commDestroySync), which comes to nothing, but behind the program's own work on the device; memory
+// is the program's only once all of that has been done. The program's work takes the time that it
+// takes, within a limit of its own. NCCL promises no time for the rest, so whoever owns this asks
+// overdue(), and ends the process when there is a word: the thread cannot be taken back, and would
+// hold up its end.
 #pragma once
 
 #include <atomic>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,14 +31,13 @@ class NcclAborter {
 
   bool is_over() const { return step_.load(std::memory_order_acquire) == Step::kOver; }
   // "NCCL did not end its abort within 5000 ms": what is over its limit; empty: nothing is.
-  std::string overdue() const;
+  std::string overdue();
   // Until one or the other: true, it is over.
-  bool wait() const;
+  bool wait();
 
  private:
-  enum class Step : uint8_t { kInNccl, kInProgram, kOnDevice, kOver };
+  enum class Step : uint8_t { kInNccl, kOnDevice, kOver };
   void run();
-  void go_to(Step step);
   bool is_program_through() const;
 
   const NcclLibrary& nccl_;
@@ -44,7 +45,8 @@ class NcclAborter {
   const ncclComm_t communicator_;
   const NcclLimits limits_;
   const std::vector<CUevent> program_;
-  std::atomic<TimePoint> since_{Clock::now()};  // it is in that step
+  const TimePoint begin_ = Clock::now();
+  std::optional<TimePoint> program_through_;  // since when: the owner's
   std::atomic<Step> step_{Step::kInNccl};
   std::jthread thread_;  // the last: it uses the others
 };

@@ -9,7 +9,7 @@ namespace hvd {
 struct NcclLimits {
   std::chrono::milliseconds leave{5'000};  // the other ranks, in a whole epoch; then it is aborted
   std::chrono::milliseconds registering{10'000};  // memory; then another rank has failed in it
-  std::chrono::milliseconds abort{5'000};         // then the process ends
+  std::chrono::milliseconds abort{5'000};  // behind the program's work; then the process ends
   // What the program gave its GPU to do before what is aborted: a backward pass, which may be long;
   // the same then.
   std::chrono::milliseconds program{120'000};

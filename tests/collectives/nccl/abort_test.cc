@@ -69,7 +69,7 @@ int wait_for_an_abort() {
   if (nccl.ncclGetUniqueId(&id) != ncclSuccess ||
       nccl.ncclCommInitRankConfig(&communicator, 1, id, 0, &config) != ncclSuccess)
     return 1;
-  const auto* aborter = new NcclAborter(nccl, standin_device(0), communicator, {.abort = 100ms});
+  auto* aborter = new NcclAborter(nccl, standin_device(0), communicator, {.abort = 100ms});
   if (aborter->wait() || aborter->is_over()) return 2;
   std::fprintf(stderr, "%s\n", aborter->overdue().c_str());
   return 0;

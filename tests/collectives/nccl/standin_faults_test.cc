@@ -1,6 +1,10 @@
 // What the stand-in of NCCL can be told to do wrong, and that an abort ends all of it.
+#include <atomic>
+#include <thread>
+
 #include "tests/collectives/nccl/standin_ranks.h"
 #include "tests/support/catch.h"
+#include "tests/support/until.h"
 
 namespace hvd {
 namespace {
@@ -8,6 +12,12 @@ namespace {
 ncclResult_t sum(const DeviceArray<float>& values, ncclComm_t comm, CUstream stream) {
   return settle(
       comm, ncclAllReduce(values.data(), values.data(), 10, ncclFloat32, ncclSum, comm, stream));
+}
+
+std::atomic<bool> held = false;
+
+void hold(const unsigned*, const unsigned*, void**) {
+  comes_about([] { return !held.load(); });
 }
 
 ncclResult_t state_of(ncclComm_t comm) {
@@ -136,6 +146,37 @@ TEST_CASE("standin faults: an abort of the parent ends a split under way") {
       require(ncclCommSplit(comm, 0, 0, &child, nullptr) == ncclInProgress, "under way");
     expect(ncclCommAbort(comm), "ncclCommAbort");
     require(child == nullptr, "there is no child");
+  });
+}
+
+TEST_CASE("standin faults: an abort waits for what is launched, behind what is before it") {
+  const Settings settings;
+  const size_t none = 0;
+  hvd_standin_kernel("test_held", 0, &none, hold);
+  held = true;
+  run_ranks(1, [](int, Device& device) {
+    ncclComm_t comm = make_communicator(unique_id(), 1, 0);
+    const DeviceArray<float> values(10);
+    CUmodule module = nullptr;
+    CUfunction function = nullptr;
+    CUcontext context = nullptr;
+    expect(cuModuleLoadData(&module, "image"), "cuModuleLoadData");
+    expect(cuModuleGetFunction(&function, module, "test_held"), "cuModuleGetFunction");
+    expect(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, device.stream(), nullptr, nullptr),
+           "cuLaunchKernel");
+    expect(settle(comm, sum(values, comm, device.stream())), "ncclAllReduce");
+    expect(cuCtxGetCurrent(&context), "cuCtxGetCurrent");
+    std::atomic<bool> over = false;
+    std::jthread other([&] {
+      cuCtxSetCurrent(context);
+      ncclCommAbort(comm);
+      over = true;
+    });
+    until("the abort", [] { return hvd_standin_count("aborts", -1) == 1; });
+    require(!over, "it waits");
+    held = false;
+    other.join();
+    device.drain();
   });
 }
 

@@ -189,6 +189,9 @@ ncclResult_t finalize(ncclComm* comm) {
   return result;
 }
 
+// What was launched is waited for, behind what is before it in its stream (src/init.cc,
+// commDestroySync).
+//
 // A child that is being made ends with its parent (src/init.cc, childAbortFlag): nobody else knows
 // of it yet.
 void abort(ncclComm* comm) {
@@ -201,7 +204,7 @@ void abort(ncclComm* comm) {
   world().changed.notify_all();
   if (setting("abort_hangs", 0) != 0 && is_fault_rank(comm->rank))
     world().changed.wait(lock, [] { return false; });
-  world().changed.wait(lock, [&] { return comm->jobs == 0 && comm->running == 0; });
+  world().changed.wait(lock, [&] { return comm->jobs == 0 && comm->performed == comm->launched; });
   comm->control = comm->data = nullptr;
 }
 

@@ -30,7 +30,7 @@ struct ncclComm {
   std::shared_ptr<hvd::Connection> control, data;
   ncclResult_t state = ncclSuccess;  // what ncclCommGetAsyncError() tells
   bool unsettled = false;            // ncclInProgress was returned, and nothing else since
-  int jobs = 0, running = 0;         // in the background, and on the device
+  int jobs = 0;                      // in the background
   uint64_t launched = 0, performed = 0;
   bool aborted = false, finalized = false, destroyed = false;
   std::thread::id caller;     // whose call is under way
@@ -91,7 +91,7 @@ ncclResult_t connect(ncclComm* comm);
 ncclResult_t ask(ncclComm* comm, const Frame& question, Frame& reply);
 // Waits for the collectives under way, then for all ranks.
 ncclResult_t finalize(ncclComm* comm);
-// Ends what it does, whatever that waits for.
+// Ends what it does, whatever that waits for; behind what is before it on the device.
 void abort(ncclComm* comm);
 
 }  // namespace hvd

@@ -126,7 +126,6 @@ void perform(ncclComm* comm, const Call& call, uint64_t number, uint64_t ticket)
   slots.tickets.erase(ticket);
   const bool begins = !comm->aborted;
   if (begins) {
-    ++comm->running;
     ++slots.taken;
     ++slots.waiting;
     lock.unlock();
@@ -139,7 +138,6 @@ void perform(ncclComm* comm, const Call& call, uint64_t number, uint64_t ticket)
     --slots.taken;
   }
   if (comm->aborted) spoil(comm, call);
-  if (begins) --comm->running;
   ++comm->performed;
   world().changed.notify_all();
 }
