@@ -328,22 +328,6 @@ bool Supervisor::no_rank_runs() const {
                                             [](const auto& one) { return one->keeper_gone(); });
 }
 
-std::map<pid_t, unsigned long long> Supervisor::processes_below() {
-  std::map<pid_t, unsigned long long> all;
-  for (const Descendant& one : descendants(getpid())) all[one.pid] = one.began;
-  return all;
-}
-
-// Not the job's: what this process had started before it was hvdrun, as a shell has that ends in
-// `x & exec hvdrun …` or puts `> >(tee log)` behind it, and what that left to us: what was there
-// already, or is in our session. The job's processes are all in sessions that began below us, and
-// nobody can join another session.
-bool Supervisor::is_stranger(pid_t child) const {
-  const auto earlier = earlier_.find(child);
-  return (earlier != earlier_.end() && earlier->second == began(child)) ||
-         getsid(child) == getsid(0);
-}
-
 // An ssh ends with hvdrun, but what it started for a jump host does not.
 void Supervisor::end_ssh() {
   if (remote_hosts_) remote_hosts_->end();
@@ -359,7 +343,7 @@ void Supervisor::sweep() {
     return;
   const bool tried = !record_.facts().stuck.empty();
   const int left = end_descendants(tried ? kSweepOnce : kSweepLimit, nullptr,
-                                   [this](pid_t child) { return is_stranger(child); });
+                                   [this](pid_t child) { return strangers_.have(child); });
   if (left > 0 && !tried)
     say(std::to_string(left) + (left == 1 ? " process" : " processes") + " cannot be ended");
 }

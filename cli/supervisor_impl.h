@@ -113,8 +113,6 @@ class Supervisor {
 
   // the end
   bool over() const;
-  static std::map<pid_t, unsigned long long> processes_below();
-  bool is_stranger(pid_t child) const;
   void end_ssh();
   void sweep();
   void write_out();
@@ -172,7 +170,7 @@ class Supervisor {
   SignalReader stop_asked_;  // whether a SIGTSTP is pending
   Output output_;
   JobLog log_;
-  const std::map<pid_t, unsigned long long> earlier_ = processes_below();  // and when each began
+  const Strangers strangers_;
   JobRecord record_;
   const std::optional<JobAuthority> authority_;  // of a job with remote hosts
   RendezvousServer server_;

@@ -129,6 +129,16 @@ std::vector<Descendant> descendants(pid_t root, const Spared& spared) {
   return found;
 }
 
+Strangers::Strangers() {
+  for (const Descendant& one : descendants(getpid())) earlier_[one.pid] = one.began;
+}
+
+bool Strangers::have(pid_t child) const {
+  const auto earlier = earlier_.find(child);
+  return (earlier != earlier_.end() && earlier->second == began(child)) ||
+         getsid(child) == getsid(0);
+}
+
 bool send_signal(pid_t pid, int signal, const std::function<bool()>& is_it) {
   const UniqueFd pidfd(int(syscall(SYS_pidfd_open, pid, 0)));
   const bool refused =

@@ -11,6 +11,7 @@
 #include <array>
 #include <chrono>
 #include <functional>
+#include <map>
 #include <set>
 #include <vector>
 
@@ -25,6 +26,20 @@ struct Descendant {
   char state = 0;                // of its first thread, as /proc has it; '?': hidden; 0: gone
   unsigned long long began = 0;  // in ticks since the machine did: with `pid` that process alone
   bool stopped() const { return state == 'T'; }  // by a signal
+};
+
+// Processes below the caller that are not the job's: what it had started before it was hvdrun or a
+// keeper, as a shell has that ends in `x & exec hvdrun …`, puts `> >(tee log)` behind it, or whose
+// start files leave something running, and what that left to us: what was there already, or is in
+// our session. The job's processes are all in sessions that began below us, and nobody can join
+// another session; only an agent is in its keeper's.
+class Strangers {
+ public:
+  Strangers();  // those that are there now
+  bool have(pid_t child) const;
+
+ private:
+  std::map<pid_t, unsigned long long> earlier_;  // and when each began
 };
 
 // A direct child that is left alone, with all below it.

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <set>
 #include <string>
 
 #include "cli/agent/descendants.h"
@@ -38,17 +39,23 @@ void say(const std::string& words) {
 }
 
 // Kills what is left below us, says what was done if it was anything but a plain end, and ends.
-[[noreturn]] void finish(pid_t agent, Ending ending, bool too_late) {
+[[noreturn]] void finish(pid_t agent, const Strangers& strangers, Ending ending, bool too_late) {
   fault_point("keeper_finish");
   int ended = 0;
   const bool tried =
       ending.known && WIFEXITED(ending.status) && WEXITSTATUS(ending.status) == kSomeAreStuck;
   const auto limit = tried ? kKillOnce : kKillLimit;
-  const int left = end_descendants(limit, [&](pid_t pid, int status) {
+  std::set<pid_t> spared;  // who ends meanwhile, by itself, was not ended
+  const auto note_end = [&](pid_t pid, int status) {
     if (pid == agent)
       ending = {status, true};
-    else
+    else if (!spared.contains(pid))
       ++ended;
+  };
+  const int left = end_descendants(limit, note_end, [&](pid_t child) {
+    if (child == agent || !strangers.have(child)) return false;
+    spared.insert(child);
+    return true;
   });
   const bool plain = ending.known && WIFEXITED(ending.status) && !too_late;
   if (plain && (tried || (ended == 0 && left == 0))) _exit(WEXITSTATUS(ending.status));
@@ -66,7 +73,7 @@ void say(const std::string& words) {
   _exit(125);
 }
 
-[[noreturn]] void keep(pid_t agent, int child_ends) {
+[[noreturn]] void keep(pid_t agent, const Strangers& strangers, int child_ends) {
   bool leased = true;
   Deadline fence = Deadline::never();
   Ending ending;
@@ -78,13 +85,13 @@ void say(const std::string& words) {
     reap_all([&](pid_t pid, int status) {
       if (pid == agent) ending = {status, true};
     });
-    if (ending.known) finish(agent, ending, false);
+    if (ending.known) finish(agent, strangers, ending, false);
     if (leased && fds[0].revents != 0) {
       leased = false;
       fence = Deadline::in(kEndByItself);
       fault_point("keeper_lease_lost");
     }
-    if (fence.passed()) finish(agent, ending, true);
+    if (fence.passed()) finish(agent, strangers, ending, true);
   }
 }
 
@@ -97,6 +104,7 @@ std::string keepers_word(pid_t agent) {
 Kept become_kept(int argc, char** argv, int control_fd) {
   setsid();
   prctl(PR_SET_CHILD_SUBREAPER, 1);
+  const Strangers strangers;
   prctl(PR_SET_PDEATHSIG, SIGCONT);  // a stopped keeper has to see hvdrun's end too
   set_process_name(argc, argv, "hvd-keeper");
   Pipe pipe = make_pipe();
@@ -127,7 +135,7 @@ Kept become_kept(int argc, char** argv, int control_fd) {
   dup2(null.get(), STDOUT_FILENO);
   if (control_fd >= 0) close(control_fd);
   fault_point("keeper_started");
-  keep(agent, child_ends);
+  keep(agent, strangers, child_ends);
 }
 
 }  // namespace hvd

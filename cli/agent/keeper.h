@@ -1,5 +1,6 @@
 // The keeper: parent of an agent, alive for one purpose: whatever becomes of the agent and of
-// hvdrun, nothing below it survives.
+// hvdrun, nothing below it survives but what was there before it: what a start file of the login
+// shell that became it had started.
 //
 // It waits for two things: the agent's end, and the hang-up of the lease (descriptor 0, which it
 // never reads). After the latter the agent has kEndByItself to finish; then the keeper kills it and

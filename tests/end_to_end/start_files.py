@@ -1,5 +1,7 @@
 """Start files of login shells that print, read, wait, end, or speak as ssh does, on the way of an agent by ssh."""
+import os
 import pathlib
+import subprocess
 import sys
 
 import support
@@ -87,7 +89,20 @@ def a_start_file_that_takes_standard_input_away_is_named():
         expect_failure(start(world, "bash@h1"), "bash@h1", "a start file of the login shell has replaced it")
 
 
+def what_start_files_leave_running_goes_on():
+    with hosts.Hosts(1) as world:
+        write(world, "h1", hosts.home("bash", ".bashrc"), "(read -r x </tmp/gate; echo saved >/tmp/saved) >/dev/null 2>&1 &\n")
+        world.run("h1", "mkfifo", "-m", "666", "/tmp/gate")
+        job = [support.options.hvdrun, "-H", "bash@h1", "-x", "OMP_NUM_THREADS=1", "--", "sh", "-c", "setsid sleep 300 & exit 3"]
+        seen = subprocess.run(world.command("h0", *job), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
+        support.expect(seen.returncode, 3, seen.stderr)
+        assert "keeper" not in seen.stderr, seen.stderr
+        os.close(os.open(world.path("h1", "/tmp/gate"), os.O_WRONLY | os.O_NONBLOCK))  # fails where nobody waits
+        support.wait_for(lambda: world.path("h1", "/tmp/saved").exists())
+
+
 support.parse_options("start_remote")
 support.main(start_files_may_print_read_wait_and_change_the_path, what_start_files_say_in_sshs_words_is_not_sshs,
              a_start_file_that_never_ends_is_named, start_files_that_end_or_wait_are_named_in_every_shell,
-             a_start_file_that_takes_standard_input_away_is_named, why_not=hosts.why_not())
+             a_start_file_that_takes_standard_input_away_is_named,
+             what_start_files_leave_running_goes_on, why_not=hosts.why_not())
