@@ -259,6 +259,7 @@ void Supervisor::on_stream_lost(HostAgent& agent) {
 void Supervisor::on_attached(HostAgent& agent, int session, const proto::Attached& attached) {
   agent.attach(server_, session, pid_t(attached.agent_pid()));
   agent.master_port = attached.master_port();
+  close_door();
   tell(event::AgentJoined{agent.number()});
 }
 

@@ -127,6 +127,7 @@ class Supervisor {
   void on_remote_failed(const std::vector<FailedHost>& failed);
   void clean_after(const HostAgent& agent);
   void on_all_hosts_there();
+  void close_door();
   SettledHosts settle();
   void retire_idle_agents();
   void say_progress(TimePoint now);

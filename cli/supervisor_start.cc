@@ -217,6 +217,7 @@ void Supervisor::on_all_hosts_there() {
   slots_ = std::move(settled.slots);
   record_.seat(slots_);
   retire_idle_agents();
+  close_door();
   for (const auto& agent : agents_) {
     std::set<int> ranks;
     for (const Slot& slot : slots_)
@@ -227,6 +228,13 @@ void Supervisor::on_all_hosts_there() {
   const bool unproven = begin_links();
   perform(membership_.seat(slots_, unproven, clock_.time(Clock::now())));
   prove_network(Clock::now());
+}
+
+// Once every agent that has ranks is in: none that is lost comes back.
+void Supervisor::close_door() {
+  if (remote_hosts_ && !remote_hosts_->waiting() &&
+      std::ranges::all_of(agents_, [](const auto& one) { return one->attached(); }))
+    server_.close_door();
 }
 
 // Their ends are nobody's news: no rank was to run there.

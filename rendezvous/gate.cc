@@ -42,7 +42,7 @@ struct Gate::Impl {
   Admission admission GUARDED_BY(mutex);
   std::map<Admission::Ticket, Stranger> strangers GUARDED_BY(mutex);
   std::vector<Listener> added GUARDED_BY(mutex);
-  bool ending GUARDED_BY(mutex) = false;
+  bool closed GUARDED_BY(mutex) = false, ending GUARDED_BY(mutex) = false;
   TimePoint accept_again{};  // the process had no descriptor left
   std::jthread thread;
 
@@ -60,6 +60,7 @@ struct Gate::Impl {
     MutexLock lock(mutex);
     if (ending) return {};
     for (Listener& one : std::exchange(added, {})) listeners.push_back(std::move(one));
+    if (closed) listeners.clear();
     const TimePoint accepts_at = std::max(accept_again, admission.accepts_at());
     const bool pausing = Clock::now() < accepts_at;
     watched = {{wake.get(), POLLIN, 0}};
@@ -171,6 +172,12 @@ Gate::~Gate() {
 void Gate::add(std::vector<Listener> listeners) {
   MutexLock lock(impl_->mutex);
   for (Listener& one : listeners) impl_->added.push_back(std::move(one));
+  impl_->wake.wake();
+}
+
+void Gate::close() {
+  MutexLock lock(impl_->mutex);
+  impl_->closed = true;
   impl_->wake.wake();
 }
 

@@ -23,8 +23,11 @@ class Gate {
   Gate(std::vector<Listener> listeners, const Admission::Limits& limits, GateEvents events);
   ~Gate();
 
-  void add(std::vector<Listener> listeners);  // from any thread
-  // Who is connected from `peer` has proven who it is. From any thread.
+  // All from any thread.
+  void add(std::vector<Listener> listeners);
+  // Nobody else is accepted; who was keeps the time to prove who it is.
+  void close();
+  // Who is connected from `peer` has proven who it is.
   void proven(const SocketAddress& peer);
 
  private:

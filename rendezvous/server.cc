@@ -323,6 +323,12 @@ void RendezvousServer::listen(std::vector<Listener> listeners) {
   for (Listener& one : listeners) impl_->remote->listeners.push_back(std::move(one));
 }
 
+void RendezvousServer::close_door() {
+  MutexLock lock(impl_->mutex);
+  if (impl_->gate) return impl_->gate->close();
+  if (impl_->remote) impl_->remote->listeners.clear();
+}
+
 RendezvousServer::~RendezvousServer() {
   {
     MutexLock lock(impl_->mutex);

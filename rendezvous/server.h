@@ -52,6 +52,8 @@ class RendezvousServer {
 
   // Lets agents of other hosts come to these addresses, too; with `remote` only.
   void listen(std::vector<Listener> listeners);
+  // All who were to come have: their streams go on, and no address is listened on any more.
+  void close_door();
 
   int wake_fd() const;
   std::vector<Incoming> take();  // sessions with news

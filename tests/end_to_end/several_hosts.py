@@ -233,9 +233,9 @@ def ports_and_networks_may_be_chosen():
         job = start("-H", "h1:1,h2:1", *LONELY, "--port-range", "4100-4109", "--network-interface", networks, "--verbose", "--no-tag-output", "--", "sh", "-c",
                     "echo $MASTER_ADDR $MASTER_PORT $GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME; exec sleep 300")
         wait_for_sleeps("h1", "h2", count=1)
-        listening = world.run("h0", "ss", "-Hltnp").stdout
+        connected = world.run("h0", "ss", "-Htnp", "state", "established").stdout
         # The first that is free, and where an earlier job's is not yet, the next.
-        at = [line.split()[3] for line in listening.splitlines() if "hvdrun" in line] + world.run("h1", "ss", "-Hltn", "src 10.78.0.1").stdout.split()[3:4]
+        at = sorted({line.split()[2] for line in connected.splitlines() if '"hvdrun"' in line}) + world.run("h1", "ss", "-Hltn", "src 10.78.0.1").stdout.split()[3:4]
         assert re.fullmatch(r"10\.78\.0\.254:410[01] 10\.78\.0\.1:410[01]", " ".join(at)), at
         os.kill(launcher(job), signal.SIGTERM)
         out, err = job.communicate(timeout=30)

@@ -15,6 +15,7 @@
 #include "tests/rendezvous/job_ends.h"
 #include "tests/rendezvous/tls_peer.h"
 #include "tests/support/seed.h"
+#include "tests/support/until.h"
 
 namespace hvd {
 namespace {
@@ -247,6 +248,18 @@ TEST_CASE("attack: 64 strangers at once, and who comes then waits until one of t
   agent->send(attached(1));
   CHECK(at_server(*job.server, has_message).host == 1);
   CHECK(Clock::now() - began >= milliseconds(1500));
+}
+
+TEST_CASE("attack: once all have come nobody else is let in, and who is there stays") {
+  JobServer job({}, {"127.0.0.1", "127.0.0.2"});
+  GoodAgent good(job);
+  job.server->close_door();
+  for (const SocketAddress& address : job.addresses)
+    until("nobody listens", [&] {
+      const UniqueFd stranger(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+      return connect(stranger.get(), address.get(), address.size()) != 0;
+    });
+  good.speak();
 }
 
 TEST_CASE("attack: a good certificate does not make bad messages good") {
