@@ -38,7 +38,7 @@ void Supervisor::say_progress(TimePoint now) {
     say_progress_at_ = now + kProgressOfBatch;
 }
 
-// The step that a late agent is at: others have their own reasons.
+// The step that a late agent is at, unless it has told by itself: others have their own reasons.
 void Supervisor::say_who_is_late() {
   for (const std::string& line : late_lines({}, Clock::now(), std::string("; ") + kOpenTheWay))
     say(line);
@@ -50,7 +50,8 @@ std::vector<std::string> Supervisor::late_lines(std::vector<AwaitedHost> hosts, 
   std::set<int> away;
   for (const auto& agent : agents_) {
     if (!agent->remote() || agent->attached()) continue;
-    hosts.push_back(coming_back(*agent, now, advice));
+    const bool has_told = agent->last_words().find(kOpenTheWay) != std::string::npos;
+    if (!has_told) hosts.push_back(coming_back(*agent, now, advice));
     away.insert(agent->number());
   }
   std::vector<std::string> lines = awaited_lines(std::move(hosts));

@@ -64,6 +64,7 @@ struct Candidate {
 constexpr milliseconds kStagger{250};    // as browsers do (RFC 8305)
 constexpr milliseconds kLookAgain{100};  // whether the owner has ended meanwhile
 constexpr int kAttemptMs = 3000;         // for one connection, its proof included
+const std::string kNoAnswer = "no answer";
 
 std::shared_ptr<grpc::Channel> channel_to(const std::string& address,
                                           const Credentials& credentials) {
@@ -100,14 +101,18 @@ std::vector<int> sockets_to(const std::string& address) {
   return all;
 }
 
-// What gRPC says last of a connection that it cannot make, without its own places.
+// What gRPC says last of a connection that it cannot make, without its own places; in words of ours
+// where its own are of what it was at when the time was over.
 std::string last_words(const std::shared_ptr<grpc::Channel>& channel) {
   grpc::ClientContext context;
   context.set_deadline(SystemClock::now() + kLookAgain);
   const grpc::Status status = proto::Rendezvous::NewStub(channel)->Attach(&context)->Finish();
   std::string words = status.error_message();
-  const size_t colon = words.rfind(": ");
-  if (colon != words.npos) words.erase(0, colon + 2);
+  words.erase(0, words.find_first_not_of(' ', words.rfind(':') + 1));
+  if (words == "tcp handshaker shutdown" ||
+      status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED)
+    return kNoAnswer;
+  if (words.find("andshake") != words.npos) return "connected, but hvdrun does not answer";
   if (!words.empty()) words[0] = char(std::tolower(static_cast<unsigned char>(words[0])));
   return words;
 }
@@ -190,8 +195,7 @@ class Race {
     if (candidates_.empty()) return text + "; it gave no address";
     text += std::string("; ") + kOpenTheWay;  // before what may be long: who tells it may cut it
     for (const Candidate& one : candidates_)
-      text += "; " + one.address + ": " +
-              (one.failed ? last_words(one.channel) : std::string("no answer"));
+      text += "; " + one.address + ": " + (one.failed ? last_words(one.channel) : kNoAnswer);
     return text;
   }
 

@@ -123,9 +123,32 @@ def an_interrupt_before_all_hosts_are_there_speaks_of_no_ranks():
     wait_until_empty("h2")
 
 
+def who_cannot_reach_hvdrun_tells_so_in_one_line():
+    # What h1 sends to h0 is lost, but for what its sshd sends.
+    for family, network in (("-4", "10.77.0."), ("-6", "fd77::")):
+        world.run("h1", "ip", "neigh", "replace", f"{network}200", "lladdr", "02:00:00:00:00:01", "nud", "permanent", "dev", "eth0")
+        world.run("h1", "ip", family, "route", "add", f"{network}254", "via", f"{network}200", "table", "7")
+        world.run("h1", "ip", family, "rule", "add", "pref", "10", "ipproto", "tcp", "sport", "22", "lookup", "main")
+        world.run("h1", "ip", family, "rule", "add", "pref", "20", "to", f"{network}254", "lookup", "7")
+    words = ["-H", "h1,h2", "--start-timeout", "4", "--wdir", "/", "--", "true"]
+    seen = run(*words)
+    told, last = seen.stderr.decode().splitlines()
+    assert re.fullmatch(r"hvdrun: h1: agent: cannot reach hvdrun within 4 s; where a .* \(--network-interface\); \S+: no answer", told), told
+    expect((seen.returncode, last), (125, "hvdrun: no agent reported from h1 within 4 s (--start-timeout)"))
+    wait_until_empty("h1", "h2")
+    job = start(*words)  # and where the agent says nothing
+    wait_for(lambda: "rendezvous" in world.run("h1", "ps", "-eLo", "comm=").stdout)
+    os.kill(next(p for p in support.descendants(world.first["h1"]) if support.read(p, "comm") == "hvd-agent"), signal.SIGSTOP)
+    told, *_, last = job.communicate(timeout=60)[1].decode().splitlines()
+    assert re.fullmatch(r"hvdrun: h1: its agent runs there and has not reached hvdrun for \d+\.\d s; where a .*; hvdrun listens at \S+", told), told
+    expect((job.returncode, last), (125, "hvdrun: no agent reported from h1 within 4 s (--start-timeout)"))
+    wait_until_empty("h1", "h2")
+
+
 if __name__ == "__main__":
     support.parse_options()
     cases = [a_slow_line_is_no_failure_and_one_that_stands_still_is, all_hosts_that_are_not_there_are_named,
              who_is_reached_has_no_longer_for_hosts_that_are_waited_for, of_many_hosts_that_are_silent_few_have_a_line_and_none_that_was_not_tried,
-             a_directory_is_looked_for_by_the_name_that_the_user_went_by, an_interrupt_before_all_hosts_are_there_speaks_of_no_ranks]
+             a_directory_is_looked_for_by_the_name_that_the_user_went_by, an_interrupt_before_all_hosts_are_there_speaks_of_no_ranks,
+             who_cannot_reach_hvdrun_tells_so_in_one_line]
     support.main(*[on_hosts(case) for case in cases], why_not=hosts.why_not())

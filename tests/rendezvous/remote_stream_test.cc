@@ -152,6 +152,11 @@ TEST_CASE("remote stream: when none answers, each address is named with what it 
   RendezvousClient nowhere({{"nowhere"}, credentials_of(authority, {kJob, 0}), {}});
   CHECK(at_client(nowhere, [](auto& all) { return all.closed; }).why ==
         "\"nowhere\" is no address; write 10.0.0.1:4000 or [fd00::1]:4000");
+  RendezvousClient patient(
+      {{silent[0].address.text()}, credentials_of(authority, {kJob, 0}), std::chrono::seconds(4)});
+  const std::string why = at_client(patient, [](auto& all) { return all.closed; }).why;
+  INFO(why);
+  CHECK(why.ends_with("; " + silent[0].address.text() + ": connected, but hvdrun does not answer"));
   for (int round = 0; round < 5; ++round)  // and can go at any moment
     RendezvousClient({{silent[0].address.text()},
                       credentials_of(authority, {kJob, 0}),
