@@ -106,16 +106,21 @@ void JobLog::counted(int ranks) const {
                            (ranks == 1 ? " rank" : " ranks"));
 }
 
-void JobLog::note(const proto::FromAgent& message) {
+void JobLog::starts(int number, const std::string& what) const {
+  if (logger_) say(LogLevel::kDebug, host(number) + ": " + printable(what));
+}
+
+void JobLog::note(int number, const proto::FromAgent& message) {
   if (!logger_) return;
+  const std::string on = " on " + host(number);
   switch (message.what_case()) {
     case proto::FromAgent::kAttached:
-      return say(LogLevel::kInfo,
-                 "the agent on " + host(message.attached().host()) + " is up (pid " +
-                     std::to_string(message.attached().agent_pid()) + ", its keeper " +
-                     std::to_string(message.attached().keeper_pid()) + ")");
+      return say(LogLevel::kInfo, "the agent" + on + " is up (pid " +
+                                      std::to_string(message.attached().agent_pid()) +
+                                      ", its keeper " +
+                                      std::to_string(message.attached().keeper_pid()) + ")");
     case proto::FromAgent::kStarted:
-      return say(LogLevel::kInfo, ranks_that_run(message.started()));
+      return say(LogLevel::kInfo, ranks_that_run(message.started()) + on);
     case proto::FromAgent::kEnds:
       for (const proto::RankEnd& end : message.ends().ends())
         say(LogLevel::kInfo, describe(from_proto(end)));
@@ -135,31 +140,32 @@ void JobLog::note(const proto::FromAgent& message) {
     }
     case proto::FromAgent::kBroken:
       return say(LogLevel::kInfo, "epoch " + std::to_string(message.broken().epoch()) +
-                                      " is broken: " + printable(message.broken().reason()));
+                                      " is broken" + on + ": " +
+                                      printable(message.broken().reason()));
     case proto::FromAgent::kListening: {
       const proto::Listening& listening = message.listening();
       for (int i = 0; i < std::min(listening.addresses_size(), listening.troubles_size()); ++i)
         say(LogLevel::kDebug,
             listening.addresses(i).empty()
-                ? "an agent cannot listen for links: " + printable(listening.troubles(i))
-                : "an agent listens for links at " + printable(listening.addresses(i)));
+                ? "the agent" + on + " cannot listen for links: " + printable(listening.troubles(i))
+                : "the agent" + on + " listens for links at " + printable(listening.addresses(i)));
       return;
     }
     case proto::FromAgent::kReached:
-      return say(LogLevel::kTrace, std::to_string(message.reached().tries_size()) +
-                                       " tries to reach other hosts have ended");
+      return say(LogLevel::kTrace, std::to_string(message.reached().tries_size()) + " tries" + on +
+                                       " to reach other hosts have ended");
     case proto::FromAgent::kSuspended:
-      return say(LogLevel::kInfo, "the ranks are suspended");
+      return say(LogLevel::kInfo, "the ranks" + on + " are suspended");
     case proto::FromAgent::kEnded:
       return say(LogLevel::kInfo,
-                 "the agent's last word: " + (message.ended().reason().empty()
-                                                  ? "all ranks are over"
-                                                  : printable(message.ended().reason())));
+                 "the last word of the agent" + on + ": " +
+                     (message.ended().reason().empty() ? "all ranks are over"
+                                                       : printable(message.ended().reason())));
     case proto::FromAgent::kStdinTaken:
       return say(LogLevel::kTrace,
-                 std::to_string(message.stdin_taken().bytes()) + " bytes of stdin were read");
+                 std::to_string(message.stdin_taken().bytes()) + " bytes of stdin were read" + on);
     case proto::FromAgent::kBeat:
-      return say(LogLevel::kTrace, "the agent is alive");
+      return say(LogLevel::kTrace, "the agent" + on + " is alive");
     case proto::FromAgent::kStoreQuestion:
       return say(LogLevel::kTrace, "rank " + std::to_string(message.store_question().rank()) +
                                        " asks the store for " +

@@ -28,8 +28,9 @@ class JobLog {
   ~JobLog();
 
   void began(const std::string& job, const JobSpec& spec);
-  void counted(int ranks) const;  // by the GPUs of the hosts
-  void note(const proto::FromAgent& message);
+  void counted(int ranks) const;                         // by the GPUs of the hosts
+  void starts(int host, const std::string& what) const;  // how far the start of its agent is
+  void note(int host, const proto::FromAgent& message);
   void note(const Action& action);
   void reached(const std::string& host, const std::string& address, const std::string& interface,
                const std::string& why) const;

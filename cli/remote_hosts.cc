@@ -134,7 +134,8 @@ RemoteHosts::RemoteHosts(Loop& loop, RendezvousServer& server, const JobAuthorit
               [this](int host, AgentChannels channels, const std::string& hello) {
                 on_started(host, std::move(channels), hello);
               },
-          .failed = [this](int host, const std::string& reason) { on_failed(host, reason); }});
+          .failed = [this](int host, const std::string& reason) { on_failed(host, reason); },
+          .noted = events_.noted});
 }
 
 void RemoteHosts::start(int host) {

@@ -265,7 +265,7 @@ void Supervisor::on_attached(HostAgent& agent, int session, const proto::Attache
 
 void Supervisor::on_message(HostAgent& agent, const proto::FromAgent& message) {
   agent.note_clock(message.clock_ns(), Clock::now());
-  log_.note(message);
+  log_.note(agent.number(), message);
   switch (message.what_case()) {
     case proto::FromAgent::kStarted:
       say_threads(agent, message.started().threads_each());

@@ -104,7 +104,8 @@ void Supervisor::start_agents(Carrier& carrier, const ShipOffer* offer) {
                      const Hello& hello) {
                 on_remote_started(host, std::move(channels), way_in, hello);
               },
-          .failed = [this](const std::vector<FailedHost>& failed) { on_remote_failed(failed); }});
+          .failed = [this](const std::vector<FailedHost>& failed) { on_remote_failed(failed); },
+          .noted = [this](int host, const std::string& what) { log_.starts(host, what); }});
   for (const int number : used)
     if (spec_.hosts[size_t(number)].remote) remote_hosts_->start(number);
   say_progress_at_ = Clock::now() + kProgressFirst;

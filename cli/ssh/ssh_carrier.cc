@@ -122,6 +122,7 @@ void SshCarrier::begin(Start& start, TimePoint now) {
                           std::move(words.read),
                           RemoteStart(file_.bytes(), file_.machine(), since, options_.offer)});
   ++running_;
+  note_phase(start);
   loop_.watch(start.ssh->out.get(), EPOLLIN, [this, &start](uint32_t) {
     read_output(start);
     look(start, Clock::now());
@@ -241,6 +242,8 @@ void SshCarrier::judge(Start& start, int wait_status, TimePoint now) {
 
 void SshCarrier::try_again(Start& start, std::string reason, Clock::duration most, TimePoint now) {
   start.reason = std::move(reason);
+  if (callbacks_.noted) callbacks_.noted(start.host, "to be tried again: " + start.reason);
+  start.noted.reset();
   drop(start);
   most = std::min<Clock::duration>(kRetryFirst * (1 << std::min(start.attempts - 1, 8)), most);
   start.due =

@@ -48,6 +48,8 @@ class SshCarrier {
     // the agent connects. Whoever gets them ends and reaps that ssh, by kill_ssh().
     std::function<void(int host, AgentChannels channels, std::string hello)> started;
     std::function<void(int host, std::string reason)> failed;
+    // For a log, each time: the phase that a host's start is in now, or why it is tried again.
+    std::function<void(int host, const std::string& what)> noted = {};
   };
   struct Progress {
     StartPhase phase = StartPhase::kConnecting;
@@ -96,6 +98,7 @@ class SshCarrier {
   void read_words(Start& start);
   void read_rest(Start& start, const UniqueFd& fd, void (SshCarrier::*read)(Start&));
   void look(Start& start, TimePoint now);
+  void note_phase(Start& start);
   void feed(Start& start);
   static void note_taken(Start& start, TimePoint now);
   // Bytes that were written, or less with errno as write() has it; nothing: the start has failed.

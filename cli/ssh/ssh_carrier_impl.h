@@ -23,8 +23,9 @@ struct SshCarrier::Start {
   int attempts = 0;
   HostKeys keys = HostKeys::kKnown;
   bool is_old_ssh = false;
-  bool copy_anew = false;   // the copy there did not run
-  std::string reason = {};  // why the last attempt failed
+  bool copy_anew = false;                // the copy there did not run
+  std::string reason = {};               // why the last attempt failed
+  std::optional<StartPhase> noted = {};  // last, in this attempt or the one that it goes on
   std::unique_ptr<Ssh> ssh = {};
 };
 

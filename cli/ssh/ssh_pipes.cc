@@ -55,10 +55,19 @@ void SshCarrier::read_rest(Start& start, const UniqueFd& fd, void (SshCarrier::*
   }
 }
 
+// What it failed of is told elsewhere.
+void SshCarrier::note_phase(Start& start) {
+  const StartPhase phase = start.ssh->remote.phase();
+  if (!callbacks_.noted || start.noted == phase || phase == StartPhase::kFailed) return;
+  start.noted = phase;
+  callbacks_.noted(start.host, std::string(phase_name(phase)));
+}
+
 // Does what follows from what was read. `start` may be gone afterwards.
 void SshCarrier::look(Start& start, TimePoint now) {
   Ssh& ssh = *start.ssh;
   read_rest(start, ssh.words, &SshCarrier::read_words);  // of the start: none of the agent's
+  note_phase(start);
   if (ssh.remote.phase() == StartPhase::kReady) return hand_over(start);
   if (ssh.remote.heard()) start.time.reached(now);
   if (ssh.remote.phase() == StartPhase::kFailed) {
@@ -66,7 +75,7 @@ void SshCarrier::look(Start& start, TimePoint now) {
     return;
   }
   try {
-    if (ssh.remote.asks_for_file()) ssh.remote.answer(file_.sha256(), now);
+    if (ssh.remote.asks_for_file()) ssh.remote.answer(file_.sha256(), now), note_phase(start);
   } catch (const Error& error) {
     return fail(start.host, error.what());
   }

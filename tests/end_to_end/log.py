@@ -10,7 +10,7 @@ from support import expect, run, sh
 STEPS = [r"info: job .*: 2 ranks of \"bash -c", "info: starting ranks 0, 1 on localhost",
          r"info: exit status 0 after \d+\.\d+ s"]
 UP = r"info: the agent on localhost is up \(pid \d+, its keeper \d+\)"
-LAST = "info: the agent's last word: all ranks are over"
+LAST = "info: the last word of the agent on localhost: all ranks are over"
 NOTE = b"OMP_NUM_THREADS="
 
 

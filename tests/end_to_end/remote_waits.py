@@ -145,10 +145,21 @@ def who_cannot_reach_hvdrun_tells_so_in_one_line():
     wait_until_empty("h1", "h2")
 
 
+def every_step_of_a_start_is_logged_with_its_host():
+    for copies in (["copying"], []):
+        seen = run("-H", "h1,h2", "--verbose", "--wdir", "/", "--", "true")
+        expect(seen.returncode, 0, seen.stderr)
+        for host in ("h1", "h2"):
+            steps = re.findall(rf"^hvdrun: [\d:.]+ debug: {host}: (.*)$", seen.stderr.decode(), re.M)
+            expect([step for step in steps if step != "starting"], ["connecting", *copies, "ready"])
+            for words in ("agent on {} is up", "agent on {} listens for links", r"started rank \d \(pid \d+\) on {}\n", "the last word of the agent on {}:"):
+                assert re.search(words.format(host), seen.stderr.decode()), seen.stderr
+
+
 if __name__ == "__main__":
     support.parse_options()
     cases = [a_slow_line_is_no_failure_and_one_that_stands_still_is, all_hosts_that_are_not_there_are_named,
              who_is_reached_has_no_longer_for_hosts_that_are_waited_for, of_many_hosts_that_are_silent_few_have_a_line_and_none_that_was_not_tried,
              a_directory_is_looked_for_by_the_name_that_the_user_went_by, an_interrupt_before_all_hosts_are_there_speaks_of_no_ranks,
-             who_cannot_reach_hvdrun_tells_so_in_one_line]
+             who_cannot_reach_hvdrun_tells_so_in_one_line, every_step_of_a_start_is_logged_with_its_host]
     support.main(*[on_hosts(case) for case in cases], why_not=hosts.why_not())

@@ -83,6 +83,8 @@ TEST_CASE("ssh_carrier: what a busy host drops is tried again, a refusal is not"
   run.start(3, "closed");
   run.until(4);
   REQUIRE(run.started.contains(0));
+  CHECK_THAT(run.noted.at(0), Catch::Matchers::Matches("(connecting\nto be tried again: .+\n){2}"
+                                                       "connecting\n(starting\n)?ready\n"));
   REQUIRE(std::filesystem::file_size(hosts / "refusals") == 2);
   REQUIRE(run.failed.at(1).starts_with("nothing listens on its ssh port"));
   REQUIRE_THAT(run.failed.at(2),

@@ -65,7 +65,8 @@ class Run {
                    REQUIRE(hello == "hi");
                    started.emplace(host, std::move(channels));
                  },
-             .failed = [this](int host, const std::string& reason) { failed[host] = reason; }}) {
+             .failed = [this](int host, const std::string& reason) { failed[host] = reason; },
+             .noted = [this](int host, const std::string& what) { noted[host] += what + "\n"; }}) {
     loop_.watch(children_.fd(), EPOLLIN, [this](uint32_t) {
       children_.take();
       reap();
@@ -117,7 +118,7 @@ class Run {
   SshCarrier& carrier() { return carrier_; }
 
   std::map<int, AgentChannels> started;
-  std::map<int, std::string> failed;
+  std::map<int, std::string> failed, noted;
 
  private:
   Loop loop_;
