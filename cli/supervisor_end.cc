@@ -182,7 +182,10 @@ void Supervisor::on_watch(HostAgent& agent, AgentWatch::Due due) {
       agent.close_lease();
       break;
     case AgentWatch::Due::kKillKeeper:
-      if (!agent.remote())
+      if (agent.remote() && agent.ended())
+        say("the ssh to " + agent.host().name +
+            " does not end, as something there holds its output open; killing it");
+      else if (!agent.remote())
         say(agent.ended()          ? "the keeper does not end; killing it"
             : agent.control_open() ? "the agent and its keeper do not answer; killing them"
                                    : "the agent is lost and its keeper does not end; killing it");

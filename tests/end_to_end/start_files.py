@@ -99,6 +99,11 @@ def what_start_files_leave_running_goes_on():
         assert "keeper" not in seen.stderr, seen.stderr
         os.close(os.open(world.path("h1", "/tmp/gate"), os.O_WRONLY | os.O_NONBLOCK))  # fails where nobody waits
         support.wait_for(lambda: world.path("h1", "/tmp/saved").exists())
+        write(world, "h1", hosts.home("bash", ".bashrc"), "sleep 300 &\n")  # for which a plain ssh would wait
+        seen = subprocess.run(world.command("h0", *job), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
+        support.expect(seen.returncode, 3, seen.stderr)
+        assert "hvdrun: the ssh to h1 does not end, as something there holds its output open; killing it\n" in seen.stderr, seen.stderr
+        assert "sleep" in world.run("h1", "ps", "-eo", "comm=").stdout.split()
 
 
 support.parse_options("start_remote")
