@@ -328,23 +328,6 @@ void Supervisor::on_message(HostAgent& agent, const proto::FromAgent& message) {
   }
 }
 
-// Said when every host has started some: who would use all CPUs in every rank gets a share.
-void Supervisor::say_threads(const HostAgent& agent, int threads_each) {
-  const bool is_first = threads_.emplace(agent.number(), threads_each).second;
-  if (!is_first || threads_.size() < places_.size() || spec_.size == 1 || !wants_warnings(spec_))
-    return;
-  const bool here = places_.size() == 1 && !agent.remote();
-  if (const std::string note = threads_note(spec_, threads_, here); !note.empty()) say(note);
-}
-
-void Supervisor::say_limits(const HostAgent& agent, const proto::Started& started) {
-  for (const proto::ResourceLimit& one : started.lowered()) {
-    const std::string note = limit_note(agent.host().name, one, start_);
-    if (!note.empty() && wants_warnings(spec_) && limits_said_.insert(one.resource()).second)
-      say(note);
-  }
-}
-
 void Supervisor::on_ended(HostAgent& agent, const proto::Ended& ended) {
   if (agent.ended()) return;
   fault_point("hvdrun_agent_ended");

@@ -1,6 +1,7 @@
-// What a user is told who waits for hosts.
+// What a user is told while hosts and their ranks start.
 #include <unistd.h>
 
+#include "cli/messages.h"
 #include "cli/supervisor_impl.h"
 #include "rendezvous/client.h"
 
@@ -57,6 +58,23 @@ std::vector<std::string> Supervisor::late_lines(std::vector<AwaitedHost> hosts, 
   std::vector<std::string> lines = awaited_lines(std::move(hosts));
   for (std::string& line : network_.progress(now, away)) lines.push_back(std::move(line));
   return lines;
+}
+
+// Said when every host has started some: who would use all CPUs in every rank gets a share.
+void Supervisor::say_threads(const HostAgent& agent, int threads_each) {
+  const bool is_first = threads_.emplace(agent.number(), threads_each).second;
+  if (!is_first || threads_.size() < places_.size() || spec_.size == 1 || !wants_warnings(spec_))
+    return;
+  const bool here = places_.size() == 1 && !agent.remote();
+  if (const std::string note = threads_note(spec_, threads_, here); !note.empty()) say(note);
+}
+
+void Supervisor::say_limits(const HostAgent& agent, const proto::Started& started) {
+  for (const proto::ResourceLimit& one : started.lowered()) {
+    const std::string note = limit_note(agent.host().name, one, start_);
+    if (!note.empty() && wants_warnings(spec_) && limits_said_.insert(one.resource()).second)
+      say(note);
+  }
 }
 
 }  // namespace hvd
