@@ -24,6 +24,8 @@ constexpr size_t kCallBytes = kNumbersAt + 4 * kNumberBytes + kNonceBytes;
 constexpr size_t kMacBytes = 32;
 constexpr size_t kAnswerBytes = kNonceBytes + kMacBytes;
 constexpr size_t kVerdictBytes = 1 + kMacBytes;
+// Fills a jumbo frame, the largest packet of usual cards.
+constexpr size_t kPaddingBytes = 16u << 10;
 static_assert(kCallBytes + kMacBytes <= 256, "what a stranger may send");
 
 using Mac = std::array<unsigned char, kMacBytes>;
@@ -115,6 +117,8 @@ size_t LinkHandshake::expected() const {
       return kAnswerBytes;
     case Awaits::kProof:
       return kMacBytes;
+    case Awaits::kPadding:
+      return kPaddingBytes;
     case Awaits::kVerdict:
       break;
   }
@@ -141,6 +145,9 @@ void LinkHandshake::feed(std::string_view bytes) {
       break;
     case Awaits::kVerdict:
       on_verdict();
+      break;
+    case Awaits::kPadding:
+      on_padding();
       break;
   }
   received_.clear();
@@ -179,19 +186,33 @@ void LinkHandshake::on_answer() {
   if (!equal(std::string_view(received_).substr(kNonceBytes), mac("answer")))
     return refuse("it does not know the job's secret");
   output_ = mac("call");
+  if (link_.is_proof()) output_.append(kPaddingBytes, '\0');
   awaits_ = Awaits::kVerdict;
 }
 
 void LinkHandshake::on_proof() {
   if (!equal(received_, mac("call"))) return refuse("it does not know the job's secret");
-  judged_ = true;
+  proven_ = true;
+  if (link_.is_proof())
+    awaits_ = Awaits::kPadding;
+  else
+    judge();
+}
+
+void LinkHandshake::on_padding() {
+  if (proven_)
+    judge();
+  else
+    state_ = State::kDone;
+}
+
+void LinkHandshake::judge() {
   const LinkVerdict verdict = judge_(link_);
   output_ = char(verdict);
   output_ += mac("verdict", output_);
-  if (verdict == LinkVerdict::kWelcome)
-    state_ = State::kDone;
-  else
-    refuse("this host does not take " + link_.text());
+  if (verdict != LinkVerdict::kWelcome) return refuse("this host does not take " + link_.text());
+  if (link_.is_proof()) output_.append(kPaddingBytes, '\0');
+  state_ = State::kDone;
 }
 
 void LinkHandshake::on_verdict() {
@@ -200,7 +221,10 @@ void LinkHandshake::on_verdict() {
   if (!equal(proof, mac("verdict", verdict))) return refuse("it does not know the job's secret");
   switch (LinkVerdict(received_.front())) {
     case LinkVerdict::kWelcome:
-      state_ = State::kDone;
+      if (link_.is_proof())
+        awaits_ = Awaits::kPadding;
+      else
+        state_ = State::kDone;
       return;
     case LinkVerdict::kNoSuchRank:
       return refuse("rank " + std::to_string(link_.answerer) + " is not on that host");

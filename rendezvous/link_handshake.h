@@ -6,6 +6,9 @@
 //   caller   → proof:  HMAC("call", call, nonce)                               32 bytes
 //   answerer → verdict: a byte, HMAC("verdict", call, nonce, byte)             33 bytes
 //
+// Where it proves a way between two hosts (LinkName), 16 KiB of padding follow the proof and a
+// welcome: a way that loses full packets, as one whose MTU is less than its ends', is none.
+//
 // HMAC is HMAC-SHA256 under HKDF-SHA256(secret, "link", epoch). Both nonces are in what is proven,
 // so nothing can be played again; so is who is which end, so nothing can be played back to its
 // sender. The answerer says nothing of what it holds before it has seen the proof. What follows on
@@ -68,11 +71,16 @@ class LinkHandshake {
   const std::string& reason() const { return reason_; }  // of kRefused
   const LinkName& link() const { return link_; }         // proven when kDone; the answerer's judged
   // Of the answerer's: it has been called, for link(); its caller knows the secret.
-  bool called() const { return awaits_ == Awaits::kProof; }
-  bool judged() const { return judged_; }
+  bool called() const { return awaits_ == Awaits::kProof || proven_; }
+  bool proven() const { return proven_; }
+  // Of a caller's: it was answered, and has heard nothing since it sent padding.
+  bool awaits_verdict_on_padding() const {
+    return link_.is_proof() && !proven_ &&
+           (awaits_ == Awaits::kVerdict || awaits_ == Awaits::kPadding);
+  }
 
  private:
-  enum class Awaits { kCall, kAnswer, kProof, kVerdict };
+  enum class Awaits { kCall, kAnswer, kProof, kVerdict, kPadding };
   LinkHandshake(const Secret& secret, const LinkNonce& nonce, Awaits awaits)
       : secret_(&secret), nonce_(nonce), awaits_(awaits) {}
   size_t expected() const;
@@ -80,6 +88,8 @@ class LinkHandshake {
   void on_answer();
   void on_proof();
   void on_verdict();
+  void on_padding();
+  void judge();
   std::string mac(std::string_view what, std::string_view more = {}) const;
   void refuse(std::string why);
 
@@ -88,7 +98,7 @@ class LinkHandshake {
   Judge judge_;
   Awaits awaits_;
   State state_ = State::kGoing;
-  bool judged_ = false;
+  bool proven_ = false;
   LinkName link_;
   std::string both_;      // the call as it was sent, and then the answerer's nonce: in each proof
   std::string received_;  // of the message that is awaited

@@ -52,6 +52,11 @@ std::string not_begun(int error) {
   return "the call did not leave its own host: " + why;
 }
 
+std::string no_answer(const LinkHandshake& handshake) {
+  if (!handshake.awaits_verdict_on_padding()) return "no answer";
+  return "small packets pass, large ones do not: the MTU differs on the way";
+}
+
 // The sizes of buffers are the rank's to choose, which knows what it sends
 // (collectives/tcp/link.cc).
 void make_link(int socket) {
@@ -185,7 +190,7 @@ void LinkService::tick(TimePoint now) {
   std::vector<int> slow;
   for (const auto& [fd, connection] : connections_)
     if (connection->until <= now) slow.push_back(fd);
-  for (int fd : slow) lost(fd, "no answer");
+  for (int fd : slow) lost(fd, no_answer(connections_.at(fd)->handshake));
   std::vector<LinkName> over;
   for (const auto& [link, request] : requests_)
     if (request.deadline.passed(now)) over.push_back(link);
@@ -198,13 +203,15 @@ void LinkService::give_up(const LinkName& link) {
   const auto at = requests_.find(link);
   if (at == requests_.end()) return;
   const Request& request = at->second;
-  std::string why = request.last_words.empty() ? "no answer" : request.last_words;
-  if (!link.is_proof()) why = "cannot connect to " + request.agent + " in time: " + why;
+  std::string why = request.last_words;
   for (const auto& [fd, connection] : connections_)
     if (!connection->ticket && connection->link == link) {
+      if (why.empty()) why = no_answer(connection->handshake);
       remove(fd);
       break;
     }
+  if (why.empty()) why = "no answer";
+  if (!link.is_proof()) why = "cannot connect to " + request.agent + " in time: " + why;
   complete(link, {}, why);
 }
 
@@ -213,7 +220,7 @@ void LinkService::turn_out(Admission::Ticket stranger, const std::string& why) {
   const auto at = std::find_if(connections_.begin(), connections_.end(),
                                [&](const auto& one) { return one.second->ticket == stranger; });
   if (at == connections_.end()) return;
-  refuse(at->second->peer, why);
+  if (!may_go(*at->second)) refuse(at->second->peer, why);
   remove(at->first);
 }
 
@@ -336,15 +343,12 @@ void LinkService::on_event(int fd) {
       return lost(fd, std::strerror(errno));
     }
   } while (connection.unsent.empty() && receive_some(connection));
-  switch (connection.handshake.state()) {
-    case LinkHandshake::State::kGoing:
-      loop_.rearm(fd, connection.unsent.empty() ? EPOLLIN : EPOLLOUT);
-      break;
-    case LinkHandshake::State::kDone:
-    case LinkHandshake::State::kRefused:
-      finished(fd);
-      break;
-  }
+  if (!connection.unsent.empty())
+    loop_.rearm(fd, EPOLLOUT);
+  else if (connection.handshake.state() == LinkHandshake::State::kGoing)
+    loop_.rearm(fd, EPOLLIN);
+  else
+    finished(fd);
   watch_listeners();
 }
 
@@ -371,7 +375,7 @@ bool LinkService::send_some(Connection& connection) {
 // No more than the handshake wants: what comes after it is the link's. False: nothing to go on
 // with.
 bool LinkService::receive_some(Connection& connection) {
-  char bytes[256];
+  char bytes[4096];
   const size_t wanted = std::min(connection.handshake.wanted(), sizeof bytes);
   if (wanted == 0) return false;
   const ssize_t n = recv(connection.socket.get(), bytes, wanted, MSG_DONTWAIT);
@@ -390,7 +394,7 @@ bool LinkService::receive_some(Connection& connection) {
 bool LinkService::may_go(const Connection& connection) {
   const LinkHandshake& handshake = connection.handshake;
   return connection.ticket && handshake.called() && handshake.link().is_proof() &&
-         (handshake.judged() || connection.cut);
+         (handshake.proven() || connection.cut);
 }
 
 void LinkService::lost(int fd, const std::string& why) {

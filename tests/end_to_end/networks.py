@@ -215,6 +215,19 @@ def hosts_that_cannot_reach_each_other_are_named():
                         b"where ssh reaches it; 10.77.0.2 at fd77::2 (eth0)\n")
 
 
+def a_way_that_loses_full_packets_is_none():
+    world.add_network("br7")
+    for host in ("h1", "h2"):
+        world.join(host, "fast", "br7", f"10.78.0.{number(host)}/24")
+        world.run(host, "ip", "link", "set", "fast", "gso_max_segs", "1")  # else the port takes what a card would have cut up
+        world.shrink(host, "br7", 1200)
+    seen = run(*PAIR, *LONELY, "--network-interface", "fast", *WHERE)
+    expect((seen.returncode, seen.stdout), (125, b""), seen.stderr)
+    assert re.search(rb"no address of (10\.77\.0\.[12]) is reached by all other hosts: 10\.78\.0\.[12] \(fast\) not from 10\.77\.0\.[12]: "
+                     rb"small packets pass, large ones do not: the MTU differs on the way; ", seen.stderr), seen.stderr
+    expect(run(*PAIR, *LONELY, *WHERE).stderr, USUAL_PAIR)
+
+
 def only_the_address_that_was_proven_is_listened_on():
     add_fast_network(h1="fast0", h2="fast0")
     job = subprocess.Popen(world.command("h0", support.options.hvdrun, *PAIR, *LONELY, "--no-tag-output", "--", "sh", "-c", "echo up; exec sleep 300"),
@@ -248,5 +261,6 @@ def of_many_hosts_who_cannot_reach_each_other_is_named_while_ranks_run():
 support.parse_options("worker")
 cases = [the_same_bridge_on_all_hosts_is_no_way_between_them, an_interface_that_leads_nowhere_is_not_taken,
          a_name_that_means_loopback_does_not_matter, ipv6_alone_will_do, of_two_links_the_faster_is_taken_whatever_its_name,
-         a_bridge_is_not_taken_for_a_faster_card, what_is_asked_for_overrules, hosts_that_cannot_reach_each_other_are_named, only_the_address_that_was_proven_is_listened_on]
+         a_bridge_is_not_taken_for_a_faster_card, what_is_asked_for_overrules, hosts_that_cannot_reach_each_other_are_named, a_way_that_loses_full_packets_is_none,
+         only_the_address_that_was_proven_is_listened_on]
 support.main(*map(on_hosts, cases), of_many_hosts_who_cannot_reach_each_other_is_named_while_ranks_run, why_not=hosts.why_not())

@@ -88,6 +88,33 @@ TEST_CASE("link handshake: both ends that know the secret get through, byte by b
   }
 }
 
+TEST_CASE("link handshake: a way between hosts carries full packets, each way, or is none") {
+  const Secret secret("a secret");
+  const LinkName way{.epoch = 0, .id = 1, .caller = 0, .answerer = 3};
+  constexpr size_t kPadding = 16u << 10;
+  std::vector<size_t> sizes;
+  Ends ends = ends_of(secret, secret, welcome, way);
+  run(ends, [&](int, std::string& bytes) { sizes.push_back(bytes.size()); });
+  CHECK(sizes == std::vector<size_t>{56, 64, 32 + kPadding, 33 + kPadding});
+  CHECK(ends.caller.state() == State::kDone);
+  CHECK(ends.answerer.state() == State::kDone);
+  for (int which : {2, 3}) {
+    Ends lossy = ends_of(secret, secret, welcome, way);
+    run(lossy, [&](int message, std::string& bytes) {
+      if (message == which) bytes.pop_back();
+    });
+    CHECK(lossy.caller.state() == State::kGoing);
+    CHECK(lossy.caller.awaits_verdict_on_padding());
+    CHECK(lossy.answerer.state() == (which == 2 ? State::kGoing : State::kDone));
+    CHECK(lossy.answerer.proven());
+    CHECK_FALSE(lossy.answerer.awaits_verdict_on_padding());
+  }
+  Ends other =
+      ends_of(secret, secret, [](const LinkName&) { return LinkVerdict::kOtherHost; }, way);
+  run(other);
+  CHECK(other.caller.reason() == "another host of the job has that address, too");
+}
+
 // Made once with another implementation (Python's hmac and hashlib), so that both ends cannot be
 // wrong alike.
 TEST_CASE("link handshake: proves by HMAC-SHA256 under HKDF-SHA256") {

@@ -180,6 +180,10 @@ class Hosts:
         for address in addresses:
             self.run(host, "ip", "addr", "add", address, "dev", device, *(["nodad"] if ":" in address else []))
 
+    def shrink(self, host, bridge, mtu):
+        """The port of a network of join() drops what is longer, and nobody is told."""
+        self._in_switch("ip", "link", "set", f"{host}-{bridge}", "mtu", str(mtu))
+
     def cut(self, host):
         """No frame reaches the host or comes from it any more, and nobody is told."""
         self._in_switch("bridge", "link", "set", "dev", host, "state", "0")
