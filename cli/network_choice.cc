@@ -125,19 +125,40 @@ Choice choose(std::span<const Offer> offers, bool waits) {
   return choice;
 }
 
-std::string why_chosen(std::span<const Offer> offers, int place, bool asked_for) {
+Reason reason_of(std::span<const Offer> offers, int place, bool asked_for) {
   const Offer& chosen = offers[size_t(place)];
-  if (asked_for) return "by --network-interface";
-  if (chosen.by_ssh) return "where ssh reaches it";
   const Offer& ssh = offers.front();
-  if (!ssh.by_ssh) return "where all hosts reach it";  // a name for it that it does not know itself
-  const std::string there = text_of(ssh) + ", where ssh reaches it";
-  if (speed_of(chosen) > speed_of(ssh))
-    return "on a faster link (" + speed_text(chosen.at.speed_mbps) + ") than at " + there + " (" +
-           speed_text(ssh.at.speed_mbps) +
-           (ssh.at.speed_mbps == 0 ? ", taken for " + speed_text(kAssumedMbps) : "") + ")";
-  if (ssh.failed > 0) return "since not all hosts reach it at " + there + ": " + ssh.failure;
-  if (ssh.awaited > 0) return "since not all hosts have reached it yet at " + there;
+  if (asked_for) return Reason::kAsked;
+  if (chosen.by_ssh) return Reason::kSsh;
+  if (!ssh.by_ssh) return Reason::kReached;  // a name for it that it does not know itself
+  if (speed_of(chosen) > speed_of(ssh)) return Reason::kFaster;
+  if (ssh.failed > 0) return Reason::kSshFailed;
+  return ssh.awaited > 0 ? Reason::kSshSilent : Reason::kNearer;
+}
+
+std::string why_chosen(std::span<const Offer> offers, int place, bool asked_for, bool here) {
+  const Offer& chosen = offers[size_t(place)];
+  const Offer& ssh = offers.front();
+  const std::string by_ssh = here ? "where ssh leaves it" : "where ssh reaches it";
+  const std::string there = text_of(ssh) + ", " + by_ssh;
+  switch (reason_of(offers, place, asked_for)) {
+    case Reason::kAsked:
+      return "by --network-interface";
+    case Reason::kSsh:
+      return by_ssh;
+    case Reason::kReached:
+      return "where all hosts reach it";
+    case Reason::kFaster:
+      return "on a faster link (" + speed_text(chosen.at.speed_mbps) + ") than at " + there + " (" +
+             speed_text(ssh.at.speed_mbps) +
+             (ssh.at.speed_mbps == 0 ? ", taken for " + speed_text(kAssumedMbps) : "") + ")";
+    case Reason::kSshFailed:
+      return "since not all hosts reach it at " + there + ": " + ssh.failure;
+    case Reason::kSshSilent:
+      return "since not all hosts have reached it yet at " + there;
+    case Reason::kNearer:
+      break;
+  }
   return "nearer (" + milliseconds_text(chosen.round_trip_us) + ") than at " + there + " (" +
          milliseconds_text(ssh.round_trip_us) + ")";
 }

@@ -18,7 +18,7 @@ namespace hvd {
 // An address that a host offers, and what came of the tries to reach the host there.
 struct Offer {
   InterfaceAddress at;
-  bool by_ssh = false;        // the host's ssh is reached there
+  bool by_ssh = false;        // the host's ssh is reached there; of hvdrun's own, ssh leaves there
   int awaited = 0;            // tries whose end is not known yet
   int reached = 0;            // that found the host
   int failed = 0;             // that did not
@@ -55,9 +55,12 @@ struct Choice {
 };
 Choice choose(std::span<const Offer> offers, bool waits);
 
-// Why it was `place`, in words that go on "…, ": "where ssh reaches it", "on a faster link, 40
-// beside 10 Gbit/s".
-std::string why_chosen(std::span<const Offer> offers, int place, bool asked_for);
+// Why it was `place`.
+enum class Reason { kAsked, kSsh, kReached, kFaster, kSshFailed, kSshSilent, kNearer };
+Reason reason_of(std::span<const Offer> offers, int place, bool asked_for);
+// The same in words that go on "…, ": "where ssh reaches it", "on a faster link, 40 beside 10
+// Gbit/s". `here`: the host is hvdrun's own.
+std::string why_chosen(std::span<const Offer> offers, int place, bool asked_for, bool here = false);
 // "no address of h2 is reached by all other hosts: 10.77.0.2 (eth0) not from h1: Connection
 // refused; …", and what to do.
 std::string none_reached(const std::string& host, std::span<const Offer> offers);

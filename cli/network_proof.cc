@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <utility>
 
 #include "cli/messages.h"
@@ -22,6 +23,20 @@ constexpr int kNamesMax = 3;
 
 void note_failure(Offer& offer, const std::string& words) {
   if (offer.failed++ == 0) offer.failure = words;
+}
+
+// "h1 at 10.0.0.1 (eth0), where ssh reaches it; h2 at 10.0.0.2 (eth0)"
+std::string group_text(const std::vector<const NetworkProof::Place*>& places) {
+  std::string text;
+  int count = 0;
+  for (const NetworkProof::Place* one : places) {
+    if (++count > kNamesMax) continue;
+    text += (count == 1 ? "" : "; ") + one->name + " at " + one->at.address + " (" +
+            one->at.interface + ")";
+    if (count == 1) text += ", " + one->why;
+  }
+  if (count > kNamesMax) text += "; and " + std::to_string(count - kNamesMax) + " more hosts so";
+  return text;
 }
 
 }  // namespace
@@ -125,7 +140,8 @@ std::optional<NetworkProof::Verdict> NetworkProof::decide(TimePoint now) {
     const int place = choose(one.offers, false).place;
     const Offer& offer = one.offers[size_t(place)];
     verdict.places.push_back({one.host, one.name, offer.at, one.places[size_t(place)],
-                              why_chosen(one.offers, place, asked_for_),
+                              reason_of(one.offers, place, asked_for_), one.here,
+                              why_chosen(one.offers, place, asked_for_, one.here),
                               !asked_for_ && (offer.by_ssh || !one.offers.front().by_ssh)});
   }
   return verdict;
@@ -153,17 +169,18 @@ std::vector<std::string> NetworkProof::progress(TimePoint now, const std::set<in
 
 std::string network_note(const std::vector<NetworkProof::Place>& places) {
   const bool as_ssh = std::ranges::all_of(places, &NetworkProof::Place::as_ssh);
-  std::string text;
-  int count = 0;
+  // ssh leaves hvdrun's own host and reaches the others.
+  std::map<std::pair<bool, Reason>, std::vector<const NetworkProof::Place*>> groups;
+  std::vector<std::pair<bool, Reason>> order;
   for (const NetworkProof::Place& one : places) {
     if (one.as_ssh && !as_ssh) continue;
-    const std::string there = one.name + " at " + one.at.address + " (" + one.at.interface + ")";
-    if (++count == 1)
-      text = "other hosts reach " + there + ", " + one.why;
-    else if (count <= kNamesMax)
-      text += "; " + there;
+    const std::pair key(one.here && one.reason == Reason::kSsh, one.reason);
+    if (groups[key].empty()) order.push_back(key);
+    groups[key].push_back(&one);
   }
-  if (count > kNamesMax) text += "; and " + std::to_string(count - kNamesMax) + " more hosts so";
+  std::string text = "other hosts reach ";
+  for (const auto& key : order)
+    text += (key == order.front() ? "" : "; ") + group_text(groups[key]);
   if (int(places.size()) > kAllPairsMax)
     text += "; tried by some of the others each, by the rest while ranks run";
   return text;

@@ -30,6 +30,7 @@ class NetworkProof {
     int host = 0;      // its number among the job's
     std::string name;  // for texts
     std::vector<Offer> offers;
+    bool here = false;                     // hvdrun's own
     std::vector<std::string> places = {};  // by offer, where its agent listens: with a port
   };
   struct Place {
@@ -37,6 +38,8 @@ class NetworkProof {
     std::string name;
     InterfaceAddress at;
     std::string listens;  // with the port
+    Reason reason = Reason::kSsh;
+    bool here = false;  // hvdrun's own
     std::string why;
     bool as_ssh = true;  // where ssh reaches the host, if that is known, and nobody asked for more
   };
@@ -86,7 +89,7 @@ class NetworkProof {
 };
 
 // Where hosts are reached and why, in one line: if some are not reached where ssh reaches them,
-// then of those. Pure.
+// then of those; hosts with one reason together, with the first one's words. Pure.
 std::string network_note(const std::vector<NetworkProof::Place>& places);
 
 }  // namespace hvd

@@ -49,7 +49,7 @@ bool Supervisor::begin_links() {
     links.set_patience_ms(int(link_patience(spec_.start_timeout).count()));
     agent->order(server_, order);
     if (one_network) agent->place = offers.front().at;
-    parties.push_back({agent->number(), agent->host().name, std::move(offers)});
+    parties.push_back({agent->number(), agent->host().name, std::move(offers), ours});
   }
   if (one_network) return false;
   network_.begin(std::move(parties), slots_.front().host, !spec_.networks.empty(),

@@ -180,6 +180,7 @@ TEST_CASE("network choice: says why") {
               eth1 = good("eth1", 1000, 40);
   CHECK(why_chosen(std::vector{eth, ib}, 1, true) == "by --network-interface");
   CHECK(why_chosen(std::vector{eth, ib}, 0, false) == "where ssh reaches it");
+  CHECK(why_chosen(std::vector{eth, ib}, 0, false, true) == "where ssh leaves it");
   CHECK(why_chosen(std::vector{ib, eth1}, 1, false) == "where all hosts reach it");
   CHECK(why_chosen(std::vector{eth, ib}, 1, false) ==
         "on a faster link (100 Gbit/s) than at eth0's (eth0), where ssh reaches it (1 Gbit/s)");

@@ -128,6 +128,22 @@ TEST_CASE("network proof: hosts may be reached on networks of their own") {
   CHECK_FALSE(verdict->places[1].as_ssh);
 }
 
+TEST_CASE("network proof: hosts are told of by reason, each with its words") {
+  const auto at = [](const char* name, Reason reason, const char* why, bool here = false) {
+    return NetworkProof::Place{0, name, {"eth0", "10.0.0.1", 0}, "", reason, here, why};
+  };
+  CHECK(network_note({at("h1", Reason::kSsh, "where ssh reaches it"),
+                      at("localhost", Reason::kSsh, "where ssh leaves it", true),
+                      at("h2", Reason::kSsh, "where ssh reaches it")}) ==
+        "other hosts reach h1 at 10.0.0.1 (eth0), where ssh reaches it; h2 at 10.0.0.1 (eth0); "
+        "localhost at 10.0.0.1 (eth0), where ssh leaves it");
+  std::vector<NetworkProof::Place> many(6, at("h1", Reason::kNearer, "nearer"));
+  many.push_back(at("h2", Reason::kReached, "where all hosts reach it"));
+  CHECK(network_note(many) ==
+        "other hosts reach h1 at 10.0.0.1 (eth0), nearer; h1 at 10.0.0.1 (eth0); h1 at 10.0.0.1 "
+        "(eth0); and 3 more hosts so; h2 at 10.0.0.1 (eth0), where all hosts reach it");
+}
+
 TEST_CASE("network proof: a host that nobody can reach is named at once, with what was tried") {
   Proof job(3);
   for (const int host : {0, 1, 2}) job.listens(host, host == 1 ? "no port is free" : "");

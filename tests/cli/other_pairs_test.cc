@@ -26,7 +26,8 @@ struct Pairs {
     std::vector<NetworkProof::Place> places;
     for (int host = 0; host < hosts; ++host) {
       const std::string last = std::to_string(host), address = "10.0.0." + last;
-      places.push_back({host, "h" + last, {"eth0", address}, address + ":4000", ""});
+      places.push_back(
+          {host, "h" + last, {"eth0", address}, address + ":4000", Reason::kSsh, false, ""});
     }
     pairs.begin(std::move(places), 0, 5s, kBegin);
   }

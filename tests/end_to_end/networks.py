@@ -112,7 +112,7 @@ def where(why, *places):
 
 BY_SSH = "where ssh reaches it"
 USUAL_PAIR = where(BY_SSH, "10.77.0.1 10.77.0.1 eth0", "10.77.0.2 10.77.0.2 eth0")
-USUAL_TRIO = where(BY_SSH, "10.77.0.1 10.77.0.1 eth0", "localhost 10.77.0.254 eth0", "10.77.0.2 10.77.0.2 eth0")
+USUAL_TRIO = where(BY_SSH, "10.77.0.1 10.77.0.1 eth0", "10.77.0.2 10.77.0.2 eth0").replace(b"\n", b"; localhost at 10.77.0.254 (eth0), where ssh leaves it\n")
 
 
 def links_carry_bytes(*words):
@@ -147,7 +147,8 @@ def a_name_that_means_loopback_does_not_matter():
         expect(world.run(host, "getent", "ahostsv4", host).stdout.split()[0], "127.0.1.1")
     seen = run("-H", "h1:1,h0:1,h2:1", *LONELY, *WHERE)
     expect((lines_of(seen), seen.stderr), ([f"{rank} 10.77.0.1 eth0 =eth0" for rank in range(3)],
-                                           where(BY_SSH, "h1 10.77.0.1 eth0", "h0 10.77.0.254 eth0", "h2 10.77.0.2 eth0")))
+                                           b"hvdrun: other hosts reach h1 at 10.77.0.1 (eth0), where ssh reaches it; h2 at 10.77.0.2 (eth0); "
+                                           b"h0 at 10.77.0.254 (eth0), where ssh leaves it\n"))
     links_carry_bytes("-H", "h0:1,h2:1", *LONELY)
 
 
@@ -156,7 +157,8 @@ def ipv6_alone_will_do():
         world.run(host, "ip", "addr", "del", f"{world.address(host)}/24", "dev", "eth0")
     seen = run("-H", "h1:1,localhost:1,h2:1", *LONELY, *WHERE)
     expect((lines_of(seen), seen.stderr), ([f"{rank} fd77::1 eth0 =eth0" for rank in range(3)],
-                                           where(BY_SSH, "h1 fd77::1 eth0", "localhost fd77::254 eth0", "h2 fd77::2 eth0")))
+                                           b"hvdrun: other hosts reach h1 at fd77::1 (eth0), where ssh reaches it; h2 at fd77::2 (eth0); "
+                                           b"localhost at fd77::254 (eth0), where ssh leaves it\n"))
     links_carry_bytes("-H", "h1:1,h2:1", *LONELY)
 
 
@@ -212,7 +214,8 @@ def hosts_that_cannot_reach_each_other_are_named():
     seen = run(*PAIR, *LONELY, *WHERE)
     expect(lines_of(seen), ["0 fd77::1 eth0 =eth0", "1 fd77::1 eth0 =eth0"], seen.stderr)
     expect(seen.stderr, b"hvdrun: other hosts reach 10.77.0.1 at fd77::1 (eth0), since not all hosts have reached it yet at 10.77.0.1 (eth0), "
-                        b"where ssh reaches it; 10.77.0.2 at fd77::2 (eth0)\n")
+                        b"where ssh reaches it; 10.77.0.2 at fd77::2 (eth0), since not all hosts reach it at 10.77.0.2 (eth0), where ssh reaches it: "
+                        b"not from 10.77.0.1: No route to host\n")
 
 
 def a_way_that_loses_full_packets_is_none():
