@@ -66,25 +66,6 @@ class SilentFeed final : public Feed {
   std::atomic<bool> seen_{false};
 };
 
-// As NCCL's launch: over after so many looks.
-class CountingFeed final : public Feed {
- public:
-  CountingFeed(std::chrono::milliseconds again, int looks) : again_(again), left_(looks) {}
-  bool feed() override {
-    if (left_ > 0) --left_;
-    return false;
-  }
-  bool waiting() const override { return left_ > 0; }
-  std::chrono::milliseconds watch(std::vector<pollfd>&) const override {
-    return waiting() ? again_ : std::chrono::milliseconds::max();
-  }
-  void epoch_over() override {}
-
- private:
-  const std::chrono::milliseconds again_;
-  std::atomic<int> left_;
-};
-
 struct Scene {
   ~Scene() { progress.remove(feed); }
 
@@ -168,24 +149,4 @@ TEST_CASE("progress: who leaves has the engine thread look after what says nothi
   scene.progress.remove(silent);
   std::ranges::sort(late);
   CHECK(late[late.size() / 2] < kFarBelowBackstop);
-}
-
-TEST_CASE("progress: what wants to be looked at at once is, by an engine thread that sleeps not") {
-  constexpr int kLooks = 200;  // a millisecond each, where it sleeps
-  const auto time_of = [](std::chrono::milliseconds again) {
-    Scene scene;
-    CountingFeed counting(again, kLooks);
-    scene.progress.hold();
-    scene.progress.add(counting);
-    scene.progress.leave();
-    const TimePoint begin = Clock::now();
-    scene.progress.start_engine_thread();
-    until("all looks", [&] { return !counting.waiting(); });
-    const auto took = Clock::now() - begin;
-    scene.progress.stop_engine_thread();
-    scene.progress.remove(counting);
-    return took;
-  };
-  const auto slept = time_of(1ms), at_once = time_of(0ms);
-  CHECK(at_once < slept / 2);
 }
