@@ -12,6 +12,8 @@
 namespace hvd {
 namespace {
 
+constexpr const char* kNotClosed = "\"[\" is not closed; write \"]\" behind the range or address";
+
 constexpr size_t kNameBytesMax = 253;  // of a DNS name
 constexpr size_t kUserBytesMax = 64;
 constexpr size_t kHostsMax = 65'536;
@@ -144,8 +146,7 @@ std::vector<std::string> expand_names(const Piece& pattern) {
     for (std::string& name : names) name += plain.text;
     if (open == rest.text.size()) break;
     const size_t close = rest.text.find(']', open);
-    if (close == rest.text.npos)
-      refuse(rest.sub(open), "\"[\" is not closed; write \"]\" behind the range or address");
+    if (close == rest.text.npos) refuse(rest.sub(open), kNotClosed);
     const auto numbers = expand_range(rest.sub(open + 1, close - open - 1));
     if (names.size() * numbers.size() > kHostsMax) {
       refuse(rest.sub(open), "the ranges give more than 65536 hosts; make them narrower");
@@ -203,6 +204,8 @@ void read_item(const Piece& item, std::vector<GivenHost>& hosts) {
   } else {
     if (rest.text.empty()) refuse(rest, "there is no host name behind \"@\"; write user@host");
     colon = std::min(rest.text.find(':'), rest.text.size());
+    if (rest.text.starts_with('[') && rest.text.find(']') == rest.text.npos)
+      refuse(rest.sub(0, 1), kNotClosed);
     if (std::count(rest.text.begin(), rest.text.end(), ':') > 1) {
       refuse(rest, quoted(rest.text) +
                        " has more than one colon; an IPv6 address goes in "

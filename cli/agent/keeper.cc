@@ -66,9 +66,10 @@ void say(const std::string& words) {
     words += "was killed by " + signal_name(WTERMSIG(ending.status));
   else
     words += "exited with code " + std::to_string(WEXITSTATUS(ending.status));
-  words += "; ended " + std::to_string(ended) + (ended == 1 ? " process" : " processes") +
-           " that it left";
-  if (left > 0) words += ", " + std::to_string(left) + " cannot be ended";
+  if (ended > 0)
+    words += "; ended " + std::to_string(ended) + (ended == 1 ? " process" : " processes") +
+             " that it left";
+  if (left > 0) words += "; " + std::to_string(left) + " cannot be ended";
   say(words);
   _exit(125);
 }

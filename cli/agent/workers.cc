@@ -131,7 +131,10 @@ proto::SpawnFailed Workers::failure_of(const Worker& worker, const SpawnResult& 
   if (step == "chdir" && result.error == ENOENT)
     failure.set_advice(missing_directory_advice(place));
   if (step != "exec" || exit_code_of_spawn(result.error) == kExitOwnFailure) return failure;
-  if (const auto refusal = check_command(place)) failure.set_advice(refusal->message);
+  if (const auto refusal = check_command(place))
+    failure.set_advice(refusal->message);
+  else if (result.error == ENOEXEC)
+    failure.set_advice("it is no program that this machine knows; build it for this one");
   return failure;
 }
 

@@ -322,7 +322,7 @@ TEST_CASE("command line: -x@ sets variables for some ranks") {
       {{"-x@0"}, "-x@0 takes RANKS NAME=VALUE, but nothing follows it"},
       {{"-x@0", "RANK=1", "ls"},
        "-x@ \"RANK=1\" has no effect: hvdrun gives each rank its own RANK; leave it out"},
-      {{"-i@0", "ls"}, "unknown option \"-i@0\"; did you mean -i \"@0\"?"},
+      {{"-i@0", "ls"}, "unknown option \"-i@0\"; did you mean -i @0?"},
   };
   for (const auto& [words, message] : wrong) CHECK(error_of(words) == message);
 }
@@ -429,9 +429,9 @@ TEST_CASE("command line: an unknown option gets the nearest match") {
       {"--np 2 ls", "unknown option \"--np\"; did you mean -np?"},
       {"--host a ls", "unknown option \"--host\"; did you mean --hosts?"},
       {"--hostfil=a ls", "unknown option \"--hostfil=a\"; did you mean --hostfile?"},
-      {"-Hlocalhost:2 ls", "unknown option \"-Hlocalhost:2\"; did you mean -H \"localhost:2\"?"},
-      {"-np2 ls", "unknown option \"-np2\"; did you mean -np \"2\"?"},
-      {"-xA=1 ls", "unknown option \"-xA=1\"; did you mean -x \"A=1\"?"},
+      {"-Hlocalhost:2 ls", "unknown option \"-Hlocalhost:2\"; did you mean -H localhost:2?"},
+      {"-np2 ls", "unknown option \"-np2\"; did you mean -np 2?"},
+      {"-xA=1 ls", "unknown option \"-xA=1\"; did you mean -x A=1?"},
       {"--frobnicate ls", "unknown option \"--frobnicate\"; hvdrun --help lists all options"},
   };
   for (const auto& [text, message] : table) CHECK(error_of(text) == message);

@@ -113,6 +113,7 @@ TEST_CASE("hosts: a bad list is refused with the column") {
       {"u@", "-H, column 3: there is no host name behind \"@\"; write user@host"},
       {"-l@a", "-H, column 1: a user name cannot begin with \"-\"; leave that out"},
       {"u v@a", "-H, column 2: \"u v\" is not a user: it holds \" \"" + kLetters},
+      {"[::1", "-H, column 1: \"[\" is not closed; write \"]\" behind the range or address"},
       {"n[1-4", "-H, column 2: \"[\" is not closed; write \"]\" behind the range or address"},
       {"n1-4]", "-H, column 5: \"n1-4]\" is not a host name: it holds \"]\"" + kLetters},
       {"n[4-1]", "-H, column 3: \"4-1\" is no range; write one like 1-4 or 01-03,7"},
