@@ -22,7 +22,7 @@ namespace {
     const bool looks_meant = value.find_first_of(":=0123456789") != value.npos;
     if (option != nullptr && value_count(*option) == 1 && looks_meant) {
       refuse(start + "; did you mean " + std::string(word.substr(0, length)) + " " +
-             shell_word(std::string(value)) + "?");
+             shell_word(value) + "?");
     }
   }
   const std::string_view nearest = nearest_spelling(word.substr(0, word.find('=')));

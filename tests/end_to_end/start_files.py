@@ -92,18 +92,18 @@ def a_start_file_that_takes_standard_input_away_is_named():
 def what_start_files_leave_running_goes_on():
     with hosts.Hosts(1) as world:
         write(world, "h1", hosts.home("bash", ".bashrc"), "(read -r x </tmp/gate; echo saved >/tmp/saved) >/dev/null 2>&1 &\n")
-        world.run("h1", "mkfifo", "-m", "666", "/tmp/gate")
-        job = [support.options.hvdrun, "-H", "bash@h1", "-x", "OMP_NUM_THREADS=1", "--", "sh", "-c", "setsid sleep 300 & exit 3"]
+        world.run("h1", "mkfifo", "-m", "666", "/tmp/gate", "/tmp/other_gate", "/tmp/never")
+        job = [support.options.hvdrun, "-H", "bash@h1", "-x", "OMP_NUM_THREADS=1", "--", "sh", "-c", "setsid cat /tmp/never & exit 3"]
         seen = subprocess.run(world.command("h0", *job), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
         support.expect(seen.returncode, 3, seen.stderr)
         assert "keeper" not in seen.stderr, seen.stderr
         os.close(os.open(world.path("h1", "/tmp/gate"), os.O_WRONLY | os.O_NONBLOCK))  # fails where nobody waits
         support.wait_for(lambda: world.path("h1", "/tmp/saved").exists())
-        write(world, "h1", hosts.home("bash", ".bashrc"), "sleep 300 &\n")  # for which a plain ssh would wait
+        write(world, "h1", hosts.home("bash", ".bashrc"), "cat /tmp/other_gate &\n")  # for which a plain ssh would wait
         seen = subprocess.run(world.command("h0", *job), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
         support.expect(seen.returncode, 3, seen.stderr)
         assert "hvdrun: the ssh to h1 does not end, as something there holds its output open; killing it\n" in seen.stderr, seen.stderr
-        assert "sleep" in world.run("h1", "ps", "-eo", "comm=").stdout.split()
+        os.close(os.open(world.path("h1", "/tmp/other_gate"), os.O_WRONLY | os.O_NONBLOCK))
 
 
 support.parse_options("start_remote")
