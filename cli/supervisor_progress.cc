@@ -69,6 +69,7 @@ void Supervisor::say_threads(const HostAgent& agent, int threads_each) {
   if (const std::string note = threads_note(spec_, threads_, here); !note.empty()) say(note);
 }
 
+// Once for each limit: one host's is as good as another's to learn of it.
 void Supervisor::say_limits(const HostAgent& agent, const proto::Started& started) {
   for (const proto::ResourceLimit& one : started.lowered()) {
     const std::string note = limit_note(agent.host().name, one, start_);

@@ -65,7 +65,7 @@ std::vector<std::string> ssh_environment(std::span<const std::string> users) {
 }
 
 std::string silencing_flag(std::span<const std::string> arguments) {
-  constexpr std::string_view kWithValue = "BbcDEeFIiJLlmOoPpQRSWw", kSilencing = "fGNnOQstVW";
+  constexpr std::string_view kWithValue = "BbcDEeFIiJLlmoPpRSw", kSilencing = "fGNnOQstVW";
   bool is_value = false;
   for (const std::string& word : arguments) {
     if (std::exchange(is_value, false) || !word.starts_with('-')) continue;

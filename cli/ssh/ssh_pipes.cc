@@ -75,7 +75,10 @@ void SshCarrier::look(Start& start, TimePoint now) {
     return;
   }
   try {
-    if (ssh.remote.asks_for_file()) ssh.remote.answer(file_.sha256(), now), note_phase(start);
+    if (ssh.remote.asks_for_file()) {
+      ssh.remote.answer(file_.sha256(), now);
+      note_phase(start);
+    }
   } catch (const Error& error) {
     return fail(start.host, error.what());
   }

@@ -87,7 +87,7 @@ void NcclMemory::free_when_done(const std::stop_token& stop) NO_THREAD_SAFETY_AN
     const std::vector<std::byte*> taken = std::exchange(let_go_, {});
     freeing_ = true;
     lock.unlock();
-    free_now(taken);
+    free_now(taken, stop);
     lock.lock();
     freeing_ = false;
     changed_.notify_all();
@@ -95,12 +95,16 @@ void NcclMemory::free_when_done(const std::stop_token& stop) NO_THREAD_SAFETY_AN
 }
 
 // While the program captures a graph on the device nobody may wait for all that it does (CUDA C++
-// Programming Guide, "Prohibited and Unhandled Operations"), and the try ends the capture.
-void NcclMemory::free_now(const std::vector<std::byte*>& memories) const {
+// Programming Guide, "Prohibited and Unhandled Operations"), and the try ends the capture. Who
+// stops meanwhile leaves the memory to the end of the process.
+void NcclMemory::free_now(const std::vector<std::byte*>& memories,
+                          const std::stop_token& stop) const {
   try {
     const CudaDevice::Current current(device_);
-    while (device_.driver().cuCtxSynchronize() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+    while (device_.driver().cuCtxSynchronize() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) {
+      if (stop.stop_requested()) return;
       poll(nullptr, 0, kAskAgainMs);
+    }
     for (std::byte* memory : memories) nccl_.ncclMemFree(memory);
   } catch (const Error&) {
     // The device is lost, and all that was on it.

@@ -39,7 +39,7 @@ class NcclMemory {
   std::byte* take(size_t bytes, ncclResult_t& result) const;
   void let_go(std::byte* memory) noexcept EXCLUDES(mutex_);
   void free_when_done(const std::stop_token& stop) EXCLUDES(mutex_);
-  void free_now(const std::vector<std::byte*>& memories) const;
+  void free_now(const std::vector<std::byte*>& memories, const std::stop_token& stop) const;
   void wait_for_free() EXCLUDES(mutex_);
 
   const CudaDevice& device_;
