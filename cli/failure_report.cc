@@ -18,6 +18,7 @@ namespace hvd {
 namespace {
 
 constexpr size_t kShownMax = 8;
+constexpr const char* kPlain = "\033[0m";  // a colour that a rank's line left on
 
 bool failed(const RankEnd& end) { return end.spawn_error != 0 || end.killed || end.status != 0; }
 
@@ -224,7 +225,8 @@ std::string report(const Verdict& verdict, const JobFacts& facts,
   const auto line = [&](const std::string& words) { text += "hvdrun: " + words + "\n"; };
   if (verdict.first && !stderr_tail.empty()) {
     line("last lines of rank " + std::to_string(verdict.first->rank) + "'s stderr:");
-    for (const std::string& one : stderr_tail) text += "  | " + one + "\n";
+    for (const std::string& one : stderr_tail)
+      text += "  | " + one + (one.find('\033') != one.npos ? kPlain : "") + "\n";
   }
   const bool explained = verdict.is_explained();
   const bool with_hosts = std::ranges::any_of(

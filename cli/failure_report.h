@@ -52,9 +52,15 @@ struct FailedStart {
   std::string why;
 };
 
+struct RankPlace {
+  std::string host;
+  int pid = 0;  // 0: not known to have started
+};
+
 struct JobFacts {
   int size = 0;
-  std::vector<RankEnd> ends;  // in the order they were heard of
+  std::vector<RankPlace> places;  // by rank
+  std::vector<RankEnd> ends;      // in the order they were heard of
   EndCause cause = EndCause::kNone;
   std::string cause_text;           // of a cause that needs words
   std::string init_refused;         // why init() failed on ranks that waited in it

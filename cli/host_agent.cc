@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "cli/agent/keeper.h"
+#include "cli/agent/keeper_words.h"
+#include "cli/signals.h"
 #include "cli/ssh/ssh_words.h"
 
 namespace hvd {
@@ -74,9 +75,14 @@ void HostAgent::note_end() {
 }
 
 void HostAgent::note_words(std::string_view line) {
-  words_ = line;
-  if (attached() && line.starts_with(keepers_word(process_)))
-    keeper_spoke_ = true, cut_off_ = false;
+  const bool may_be_keepers = attached() || !remote();  // before, anything may come from there
+  const std::string_view how = may_be_keepers ? how_agent_ended(line, process_) : "";
+  if (how.empty()) {
+    words_ = line;
+    return;
+  }
+  how_ended_ = "it " + std::string(how);
+  cut_off_ = false;  // the keeper has ended what the agent left
 }
 
 // A program around ssh may have codes of its own for a failure, so that once ranks may run there
@@ -85,8 +91,11 @@ void HostAgent::note_keeper_end(int status, TimePoint now) {
   keeper_gone_at_ = now;
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : kSshFailed;
   const bool maybe_cut = code == kSshFailed || (attached() && code != 0);
-  cut_off_ = remote() && !ended_ && !keeper_spoke_ && maybe_cut;
+  cut_off_ = remote() && !ended_ && how_ended_.empty() && maybe_cut;
   keeper_ended_ = WIFEXITED(status);
+  if (!remote() && how_ended_.empty())
+    how_ended_ = keeper_ended_ ? "it exited with code " + std::to_string(code)
+                               : "its keeper was killed by " + signal_name(WTERMSIG(status));
   watch_.keeper_gone();
   held = asked = false;  // nobody is left whom a debugger could hold, or who could answer
 }

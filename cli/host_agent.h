@@ -65,6 +65,8 @@ class HostAgent {
   void note_end();     // its last word was heard
   void note_words(std::string_view line);
   const std::string& last_words() const { return words_; }  // a line of its stderr
+  // As "it was killed by SIGKILL"; empty when nobody has told.
+  const std::string& how_ended() const { return how_ended_; }
   void note_keeper_end(int status, TimePoint now);
   void note_nobody_left() { cut_off_ = false; }  // the host itself says so
   bool ended() const { return ended_; }
@@ -109,7 +111,7 @@ class HostAgent {
   bool control_open_ = true;
   std::optional<Clock::duration> clock_behind_;  // ours minus its
   bool ended_ = false, keeper_ended_ = false, cut_off_ = false;
-  bool keeper_spoke_ = false;  // it has ended what the agent left
+  std::string how_ended_;
   TimePoint heard_{};
   std::optional<TimePoint> keeper_gone_at_;
 };

@@ -13,32 +13,31 @@ namespace {
 
 constexpr size_t kAdviceMax = 600;
 
-std::vector<std::string> host_names(const std::vector<Slot>& slots) {
-  std::vector<std::string> names;
-  for (const Slot& slot : slots) names.push_back(slot.world.host);
-  return names;
-}
-
 }  // namespace
 
 JobRecord::JobRecord(const JobSpec& spec, const std::vector<Slot>& slots, TimePoint now)
-    : hosts_(host_names(slots)),
-      command_(spec.command),
+    : command_(spec.command),
       began_(now),
       started_at_s_(std::time(nullptr)),
       job_(std::to_string(started_at_s_) + "-" + std::to_string(getpid())) {
+  seat(slots);
   facts_.size = spec.size;
 }
 
 void JobRecord::seat(const std::vector<Slot>& slots) {
-  hosts_ = host_names(slots);
+  facts_.places.clear();
+  for (const Slot& slot : slots) facts_.places.push_back({.host = slot.world.host});
   facts_.size = int(slots.size());
 }
 
 std::vector<Event> JobRecord::note(const proto::Started& started) {
   event::WorkersStarted event;
-  for (int rank : started.ranks())
-    if (is_rank(rank)) event.ranks.push_back(rank);
+  for (int i = 0; i < started.ranks_size(); ++i) {
+    const int rank = started.ranks(i);
+    if (!is_rank(rank)) continue;
+    event.ranks.push_back(rank);
+    if (i < started.pids_size()) facts_.places[size_t(rank)].pid = started.pids(i);
+  }
   return {event};
 }
 
@@ -46,7 +45,7 @@ std::vector<Event> JobRecord::note(const proto::SpawnFailed& failure) {
   if (!ends_now(failure.rank())) return {};
   RankEnd& end = facts_.ends.emplace_back();
   end.rank = failure.rank();
-  end.host = hosts_[size_t(end.rank)];
+  end.host = facts_.places[size_t(end.rank)].host;
   end.spawn_error = failure.error();
   const bool of_command = !failure.step().starts_with("chdir");
   end.spawn_step =
@@ -62,7 +61,7 @@ std::vector<Event> JobRecord::note(const proto::RankEnds& ends,
     if (!ends_now(one.rank())) continue;
     RankEnd& end = together.ends.emplace_back(from_proto(one));
     end.at_ns = std::chrono::nanoseconds(our_time(one.at_clock_ns()) - began_).count();
-    end.host = hosts_[size_t(end.rank)];
+    end.host = facts_.places[size_t(end.rank)].host;
   }
   facts_.ends.insert(facts_.ends.end(), together.ends.begin(), together.ends.end());
   const Verdict verdict = attribute(together);

@@ -55,11 +55,10 @@ class JobRecord {
   JobResult result(TimePoint now) const;  // without output
 
  private:
-  bool is_rank(int rank) const { return rank >= 0 && rank < int(hosts_.size()); }
+  bool is_rank(int rank) const { return rank >= 0 && rank < int(facts_.places.size()); }
   // Whatever an agent repeats, a rank ends once.
   bool ends_now(int rank) { return is_rank(rank) && ended_.insert(rank).second; }
 
-  std::vector<std::string> hosts_;  // by rank
   const std::vector<std::string> command_;
   const TimePoint began_;
   const std::time_t started_at_s_;

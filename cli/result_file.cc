@@ -75,7 +75,12 @@ Json missing_to_json(int rank, const JobFacts& facts) {
               {"host", one.host},
               {"pid", one.pid},
               {"why", one.why}};
-  return {{"rank", rank}, {"outcome", "unknown"}};
+  Json json = {{"rank", rank}, {"outcome", "unknown"}};
+  if (size_t(rank) >= facts.places.size()) return json;
+  const RankPlace& place = facts.places[size_t(rank)];
+  json["host"] = place.host;
+  json["pid"] = place.pid == 0 ? Json(nullptr) : Json(place.pid);
+  return json;
 }
 
 Json hosts_to_json(const JobFacts& facts) {

@@ -43,6 +43,13 @@ int read_integer(std::string_view source, std::string_view value, int least, int
   return static_cast<int>(*number);
 }
 
+// Elsewhere - stands for a stream, and whoever writes it means that.
+std::string read_file_name(std::string_view source, std::string_view value, const char* stream) {
+  if (value == "-")
+    refuse(source, std::string("a file (") + stream + " is one, and ./- one of that name)", value);
+  return std::string(value);
+}
+
 enum class Zero { kAllowed, kRefused };
 
 std::chrono::milliseconds read_seconds(std::string_view source, std::string_view value, Zero zero,
@@ -178,7 +185,7 @@ constexpr Setting kSettings[] = {
     {"--hostfile",
      [](Draft& d, Source s, Value v) {
        if (d.line.host_file) refuse(s, "one file with all hosts", *d.line.host_file + " " + v);
-       d.line.host_file = v;
+       d.line.host_file = read_file_name(s, v, "/dev/stdin");
      }},
     {"--ssh-port",
      [](Draft& d, Source s, Value v) { d.line.spec.ssh.port = read_integer(s, v, 1, 65'535); }},
@@ -244,7 +251,10 @@ constexpr Setting kSettings[] = {
      [](Draft& d, Source s, Value v) { d.line.spec.output_ranks = read_ranks(s, v); }},
     {"--color",
      [](Draft& d, Source s, Value v) { d.line.spec.color = read_choice(s, v, kColorModes); }},
-    {"--result-file", [](Draft& d, Source, Value v) { d.line.spec.result_file = v; }},
+    {"--result-file",
+     [](Draft& d, Source s, Value v) {
+       d.line.spec.result_file = read_file_name(s, v, "/dev/stdout");
+     }},
     {"--verbose", [](Draft& d, Source, Value) { d.line.spec.verbose = true; }},
     {"--log-level",
      [](Draft& d, Source s, Value v) { d.line.spec.log_level = read_choice(s, v, kLogLevels); }},

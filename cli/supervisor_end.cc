@@ -31,11 +31,17 @@ constexpr milliseconds kOwnWords{
 constexpr size_t kWordsShown = 300;
 constexpr int kInterruptsMax = 3;
 
-// One on another host starts nothing before it has reached hvdrun.
+// One on another host starts nothing before it has reached hvdrun; one here may have, and its
+// keeper has ended that.
 std::string lost_words(const HostAgent& agent) {
-  if (!agent.remote()) return agent.name() + " was lost; its ranks were ended";
-  if (agent.attached()) return agent.name() + " was lost; its ranks end with it";
   const std::string& words = agent.last_words();
+  const std::string how = agent.how_ended().empty() ? "" : " (" + agent.how_ended() + ")";
+  if (agent.attached())
+    return agent.name() + " was lost" + how +
+           (agent.remote() ? "; its ranks end with it" : "; its ranks were ended");
+  if (!agent.remote())
+    return agent.name() + " ended before it had reached hvdrun" + how +
+           (words.empty() ? "" : "; its last words were " + quoted(words, kWordsShown));
   return "no agent on " + agent.host().name + ": it ended before it had reached hvdrun" +
          (words.empty()
               ? ", without a word; what --ssh-command names has to leave ssh its standard "

@@ -28,15 +28,14 @@ std::string plain_name(std::string_view name) {
   return out;
 }
 
-// The address as inet_ntop writes it, without a zone; empty when `text` is none.
+// The address as inet_ntop writes it, without a zone; empty when `text` is none. Whatever ssh would
+// take for one is: 127.1 too.
 std::string plain_address(std::string_view text) {
   const std::string word(text.substr(0, text.find('%')));
   char out[INET6_ADDRSTRLEN];
   in_addr four;
   in6_addr six;
-  if (inet_pton(AF_INET, word.c_str(), &four) == 1) {
-    return inet_ntop(AF_INET, &four, out, sizeof out);
-  }
+  if (inet_aton(word.c_str(), &four) != 0) return inet_ntop(AF_INET, &four, out, sizeof out);
   if (inet_pton(AF_INET6, word.c_str(), &six) == 1) {
     if (IN6_IS_ADDR_V4MAPPED(&six)) return inet_ntop(AF_INET, &six.s6_addr[12], out, sizeof out);
     return inet_ntop(AF_INET6, &six, out, sizeof out);
@@ -95,6 +94,7 @@ std::vector<std::string> bound_addresses() {
 
 bool is_this_machine(std::string_view host, const ThisMachine& machine) {
   const std::string address = plain_address(host);
+  if (address == "0.0.0.0" || address == "::") return true;  // to a connect(), this machine
   if (!address.empty()) return is_ours(address, machine.addresses);
   const std::string name = plain_name(host);
   if (name == "localhost" || name == "localhost.localdomain") return true;

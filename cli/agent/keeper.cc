@@ -12,6 +12,7 @@
 #include <string>
 
 #include "cli/agent/descendants.h"
+#include "cli/agent/keeper_words.h"
 #include "cli/pipe.h"
 #include "cli/process_name.h"
 #include "cli/signals.h"
@@ -59,13 +60,14 @@ void say(const std::string& words) {
   });
   const bool plain = ending.known && WIFEXITED(ending.status) && !too_late;
   if (plain && (tried || (ended == 0 && left == 0))) _exit(WEXITSTATUS(ending.status));
-  std::string words = keepers_word(agent);
+  std::string how;
   if (too_late)
-    words += "outlived its lease and was killed";
+    how = "outlived its lease and was killed";
   else if (WIFSIGNALED(ending.status))
-    words += "was killed by " + signal_name(WTERMSIG(ending.status));
+    how = "was killed by " + signal_name(WTERMSIG(ending.status));
   else
-    words += "exited with code " + std::to_string(WEXITSTATUS(ending.status));
+    how = "exited with code " + std::to_string(WEXITSTATUS(ending.status));
+  std::string words = agents_end(agent, how);
   if (ended > 0)
     words += "; ended " + std::to_string(ended) + (ended == 1 ? " process" : " processes") +
              " that it left";
@@ -97,10 +99,6 @@ void say(const std::string& words) {
 }
 
 }  // namespace
-
-std::string keepers_word(pid_t agent) {
-  return "keeper: the agent (pid " + std::to_string(agent) + ") ";
-}
 
 Kept become_kept(int argc, char** argv, int control_fd) {
   setsid();

@@ -10,7 +10,6 @@
 #include <sys/types.h>
 
 #include <chrono>
-#include <string>
 
 #include "runtime/base/unique_fd.h"
 
@@ -26,10 +25,6 @@ struct Kept {
 
 // An agent's exit code: it tried for long to end what is left, and has said who that is.
 inline constexpr int kSomeAreStuck = 124;
-
-// How the line begins that a keeper says on standard error once it has ended what the agent, which
-// it names by its pid, did not.
-std::string keepers_word(pid_t agent);
 
 // Forks once, single-threaded. Returns in the agent; the keeper's side never returns.
 Kept become_kept(int argc, char** argv, int control_fd);

@@ -57,6 +57,18 @@ TEST_CASE("result file: tells who was first, how, and what became of every rank"
   CHECK(json["input"]["error"].is_null());
 }
 
+TEST_CASE("result file: of a rank that was lost with its agent, where it ran is told") {
+  JobResult job = failed_job();
+  job.facts.places = {{"h1", 71}, {"h1", 72}, {"h2", 73}};
+  auto rank = nlohmann::json::parse(result_json(job))["ranks"][2];
+  CHECK(rank["host"] == "h2");
+  CHECK(rank["pid"] == 73);
+  job.facts.places[2].pid = 0;
+  rank = nlohmann::json::parse(result_json(job))["ranks"][2];
+  CHECK(rank["host"] == "h2");
+  CHECK(rank["pid"].is_null());
+}
+
 TEST_CASE("result file: a rank that cannot be ended is stuck, and why") {
   JobResult job = failed_job();
   job.facts.stuck = {{.rank = 2, .host = "localhost", .pid = 72, .why = "it hangs"}};

@@ -41,6 +41,14 @@ TEST_CASE("settings: what is to be shipped, and how much at most") {
           "--ship-limit takes a size such as 500M or 8G, not \"" + std::string(bad) + "\"");
 }
 
+TEST_CASE("settings: a file is named, and - is none") {
+  CHECK(error_of({"--result-file", "-"}) ==
+        "--result-file takes a file (/dev/stdout is one, and ./- one of that name), not \"-\"");
+  CHECK(error_of({"--hostfile=-"}) ==
+        "--hostfile takes a file (/dev/stdin is one, and ./- one of that name), not \"-\"");
+  CHECK(spec_of({"--result-file", "./-"}).result_file == "./-");
+}
+
 TEST_CASE("settings: GPUs are named by indices or names, and debugged by ranks") {
   const GpuOptions gpus = spec_of({"--devices", "1,0", "--share-gpu", "--deterministic",
                                    "--launch-blocking", "--nccl-debug=2,0-1"})

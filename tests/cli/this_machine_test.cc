@@ -12,16 +12,33 @@ TEST_CASE("this machine: localhost, loopback, our names and addresses, nothing e
                             .addresses = {"10.0.0.7", "fe80::7", "2001:db8::7"},
                             .users = {},
                             .gpus = 0};
-  for (const char* name :
-       {"localhost", "LOCALHOST", "localhost.", "localhost.localdomain", "127.0.0.1", "127.8.9.1",
-        "::1", "0:0:0:0:0:0:0:1", "gpu7.lab.example", "GPU7.lab.example", "gpu7", "box", "Box.",
-        "10.0.0.7", "::ffff:127.0.0.1", "::ffff:10.0.0.7", "2001:db8::7", "2001:0db8:0::0007",
-        "fe80::7%eth0"}) {
+  for (const char* name : {"localhost",
+                           "LOCALHOST",
+                           "localhost.",
+                           "localhost.localdomain",
+                           "127.0.0.1",
+                           "127.8.9.1",
+                           "127.1",
+                           "0.0.0.0",
+                           "::",
+                           "::1",
+                           "0:0:0:0:0:0:0:1",
+                           "gpu7.lab.example",
+                           "GPU7.lab.example",
+                           "gpu7",
+                           "box",
+                           "Box.",
+                           "10.0.0.7",
+                           "::ffff:127.0.0.1",
+                           "::ffff:10.0.0.7",
+                           "2001:db8::7",
+                           "2001:0db8:0::0007",
+                           "fe80::7%eth0"}) {
     CHECK(is_this_machine(name, machine));
   }
-  for (const char* name : {"gpu8", "gpu7.lab", "gpu7.other.example", "box.lab.example", "10.0.0.8",
-                           "10.0.0.70", "128.0.0.1", "::ffff:10.0.0.8", "fe80::8", "::", "0.0.0.0",
-                           "localhost2", "127", "127.1", "gpu", ""}) {
+  for (const char* name :
+       {"gpu8", "gpu7.lab", "gpu7.other.example", "box.lab.example", "10.0.0.8", "10.0.0.70",
+        "128.0.0.1", "::ffff:10.0.0.8", "fe80::8", "localhost2", "127", "gpu", ""}) {
     CHECK_FALSE(is_this_machine(name, machine));
   }
 }

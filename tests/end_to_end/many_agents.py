@@ -1,5 +1,6 @@
 """Jobs of several agents, as on several hosts: what their ranks are told, who ends, what is said, and that nobody is left."""
 import hashlib
+import json
 import os
 import re
 import signal
@@ -139,12 +140,21 @@ def an_agent_that_ends_when_it_is_told_to_start_starts_nobody_in_secret():
 
 def a_lost_agent_ends_all_and_is_named():
     for rank, name in ((0, "pretended1"), (3, "pretended2")):
-        job = start(*HOSTS, "--", "bash", "-c", "setsid sleep 300 & sleep 300", np=4)
-        wait_for_all(job, sleeps=8)
-        os.kill(agent_of_rank(job, rank), signal.SIGKILL)
-        _, err = job.communicate(timeout=30)
+        with tempfile.NamedTemporaryFile() as told:
+            job = start(*HOSTS, "--result-file", told.name, "--", "bash", "-c", "setsid sleep 300 & exec sleep 300", np=4)
+            wait_for_all(job, sleeps=8)
+            agent = agent_of_rank(job, rank)
+            of_ranks = set(children(agent))
+            os.kill(agent, signal.SIGKILL)
+            _, err = job.communicate(timeout=30)
+            result = json.load(open(told.name))
         expect(job.returncode, 125, err)
-        assert f"the agent on {name} was lost; its ranks were ended".encode() in err.splitlines()[-1], err
+        words = f"the agent on {name} was lost (it was killed by SIGKILL); its ranks were ended"
+        expect(err.splitlines()[-1], f"hvdrun: {words}".encode(), err)
+        expect((result["cause"], result["cause_text"]), ("agent_lost", words))
+        lost = [one for one in result["ranks"] if one["outcome"] == "unknown"]
+        expect([one["host"] for one in lost], [name] * 2)
+        assert {one["pid"] for one in lost} <= of_ranks, (lost, of_ranks)
 
 
 def a_lost_keeper_ends_all():
