@@ -347,6 +347,12 @@ TEST_CASE(
       "hvdrun: first failure: rank 1 (pid 101) on localhost was killed by SIGSEGV after 1.234 s\n");
 }
 
+TEST_CASE("failure report: a colour that a last line of a rank left on ends with that line") {
+  const JobFacts job = facts({code(1, 3, 2)});
+  CHECK_THAT(report(attribute(job), job, {"plain", "\033[31mred"}),
+             Catch::Contains("  | plain\n  | \033[31mred\033[0m\nhvdrun: "));
+}
+
 TEST_CASE("failure report: nothing is said when all went well") {
   const JobFacts job = facts({code(0, 0, 1)}, EndCause::kNone);
   CHECK(report(attribute(job), job, {}).empty());

@@ -231,6 +231,16 @@ def a_way_that_loses_full_packets_is_none():
     expect(run(*PAIR, *LONELY, *WHERE).stderr, USUAL_PAIR)
 
 
+def a_faster_link_that_loses_full_packets_is_not_taken():
+    add_fast_network(h1="fast0", h2="fast0")
+    assert b" (fast0), on a faster link " in run(*PAIR, *LONELY, *WHERE).stderr  # while it takes them
+    for host in ("h1", "h2"):
+        world.run(host, "ip", "link", "set", "wire7", "gso_max_segs", "1")
+        world.run(host, "ip", "link", "set", "fast0", "gso_max_segs", "1")
+        world.shrink(host, "br7", 1200)
+    expect(run(*PAIR, *LONELY, *WHERE).stderr, USUAL_PAIR)
+
+
 def only_the_address_that_was_proven_is_listened_on():
     add_fast_network(h1="fast0", h2="fast0")
     job = subprocess.Popen(world.command("h0", support.options.hvdrun, *PAIR, *LONELY, "--no-tag-output", "--", "sh", "-c", "echo up; exec sleep 300"),
@@ -265,5 +275,6 @@ support.parse_options("worker")
 cases = [the_same_bridge_on_all_hosts_is_no_way_between_them, an_interface_that_leads_nowhere_is_not_taken,
          a_name_that_means_loopback_does_not_matter, ipv6_alone_will_do, of_two_links_the_faster_is_taken_whatever_its_name,
          a_bridge_is_not_taken_for_a_faster_card, what_is_asked_for_overrules, hosts_that_cannot_reach_each_other_are_named, a_way_that_loses_full_packets_is_none,
+         a_faster_link_that_loses_full_packets_is_not_taken,
          only_the_address_that_was_proven_is_listened_on]
 support.main(*map(on_hosts, cases), of_many_hosts_who_cannot_reach_each_other_is_named_while_ranks_run, why_not=hosts.why_not())
