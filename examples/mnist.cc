@@ -12,6 +12,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <climits>
 #include <cmath>
 #include <cstdio>
@@ -58,6 +59,15 @@ std::string is_positive(const std::string& text) {
   return text + " is no number above 0";
 }
 
+// What has more digits would be taken for the largest there is.
+std::string is_whole(const std::string& text) {
+  int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error == std::errc() && stop == end) return "";
+  return text + " is no whole number of 64 bits";
+}
+
 std::string is_name(const std::string& text) { return text.empty() ? "the name is empty" : ""; }
 
 // Horovod's flags, and where data and checkpoints lie.
@@ -72,7 +82,8 @@ Options parse(int argc, char** argv) {
   app.add_option("--lr", o.lr, "learning rate, multiplied by the number of ranks")
       ->check(is_number);
   app.add_option("--momentum", o.momentum)->check(is_number);
-  app.add_option("--seed", o.seed, "any whole number; PyTorch takes negative ones, too");
+  app.add_option("--seed", o.seed, "any whole number; PyTorch takes negative ones, too")
+      ->check(is_whole);
   app.add_option("--log-interval", o.log_interval, "batches between two lines")
       ->check(CLI::Range(1, INT_MAX));
   app.add_option("--gradient-predivide-factor", o.gradient_predivide_factor)->check(is_positive);

@@ -28,12 +28,14 @@ class HVD_API Context {
   // next one takes that number, and its place if it is of that kind. Throws kInvalidArgument, too,
   // for what has none on any thread but the init thread, where a count would pair strangers.
   std::shared_ptr<Work> submit(std::unique_ptr<Submission> submission, const char* kind);
+  // Of bucket lists, by the init thread: ranks make the same ones, in the same order.
+  uint64_t next_list() { return ++lists_; }
 
  private:
   const DeviceOptions devices_;
   const bool share_gpu_;
   Engine engine_;
-  uint64_t unnamed_ = 0;
+  uint64_t unnamed_ = 0, lists_ = 0;
 };
 
 // The current Context. Throws kUnavailable before init(), after shutdown(), and in a forked child.

@@ -25,7 +25,8 @@ struct BucketShape {
 };
 
 struct BucketListSpec {
-  std::string name;                  // of the optimizer, for errors
+  std::string name;                  // of the optimizer, for errors: the same on all ranks
+  std::string about = {};            // said behind it once the layouts are known to agree
   std::vector<BucketShape> buckets;  // in layout order
   int parameters = 0;                // over all buckets
   // What has to agree on all ranks, in words: a line of settings, then one for each parameter.
@@ -37,13 +38,16 @@ struct BucketListSpec {
 // What this rank says at the end of a step, and what all said together.
 struct StepWord {
   std::string poison;          // not empty: the step is void on every rank, and why
-  uint64_t additions = 0;      // parameters that this rank wants to add
+  uint32_t additions = 0;      // parameters that this rank wants to add
+  uint32_t digest = 0;         // of the last step's results as they were taken here; 0: none
   std::vector<uint64_t> used;  // bit per parameter that has a gradient here
 };
 struct StepVerdict {
   std::string poison;               // of the lowest poisoned rank, with its number
-  std::vector<uint64_t> additions;  // by rank
-  std::vector<uint64_t> used;       // bit per parameter that has a gradient anywhere
+  std::vector<uint32_t> additions;  // by rank
+  // Two ranks whose digests differ, the lowest such and the first of the others; -1: none do.
+  int digest_of = -1, another_of = -1;
+  std::vector<uint64_t> used;  // bit per parameter that has a gradient anywhere
 };
 
 class BucketList {

@@ -36,13 +36,14 @@ std::string words_of(const BucketListSpec& spec) {
 }  // namespace
 
 std::unique_ptr<BucketList> EngineBucketList::make(const std::shared_ptr<Engine::Parts>& parts,
-                                                   const BucketListSpec& spec) {
+                                                   BucketListSpec spec) {
   HVD_CHECK(parts->on_init_thread(), "a bucket list is made by the init thread");
   if (spec.buckets.empty())
     throw Error(ErrorCode::kInvalidArgument,
                 "the optimizer \"" + spec.name + "\" has no parameter to reduce");
   for (const BucketShape& bucket : spec.buckets) check_reduction(spec.reduction, bucket.type);
   const uint64_t layout_hash = compare_layouts(*parts, spec);
+  spec.name += spec.about;
   if (spec.device >= 0) parts->registered.give_back(parts, spec.name);
   Offsets offsets = lay_out(spec, parts->shape);
   // Others look at this rank's words for as long as they have theirs.
@@ -389,7 +390,8 @@ size_t EngineBucketList::control_bytes() const {
 // Every rank's word in its place, zeros elsewhere: the maximum of all is all ranks' words.
 void EngineBucketList::write_control(const StepWord& word) {
   memset(control(), 0, control_bytes());
-  const Word mine{step() + 1, word.additions, word.poison.empty() ? 0u : 1u};
+  const Word mine{static_cast<uint32_t>(step() + 1), word.additions, word.digest,
+                  word.poison.empty() ? 0u : 1u};
   memcpy(control() + sizeof(Word) * static_cast<size_t>(rank_), &mine, sizeof mine);
   std::byte* used = control() + sizeof(Word) * static_cast<size_t>(size_);
   for (size_t i = 0; i < static_cast<size_t>(spec_.parameters) && i / 64 < word.used.size(); ++i)
@@ -399,15 +401,19 @@ void EngineBucketList::write_control(const StepWord& word) {
 StepVerdict EngineBucketList::read_control(const StepWord& word) {
   StepVerdict verdict;
   int poisoned = -1;
+  uint32_t digest = 0;
   for (int k = 0; k < size_; ++k) {
     Word theirs;
     memcpy(&theirs, control() + sizeof(Word) * static_cast<size_t>(k), sizeof theirs);
-    if (theirs.step != step() + 1)
+    if (theirs.step != static_cast<uint32_t>(step() + 1))
       throw Error(ErrorCode::kInternal, "\"" + spec_.name + "\": rank " + std::to_string(rank_) +
                                             " ends step " + std::to_string(step() + 1) + ", rank " +
                                             std::to_string(k) + " ends step " +
                                             std::to_string(theirs.step));
     verdict.additions.push_back(theirs.additions);
+    if (digest == 0 && theirs.digest != 0) digest = theirs.digest, verdict.digest_of = k;
+    if (theirs.digest != 0 && theirs.digest != digest && verdict.another_of < 0)
+      verdict.another_of = k;
     if (theirs.poisoned != 0 && poisoned < 0) poisoned = k;
   }
   verdict.used.resize((static_cast<size_t>(spec_.parameters) + 63) / 64);

@@ -22,7 +22,7 @@ class EngineBucketList final : public BucketList, private Feed {
   // Collective of the init threads. Throws kInvalidArgument, naming both sides, when the ranks'
   // layouts differ.
   static std::unique_ptr<BucketList> make(const std::shared_ptr<Engine::Parts>& parts,
-                                          const BucketListSpec& spec);
+                                          BucketListSpec spec);
   ~EngineBucketList() override;
 
   std::byte* memory(int bucket, Home home) const override;
@@ -39,10 +39,12 @@ class EngineBucketList final : public BucketList, private Feed {
 
  private:
   // What one rank says in the control words; 1 byte per parameter, used or not, follows all ranks'.
+  // Short: those of few ranks and parameters fit a line.
   struct Word {
-    uint64_t step;  // + 1
-    uint64_t additions;
-    uint64_t poisoned;
+    uint32_t step;  // + 1; its low bits
+    uint32_t additions;
+    uint32_t digest;
+    uint32_t poisoned;
   };
   struct Offsets {
     uint64_t words = 0, control = 0, homes = 0, spares = 0, end = 0;

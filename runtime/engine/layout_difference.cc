@@ -2,6 +2,7 @@
 #include "runtime/engine/layout_difference.h"
 
 #include <algorithm>
+#include <span>
 #include <sstream>
 #include <vector>
 
@@ -25,27 +26,48 @@ std::string excerpt(const std::string& line, size_t place) {
          (line.size() - from > kExcerpt ? "…" : "");
 }
 
-std::string side(int rank, const std::vector<std::string>& lines, size_t i, size_t place) {
-  std::string text = "rank " + std::to_string(rank) + " has ";
-  if (i >= lines.size()) return text + "no more";
-  text += excerpt(lines[i], std::min(place, lines[i].size()));
-  if (i > 0 && i + 1 < lines.size())
-    text += ", parameter " + std::to_string(i) + " of " + std::to_string(lines.size() - 2);
-  return text;
+// A description: what line 0 says, the lines of the parameters, what the last one says.
+struct Description {
+  explicit Description(const std::string& text) : lines(lines_of(text)) {
+    lines.resize(std::max<size_t>(lines.size(), 2));
+  }
+  std::span<const std::string> parameters() const { return {&lines[1], lines.size() - 2}; }
+
+  std::vector<std::string> lines;
+};
+
+std::string counted(size_t parameters) {
+  return std::to_string(parameters) + (parameters == 1 ? " parameter" : " parameters");
+}
+
+// `other`: the same line of the other rank.
+std::string side(int rank, const std::string& line, const std::string& other) {
+  const auto place = std::mismatch(line.begin(), line.end(), other.begin(), other.end()).first;
+  return "rank " + std::to_string(rank) + " has " +
+         excerpt(line, static_cast<size_t>(place - line.begin()));
+}
+
+std::string side(int rank, std::span<const std::string> parameters,
+                 std::span<const std::string> others, size_t i) {
+  if (i == parameters.size())
+    return "rank " + std::to_string(rank) + " has no more than " + counted(i);
+  return side(rank, parameters[i], i < others.size() ? others[i] : "") + ", parameter " +
+         std::to_string(i + 1) + " of " + std::to_string(parameters.size());
 }
 
 }  // namespace
 
 std::string layout_difference(const RankLayout& first, const RankLayout& second) {
-  const std::vector<std::string> a = lines_of(first.text), b = lines_of(second.text);
-  const auto line =
-      static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
-  size_t place = 0;
-  if (line < a.size() && line < b.size())
-    place = static_cast<size_t>(
-        std::mismatch(a[line].begin(), a[line].end(), b[line].begin(), b[line].end()).first -
-        a[line].begin());
-  return side(first.rank, a, line, place) + "; " + side(second.rank, b, line, place);
+  const Description a(first.text), b(second.text);
+  const auto both = [&](const std::string& one, const std::string& other) {
+    return side(first.rank, one, other) + "; " + side(second.rank, other, one);
+  };
+  if (a.lines.front() != b.lines.front()) return both(a.lines.front(), b.lines.front());
+  const auto mine = a.parameters(), theirs = b.parameters();
+  const auto at = std::ranges::mismatch(mine, theirs).in1 - mine.begin();
+  const auto i = static_cast<size_t>(at);
+  if (i == mine.size() && i == theirs.size()) return both(a.lines.back(), b.lines.back());
+  return side(first.rank, mine, theirs, i) + "; " + side(second.rank, theirs, mine, i);
 }
 
 }  // namespace hvd

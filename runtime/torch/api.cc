@@ -36,7 +36,9 @@ std::unique_ptr<BucketList> make_bucket_list(const BucketListSpec& spec) {
                 "called hvd::init()");
   }
   if (spec.device >= 0) current->use_device(spec.device);
-  return current->engine().make_bucket_list(spec);
+  BucketListSpec numbered = spec;
+  numbered.name += " " + std::to_string(current->next_list());
+  return current->engine().make_bucket_list(numbered);
 }
 
 NamedTensors numbered(const std::vector<torch::Tensor>& tensors) {

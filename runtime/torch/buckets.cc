@@ -5,6 +5,8 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 #include <exception>
 #include <utility>
 
@@ -23,10 +25,11 @@ std::string settings_of(const DistributedOptimizerOptions& options) {
          name_of(options.compression) + ", bucket_bytes " + std::to_string(options.bucket_bytes);
 }
 
-BucketListSpec make_spec(const std::string& name, std::span<const GradientShape> shapes,
+BucketListSpec make_spec(std::string_view name, std::span<const GradientShape> shapes,
                          const Layout& layout, const DistributedOptimizerOptions& options) {
   BucketListSpec spec;
   spec.name = name;
+  if (!shapes.empty()) spec.about = " of " + shapes.front().name + " …";
   spec.buckets = layout.buckets;
   spec.parameters = static_cast<int>(shapes.size());
   spec.layout = describe_layout(shapes, settings_of(options));
@@ -44,6 +47,18 @@ BucketListSpec make_spec(const std::string& name, std::span<const GradientShape>
 constexpr size_t kStreamedBytes = size_t{64} << 20;
 
 Home other(Home home) { return home == Home::kHome ? Home::kSpare : Home::kHome; }
+
+// Of the first, the middle and the last word of a result: what scales or clears a gradient changes
+// these, too, and to read all of them would take as long as a part of the step.
+uint64_t mixed(uint64_t digest, const std::byte* result, size_t bytes) {
+  const size_t last = bytes - std::min(bytes, sizeof digest);
+  for (const size_t at : {size_t{0}, last / 2, last}) {
+    uint64_t word = 0;
+    memcpy(&word, result + at, std::min(bytes, sizeof word));
+    digest = std::rotl((digest ^ word) * 0x9e3779b97f4a7c15u, 29);
+  }
+  return digest;
+}
 
 size_t bytes_of(const Layout& layout) {
   size_t bytes = 0;
@@ -77,7 +92,7 @@ void Buckets::check_parameter(const std::string& name, const at::Tensor& paramet
   }
 }
 
-Buckets::Buckets(const std::string& name, const NamedTensors& parameters,
+Buckets::Buckets(std::string_view name, const NamedTensors& parameters,
                  const DistributedOptimizerOptions& options, const MakeBucketList& make)
     : device_(parameters.empty() ? c10::Device(c10::kCPU) : parameters[0].second.device()),
       passes_per_step_(options.backward_passes_per_step) {
@@ -115,7 +130,9 @@ void Buckets::add_parameters(const NamedTensors& parameters, Compression compres
         GradientSlot::Memory{list_->memory(bucket, Home::kHome) + bytes,
                              list_->holder(bucket, Home::kHome)},
         bytes_of(layout) >= kStreamedBytes);
-    parameters_.push_back({std::move(slot), bucket, bytes, 0});
+    const DataType type = layout.buckets[static_cast<size_t>(bucket)].type;
+    parameters_.push_back(
+        {std::move(slot), bucket, bytes, static_cast<size_t>(tensor.numel()) * size_of(type)});
     buckets_[static_cast<size_t>(bucket)].members.push_back(i);
     accumulators_.push_back(torch::autograd::impl::grad_accumulator(tensor));
     hooks_.push_back(std::make_unique<GradientHook>(
@@ -177,6 +194,7 @@ void Buckets::complete(int index) {
     home = choose_home(bucket);
     if (home == Home::kSpare && !take_spare(index)) return;  // the epoch ends
     gather(bucket, home);
+    for (const size_t i : bucket.members) parameters_[i].slot->note_sent();
   } catch (const std::exception& error) {
     if (word_.poison.empty()) word_.poison = error.what();
   }
@@ -248,15 +266,29 @@ Home Buckets::choose_home(const Bucket& bucket) {
   return other(bucket.home);
 }
 
+// Ranks would part without a word: what is written into a bucket that is under way is summed, or
+// not, or written over a result.
+void Buckets::check_sent() {
+  for (const Bucket& bucket : buckets_)
+    for (const size_t i : bucket.members)
+      if (bucket.ready && !parameters_[i].slot->is_as_sent() && word_.poison.empty())
+        word_.poison = "the gradient of \"" + parameters_[i].slot->name() +
+                       "\" was changed between backward() and step(), while it was under way; "
+                       "call synchronize() before you change it, and step() under "
+                       "skip_synchronize()";
+}
+
 StepVerdict Buckets::finish(const Additions& additions) {
   list_->check_open();
   StepWord word;
   {
     MutexLock lock(mutex_);
     follow_stream();
+    check_sent();
     for (size_t bucket = 0; bucket < buckets_.size(); ++bucket)
       if (!buckets_[bucket].ready) complete(static_cast<int>(bucket));
     word = word_;
+    word.digest = std::exchange(digest_, 0);
   }
   word.additions = additions.parameters;
   if (word.poison.empty()) word.poison = additions.refusal;
@@ -273,12 +305,16 @@ void Buckets::take_results(const StepVerdict& verdict) {
   follow_stream();
   HVD_CHECK(verdict.used.size() >= word_.used.size(), "a verdict has a bit for every parameter");
   std::vector<TensorCopy> copies;
+  uint64_t digest = 1;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& p = parameters_[i];
-    p.slot->take_result(buckets_[static_cast<size_t>(p.bucket)].home, is_used(verdict.used, i),
-                        copies);
+    const Home home = buckets_[static_cast<size_t>(p.bucket)].home;
+    p.slot->take_result(home, is_used(verdict.used, i), copies);
+    if (device_.is_cpu() && p.bytes != 0)
+      digest = mixed(digest, list_->memory(p.bucket, home) + p.offset, p.bytes);
   }
   make_copies(std::move(copies), list_->device());
+  if (device_.is_cpu()) digest_ = std::max(static_cast<uint32_t>(digest ^ digest >> 32), 1u);
 }
 
 void Buckets::begin_step() {

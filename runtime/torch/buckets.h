@@ -35,7 +35,7 @@ using MakeBucketList = std::function<std::unique_ptr<BucketList>(const BucketLis
 
 // What this rank wants to add to the optimizer behind this step.
 struct Additions {
-  uint64_t parameters = 0;
+  uint32_t parameters = 0;
   std::string refusal;  // why they cannot be exchanged; voids the step
 };
 
@@ -46,7 +46,7 @@ class Buckets {
 
   // Collective of all ranks, on the init thread. Parameters: leaves on one device. Throws
   // kInvalidArgument or kUnsupported before anything collective when one cannot be exchanged.
-  Buckets(const std::string& name, const NamedTensors& parameters,
+  Buckets(std::string_view name, const NamedTensors& parameters,
           const DistributedOptimizerOptions& options, const MakeBucketList& make);
   ~Buckets();  // puts back the hooks that were there
   Buckets(const Buckets&) = delete;
@@ -70,6 +70,7 @@ class Buckets {
     std::unique_ptr<GradientSlot> slot;
     int bucket = 0;
     size_t offset = 0;                       // bytes from the bucket's start
+    size_t bytes = 0;                        // of the gradient, as exchanged
     int passes = 0;                          // backward passes of this step
     std::optional<c10::Stream> stream = {};  // on a device: in which the last gradient came
   };
@@ -91,6 +92,7 @@ class Buckets {
   bool waits(const Parameter& parameter) const REQUIRES(mutex_);
   void put(std::span<const size_t> members, Home home) REQUIRES(mutex_);
   void gather(const Bucket& bucket, Home home) REQUIRES(mutex_);
+  void check_sent() REQUIRES(mutex_);
   Home choose_home(const Bucket& bucket) REQUIRES(mutex_);
   void begin_step() REQUIRES(mutex_);
   bool is_used(const std::vector<uint64_t>& bits, size_t index) const {
@@ -106,6 +108,7 @@ class Buckets {
   std::vector<Parameter> parameters_ GUARDED_BY(mutex_);
   std::vector<Bucket> buckets_ GUARDED_BY(mutex_);
   StepWord word_ GUARDED_BY(mutex_);
+  uint32_t digest_ GUARDED_BY(mutex_) = 0;  // of the results of the last step
   int passes_per_step_ GUARDED_BY(mutex_);
   bool any_gradient_ GUARDED_BY(mutex_) = false;
   // On a device: in which the last gradient came; what comes next is queued behind it.

@@ -109,6 +109,21 @@ void GradientSlot::put(Home home, std::vector<TensorCopy>& copies) {
   if (!is_cast()) gradient = v;
 }
 
+uint32_t GradientSlot::version() const {
+  const at::Tensor& gradient = this->gradient();
+  if (!gradient.defined() || gradient.is_inference()) return 0;
+  return gradient.unsafeGetTensorImpl()->version_counter().current_version();
+}
+
+void GradientSlot::note_sent() {
+  sent_ = gradient().unsafeGetTensorImpl();
+  sent_version_ = version();
+}
+
+bool GradientSlot::is_as_sent() const {
+  return is_cast() || (gradient().unsafeGetTensorImpl() == sent_ && version() == sent_version_);
+}
+
 // For a result that is copied. Users set .grad, also while it is under way.
 bool GradientSlot::has_room(const at::Tensor& gradient) const {
   return gradient.defined() && gradient.layout() == at::kStrided &&

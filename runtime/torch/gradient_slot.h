@@ -53,6 +53,11 @@ class GradientSlot {
   // Makes it so, but for the copy that it adds to `copies`; the caller asked can_use() first, or
   // has found neither home free.
   void put(Home home, std::vector<TensorCopy>& copies);
+  // Of what lies in a bucket that goes out: .grad, as it is now, may not be changed any more.
+  void note_sent();
+  // It was not, as far as its tensor tells: what writes to .grad().data() leaves no trace there.
+  // With compression .grad is no part of what goes out.
+  bool is_as_sent() const;
   // The result lies there: makes it .grad, but for the same. `used`: by any rank, otherwise .grad
   // stays as it is.
   void take_result(Home home, bool used, std::vector<TensorCopy>& copies);
@@ -64,6 +69,7 @@ class GradientSlot {
   const at::Tensor& view(Home home);
   at::Tensor make_view(Home home) const;
   bool has_room(const at::Tensor& gradient) const;
+  uint32_t version() const;
   bool is_intact(const at::Tensor& view, Home home) const;
   std::byte* address(Home home) const { return memory_[static_cast<size_t>(home)].address; }
 
@@ -75,6 +81,8 @@ class GradientSlot {
   const bool streamed_;
   Memory memory_[2];     // by Home
   at::Tensor views_[2];  // the same; made when first needed, kept
+  const at::TensorImpl* sent_ = nullptr;
+  uint32_t sent_version_ = 0;
 };
 
 }  // namespace hvd

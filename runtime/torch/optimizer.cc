@@ -69,13 +69,22 @@ NamedTensors name_parameters(const torch::optim::Optimizer& inner,
 }
 
 Additions additions_of(const NamedTensors& added) {
-  Additions additions{added.size(), {}};
+  Additions additions{static_cast<uint32_t>(added.size()), {}};
   try {
     for (const auto& [label, tensor] : added) Buckets::check_parameter(label, tensor);
   } catch (const std::exception& error) {
     additions.refusal = error.what();
   }
   return additions;
+}
+
+// What wrote there left no other trace; see GradientSlot::is_as_sent().
+std::string difference_of(const StepVerdict& verdict) {
+  return "the gradients of the step before were not the same on rank " +
+         std::to_string(verdict.digest_of) + " and on rank " + std::to_string(verdict.another_of) +
+         ": something changed them between backward() and step(), while they were under way; call "
+         "synchronize() before you change any (as to clip them), and step() under "
+         "skip_synchronize(). The parameters differ between ranks by now: go on from a checkpoint";
 }
 
 // Once: the optimizers taken here evaluate their closure once, before they look at gradients.
@@ -97,12 +106,10 @@ DistributedOptimizer::Impl::Impl(torch::optim::Optimizer& inner,
                 "DistributedOptimizer: LBFGS decides from each rank's own loss how often it "
                 "evaluates, so ranks would part; use another optimizer");
   }
-  const NamedTensors parameters = name_parameters(inner, named_parameters);
-  add_set("DistributedOptimizer of " + parameters.front().first + " …", parameters);
+  add_set("DistributedOptimizer", name_parameters(inner, named_parameters));
 }
 
-// The name has to agree, too; where ranks differ in more, their layouts say in what.
-void DistributedOptimizer::Impl::add_set(const std::string& name, const NamedTensors& parameters) {
+void DistributedOptimizer::Impl::add_set(std::string_view name, const NamedTensors& parameters) {
   sets_.push_back(std::make_unique<Buckets>(name, parameters, options_, make_));
   for (const auto& [label, tensor] : parameters) known_.insert(tensor.unsafeGetTensorImpl());
 }
@@ -125,7 +132,7 @@ NamedTensors DistributedOptimizer::Impl::new_parameters() const {
 
 // The control words say how many each rank wants to add. Only when all want to add some can they
 // compare them, which is collective.
-void DistributedOptimizer::Impl::compare_additions(const std::vector<uint64_t>& all,
+void DistributedOptimizer::Impl::compare_additions(const std::vector<uint32_t>& all,
                                                    size_t mine) const {
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if ((all[rank] == 0) == (mine == 0)) continue;
@@ -145,14 +152,16 @@ void DistributedOptimizer::Impl::synchronize() {
   std::string poison;
   const auto finish = [&](Buckets& set, const Additions& additions) {
     verdicts.push_back(set.finish(additions));
-    if (poison.empty()) poison = verdicts.back().poison;
+    const StepVerdict& verdict = verdicts.back();
+    if (poison.empty()) poison = verdict.poison;
+    if (poison.empty() && verdict.another_of >= 0) poison = difference_of(verdict);
   };
   finish(*sets_[0], additions_of(added));
   for (size_t set = 1; set < sets_.size(); ++set) finish(*sets_[set], {});
   if (poison.empty()) {
     compare_additions(verdicts[0].additions, added.size());
     if (!added.empty()) {
-      add_set("parameters added to a DistributedOptimizer", added);
+      add_set("DistributedOptimizer addition", added);
       finish(*sets_.back(), {});
     }
   }

@@ -34,9 +34,9 @@ class DistributedOptimizer::Impl {
   size_t sets() const { return sets_.size(); }
 
  private:
-  void add_set(const std::string& name, const NamedTensors& parameters);
+  void add_set(std::string_view name, const NamedTensors& parameters);
   NamedTensors new_parameters() const;
-  void compare_additions(const std::vector<uint64_t>& all, size_t mine) const;
+  void compare_additions(const std::vector<uint32_t>& all, size_t mine) const;
   bool in_flight() const;
   bool any_unreduced() const;
   bool ended() const { return sets_[0]->list().ended(); }  // all sets are of one epoch

@@ -1,6 +1,7 @@
 """Idle: what hvdrun, keeper and agent, and ranks that are blocked in a collective, cost while nothing happens."""
 import os
 import subprocess
+import tempfile
 import threading
 import time
 
@@ -32,7 +33,8 @@ class Job:
 
     def __init__(self, hvdrun, words, ready_lines):
         words = [hvdrun, "-np", str(NP), "--no-tag-output", "--", *words]
-        self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=environment())
+        self.words = tempfile.TemporaryFile("w+")  # how it ends, too, which is of no interest when we ask for that
+        self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.words, text=True, env=environment())
         try:
             self._await_lines(ready_lines)
             self.launcher, self.ranks = self._await_ranks(os.stat(hvdrun).st_ino)
@@ -47,7 +49,7 @@ class Job:
         lines = [self.process.stdout.readline() for _ in range(count)]
         timer.cancel()
         if not all(lines):
-            raise RunFailed(f"no start within {START_S:g} s: {' '.join(self.process.args)}")
+            raise RunFailed(f"no start within {START_S:g} s: {' '.join(self.process.args)}: {self.last_words()}")
 
     def _await_ranks(self, inode):
         deadline_s = time.monotonic() + START_S
@@ -63,6 +65,10 @@ class Job:
             time.sleep(0.02)
         raise RunFailed(f"no {NP} ranks within {START_S:g} s: {' '.join(self.process.args)}")
 
+    def last_words(self):
+        self.words.seek(0)
+        return self.words.read().strip().rpartition("\n")[2]
+
     def end(self):
         self.process.terminate()
         try:
@@ -71,6 +77,7 @@ class Job:
             self.process.kill()
             self.process.wait()
         self.process.stdout.close()
+        self.words.close()
 
 
 def pss_kib(pid):
@@ -99,7 +106,7 @@ class Jobs:
         before, begin_s = {pid: cpu_s(pid) for pid in pids}, time.monotonic()
         time.sleep(self.window_s)
         if job.process.poll() is not None:
-            raise RunFailed(f"it ended by itself with status {job.process.returncode}")
+            raise RunFailed(f"it ended by itself with status {job.process.returncode}: {job.last_words()}")
         per_minute = 60e3 / (time.monotonic() - begin_s)
         spent = {pid: (cpu_s(pid) - before[pid]) * per_minute for pid in pids}
         return {

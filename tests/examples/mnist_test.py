@@ -146,7 +146,7 @@ class Mnist(unittest.TestCase):
         at = command.index(MNIST)
         done = subprocess.run([*command[:at], "sh", "-c", uneven, "sh", *command[at:]], capture_output=True, text=True, timeout=120)
         self.assertEqual(done.returncode, 1, done.stderr)
-        self.assertIn(" failed: rank 1 let go of \"DistributedOptimizer of ", done.stderr)
+        self.assertIn(" failed: rank 1 let go of \"DistributedOptimizer 1 of ", done.stderr)
         self.assertRegex(done.stderr.splitlines()[-1], "first failure: rank 1 .*exited with code 0")
 
     def rank_zero(self, launcher):
@@ -176,7 +176,8 @@ class Mnist(unittest.TestCase):
             (["--gradient-predivide-factor", "inf"], 2, "--gradient-predivide-factor: inf is no number above 0"),
             (["--nonsense"], 2, "mnist: The following argument was not expected: --nonsense; --help lists the flags"),
             (["--checkpoint", ""], 2, "--checkpoint: the name is empty"),
-            (["--seed", "1.5"], 2, "--seed"),
+            (["--seed", "1.5"], 2, "--seed: 1.5 is no whole number of 64 bits"),
+            (["--seed", "9" * 20], 2, f"--seed: {'9' * 20} is no whole number of 64 bits"),
             (["--resume"], 1, "c.pt: no such checkpoint"),
             (["--data-dir", "/nowhere"], 1, "/nowhere/train-images-idx3-ubyte"),
             (["--data-dir", self.digits(images=3, labels=[3, 1, 4], cut=1)], 1, "t10k-labels-idx1-ubyte: the file ends"),

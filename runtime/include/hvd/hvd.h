@@ -15,10 +15,11 @@
 // allreduce "x" here and a broadcast "x" there are an Error on both ranks at once, not two that
 // wait for each other. Those without a name are matched by their count.
 //
-// Calls that differ between ranks are an Error on every rank. One that is refused for itself
-// (Average of bool, a root that is no rank) enters nothing: where others made theirs well they wait
-// for it as for one that was never made, and without a name this rank's next call takes its number,
-// and its place if it is of that kind.
+// Calls that differ between ranks are an Error on every rank; but what one rank calls, and another
+// submits (…_async) under the same name, breaks the world: CommFailure. A call that is refused for
+// itself (Average of bool, a root that is no rank) enters nothing: where others made theirs well
+// they wait for it as for one that was never made, and without a name this rank's next call takes
+// its number, and its place if it is of that kind.
 #pragma once
 
 #include <cstddef>

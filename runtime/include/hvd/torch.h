@@ -131,7 +131,11 @@ class HVD_API DistributedOptimizer {
   torch::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr);
 
   // Waits until every .grad is the result; for clipping and the like. Go on with
-  // skip_synchronize(), otherwise step() reduces the results once more (and warns once).
+  // skip_synchronize(), otherwise step() reduces the results once more (and warns once). Between
+  // backward() and this (or step()) gradients are under way, and not to be changed: the step is
+  // void then, where a .grad tells of it (another tensor; its version). What writes to
+  // .grad().data(), as torch::nn::utils::clip_grad_norm_() does, leaves no trace there: where
+  // ranks' results have parted so on CPUs, the next step() says it.
   void synchronize();
 
   // While one lives, step() does not synchronize, and refuses gradients that came since

@@ -199,7 +199,7 @@ TEST_CASE("bucket list: the verdict gathers poison, later layouts and used bits 
   });
   for (const StepVerdict& verdict : voided) {
     CHECK(verdict.poison == "rank 1: weight got a second gradient 1");
-    CHECK(verdict.additions == std::vector<uint64_t>{0, 77, 0});
+    CHECK(verdict.additions == std::vector<uint32_t>{0, 77, 0});
     CHECK(verdict.used == std::vector<uint64_t>{7, 7u << 20});
   }
   for (const StepVerdict& verdict : next) {

@@ -23,10 +23,12 @@ TEST_CASE("layout difference: settings and what is said of all parameters have n
   CHECK(between("op Sum\na\n1 parameters", "op Average\nb\n1 parameters") ==
         "rank 0 has op Sum; rank 3 has op Average");
   CHECK(between("op Sum\na\n1 parameters", "op Sum\na\nb\n2 parameters") ==
-        "rank 0 has 1 parameters; rank 3 has b, parameter 2 of 2");
+        "rank 0 has no more than 1 parameter; rank 3 has b, parameter 2 of 2");
   CHECK(between("op Sum\na\nb\n2 parameters", "op Sum\na\n1 parameters") ==
-        "rank 0 has b, parameter 2 of 2; rank 3 has 1 parameters");
-  CHECK(between("op Sum", "op Sum\na") == "rank 0 has no more; rank 3 has a");
+        "rank 0 has b, parameter 2 of 2; rank 3 has no more than 1 parameter");
+  CHECK(between("op Sum\na\nin one bucket", "op Sum\na\nin two buckets") ==
+        "rank 0 has in one bucket; rank 3 has in two buckets");
+  CHECK(between("op Sum", "op Sum\na") == "rank 0 has ; rank 3 has a");
 }
 
 TEST_CASE("layout difference: of a long line shows what is around the difference") {

@@ -80,8 +80,7 @@ TEST_CASE("optimizer: two optimizers take turns, both with gradients under way")
   });
 }
 
-TEST_CASE(
-    "optimizer: zero_grad between backward and step is an error, behind its back it is none") {
+TEST_CASE("optimizer: zero_grad between backward and step is an error, and changes nothing") {
   check_as_ranks([](const ThreadRank& rank) {
     Training t(rank, nets::mlp(), nets::sgd(), kSmallBuckets);
     Alone alone;
@@ -90,8 +89,6 @@ TEST_CASE(
       t.backward(step);
       EXPECT(
           contains(error_of([&] { t.optimizer->zero_grad(); }), "between backward() and step()"));
-      // Dropped while their buckets are under way: they come back with step().
-      if (step == 4) t.inner->zero_grad();
       t.optimizer->step();
       alone.step(rank.size, step);
     }
@@ -354,11 +351,13 @@ TEST_CASE("optimizer: of 200 parameters the first that differs is named, whereve
   other[150].first += "x";
   CHECK_THAT(told(usual, other), side(0, "150 float32 [50]", "151 of 200") &&
                                      side(1, "150x float32 [50]", "151 of 200"));
-  other = usual;  // by which the optimizer is called
+  other = usual;  // of which the optimizer is called
   other[0].first += "x";
-  CHECK_THAT(told(usual, other), Catch::Contains(".name.0 …") && Catch::Contains(".name.0x …"));
-  CHECK_THAT(told(usual, many_leaves(201)), Catch::Contains("rank 0 has 200 parameters") &&
-                                                side(1, "200 float32 [50]", "201 of 201"));
+  CHECK_THAT(told(usual, other),
+             side(0, "0 float32 [50]", "1 of 200") && side(1, "0x float32 [50]", "1 of 200"));
+  CHECK_THAT(told(usual, many_leaves(201)),
+             Catch::Contains("rank 0 has no more than 200 parameters; ") &&
+                 side(1, "200 float32 [50]", "201 of 201"));
   other = usual;
   other.erase(other.begin() + 7);
   CHECK_THAT(told(usual, other),

@@ -101,7 +101,7 @@ struct Seen {
 };
 
 bool is_entry(size_t offset, int ranks, size_t parameters) {
-  const size_t control = 24 * static_cast<size_t>(ranks) + parameters;
+  const size_t control = 16 * static_cast<size_t>(ranks) + parameters;
   const size_t lines = (control + kLineBytes - 1) / kLineBytes;
   return offset < sizeof(CommunicatorWords::lines) && offset / 64 % kLines < lines;
 }
@@ -125,7 +125,7 @@ Seen judge(const ChangeWatch& watch, const std::vector<Gradients>& places, HostJ
       private_ones.insert(piece.inode);
   }
   const size_t control = (sizeof(CommunicatorWords) + 63) / 64 * 64;
-  const size_t control_end = control + 24 * static_cast<size_t>(ranks) + parameters.size();
+  const size_t control_end = control + 16 * static_cast<size_t>(ranks) + parameters.size();
   Seen seen;
   for (const auto& [inode, offsets] : watch.changed()) {
     if (private_ones.contains(inode)) continue;
