@@ -156,7 +156,7 @@ def a_carrier_that_ends_with_its_own_code_tells_of_a_killed_agent():
         took = time.monotonic() - begin
     expect(job.returncode, 125, err)
     assert b"is lost; waiting" not in err and took < 6, (took, err)
-    assert b"the agent on h2 was lost; its ranks end with it" in err.splitlines()[-1], err
+    assert b"the agent on h2 was lost (it was killed by SIGKILL); its ranks end with it" in err.splitlines()[-1], err
     wait_until_empty("h1", "h2")
 
 
@@ -275,7 +275,7 @@ def a_killed_agent_is_a_lost_host():
     send("KILL", "h2", "hvd-agent")
     _, err = job.communicate(timeout=30)
     expect(job.returncode, 125, err)
-    assert b"the agent on h2 was lost; its ranks end with it" in err.splitlines()[-1], err
+    assert b"the agent on h2 was lost (it was killed by SIGKILL); its ranks end with it" in err.splitlines()[-1], err
     wait_until_empty("h1", "h2")
 
 
