@@ -99,7 +99,8 @@ std::optional<Blame> deserter_before(const RankEnd& end, const std::vector<RankE
     if (!failed(other) && !other.told && other.stranded_others)  // the world had not broken before
       return Blame{&other, 1,
                    "rank " + std::to_string(other.rank) +
-                       " ended (exit status 0) while other ranks needed it for a collective"};
+                       (other.unknown ? " ended" : " ended (exit status 0)") +
+                       " while other ranks needed it for a collective"};
   }
   return std::nullopt;
 }
@@ -164,6 +165,7 @@ std::string list_of(std::string words, const std::vector<RankEnd>& ends, bool wi
 std::string how_it_ended(const RankEnd& end) {
   if (end.spawn_error != 0)
     return "could not be started (" + end.spawn_step + ": " + error_text(end.spawn_error) + ")";
+  if (end.unknown) return "ended, nobody knows how (its parent process does)";
   if (end.killed) return "was killed by " + signal_name(end.status);
   return "exited with code " + std::to_string(end.status);
 }

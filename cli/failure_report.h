@@ -20,6 +20,7 @@ struct RankEnd {
   int pid = 0;
   bool killed = false;  // by signal `status`, else exit code `status`
   int status = 0;
+  bool unknown = false;  // how it ended: whose child it was had waited for it first
   int64_t run_ns = 0;
   int64_t at_ns = 0;             // from the job's start, by hvdrun's clock
   int order = 0;                 // among the deaths on its host

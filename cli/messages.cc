@@ -89,6 +89,7 @@ RankEnd from_proto(const proto::RankEnd& message) {
   end.pid = message.pid();
   end.killed = message.killed();
   end.status = message.status();
+  end.unknown = message.unknown();
   end.run_ns = message.run_ns();
   end.order = message.order();
   end.batch = message.batch();

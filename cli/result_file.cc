@@ -59,7 +59,7 @@ Json to_json(const RankEnd& end, const char* part) {
     return json;
   }
   json["pid"] = end.pid;
-  json["exit_code"] = end.killed ? Json(nullptr) : Json(end.status);
+  json["exit_code"] = end.killed || end.unknown ? Json(nullptr) : Json(end.status);
   json["signal"] = end.killed ? Json(signal_name(end.status)) : Json(nullptr);
   json["seconds"] = double(end.run_ns) / 1e9;
   if (end.sent_signal != 0) json["sent_by_hvdrun"] = signal_name(end.sent_signal);

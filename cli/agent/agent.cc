@@ -184,7 +184,10 @@ void Agent::make_memory(const proto::StartWorkers& start) {
     for (int slot : slots) message.mutable_epoch_wanted()->add_ranks(rank_of(slot));
     uplink_.send(message);
   };
-  events.dead = [this, rank_of](int slot) { workers_->note_death(rank_of(slot)); };
+  events.dead = [this, rank_of](int slot, const Death& death) {
+    const std::string words = workers_->note_speaker_death(rank_of(slot), death);
+    if (!words.empty()) say(words);
+  };
   events.held = [this, rank_of](const std::vector<Held>& all) {
     proto::FromAgent message;
     proto::Held& held = *message.mutable_held();
@@ -216,6 +219,8 @@ void Agent::start_epoch(const proto::StartEpoch& start) {
   for (int i = 0; i < start.ranks_size() && i < start.worlds_size() && workers_; ++i)
     if (const Worker* worker = workers_->of_rank(start.ranks(i)))
       members.push_back({workers_->slot_of(*worker), from_proto(start.worlds(i))});
+  for (const int rank : start.ranks())
+    if (workers_) workers_->note_epoch(rank);
   if (members.empty()) return;
   if (other_hosts_) other_hosts_->start_epoch(start);
   memory_->start_epoch(members, started_as(start));
@@ -225,9 +230,9 @@ void Agent::fill_status(const Worker& worker, proto::RankStatus& status) const {
   const RankFacts facts = memory_->facts(workers_->slot_of(worker));
   status.set_rank(worker.world.rank);
   status.set_claimed(facts.claimed);
-  status.set_stranded_others(facts.stranded_others);
+  status.set_stranded_others(facts.stranded_others || worker.speaker);
   status.set_given_up(facts.given_up);
-  status.set_told(facts.status.told);
+  status.set_told(facts.status.told && !worker.speaker);
   status.set_waited_in_vain(facts.waited_in_vain);
   status.mutable_waited_for()->Add(facts.waited_for.begin(), facts.waited_for.end());
   if (facts.claimed) status.set_doing(facts.doing);

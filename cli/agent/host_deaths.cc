@@ -29,10 +29,11 @@ void HostMemory::Impl::ended(int id, bool well) {
 void HostMemory::Impl::process_ended(int id, bool well) {
   Slot& slot = slots[static_cast<size_t>(id)];
   if (!slot.speaks()) return;
+  const std::optional<int> status = wait_status_of(slot.pid, slot.pidfd.get());
   loop.unwatch(slot.pidfd.get());
   slot.pidfd.reset();
   watch.forget(id);
-  declare_dead(slot, well);
+  declare_dead(slot, well, status);
   if (slot.connection != nullptr) drop(*slot.connection);
   tell_who_wants();
 }
@@ -41,7 +42,8 @@ void HostMemory::Impl::found(int id, pid_t pid, DeathWatch::Finding finding) {
   Slot& slot = slots[static_cast<size_t>(id)];
   if (!slot.speaks() || slot.pid != pid) return;  // an older process of that slot
   if (finding != DeathWatch::Finding::kAlive) {
-    declare_dead(slot, finding == DeathWatch::Finding::kEndedWell);
+    declare_dead(slot, finding == DeathWatch::Finding::kEndedWell,
+                 wait_status_of(pid, slot.pidfd.get()));
     tell_who_wants();
     return;
   }
@@ -62,7 +64,7 @@ void HostMemory::Impl::socket_ended(Slot& slot) {
   watch.suspect(static_cast<int>(&slot - slots.data()), slot.pid);
 }
 
-void HostMemory::Impl::declare_dead(Slot& slot, bool well) {
+void HostMemory::Impl::declare_dead(Slot& slot, bool well, std::optional<int> status) {
   if (slot.dead) return;
   slot.dead = true;
   slot.ended_well = well;
@@ -73,7 +75,11 @@ void HostMemory::Impl::declare_dead(Slot& slot, bool well) {
     slot.stranded_others = !slot.left && others_live(slot.local_rank);
   }
   // Before anybody hears of it: whoever then ends since it did, on whichever host, has ended later.
-  if (events.dead) events.dead(slot_number(slot));
+  if (events.dead) {
+    const bool was_told = slot.page.mapping && read_status(slot.status()).told;
+    events.dead(slot_number(slot),
+                {slot.pid, status, slot.stranded_others && slot.given_up.empty() && !was_told});
+  }
   if (in_epoch(slot)) freeze(slot);
 }
 

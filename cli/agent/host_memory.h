@@ -69,6 +69,14 @@ struct Breakage {
   bool lost_link = false;  // between ranks of several hosts: none of them is to blame
 };
 
+// Of the process that spoke for a rank. `breaks_epoch`: others were in need of the rank, and none
+// of them had told it so far that it is alone.
+struct Death {
+  pid_t pid = 0;
+  std::optional<int> status;  // as waitpid() has it; nothing: it was waited for, and nobody knows
+  bool breaks_epoch = false;
+};
+
 // Called on the loop's thread, from inside the loop or a call of HostMemory. Any may be empty.
 struct HostMemoryEvents {
   // A process that speaks for the slot: the worker itself or something that it started.
@@ -78,7 +86,7 @@ struct HostMemoryEvents {
   std::function<void(const std::vector<int>& slots, bool all)> epoch_wanted{};
   // No task of the rank runs any more; next its death word is written. Up to a second before it can
   // be reaped.
-  std::function<void(int slot)> dead{};
+  std::function<void(int slot, const Death& death)> dead{};
   // These are held by debuggers now, with the processes that are; after each change.
   std::function<void(const std::vector<Held>&)> held{};
   // The rank did not answer and is killed now; why: what broke the epoch, and that of this rank.

@@ -127,7 +127,7 @@ struct HostMemory::Impl {
   // host_deaths.cc
   void ended(int slot, bool well);
   void process_ended(int slot, bool well);
-  void declare_dead(Slot& slot, bool well);
+  void declare_dead(Slot& slot, bool well, std::optional<int> status);
   void freeze(const Slot& slot);
   bool others_live(int local_rank) const;
   void socket_ended(Slot& slot);

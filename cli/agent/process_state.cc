@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,6 +16,15 @@
 
 namespace hvd {
 namespace {
+
+// What <linux/pidfd.h> has since Linux 6.15; the headers here may be older.
+struct PidfdInfo {
+  uint64_t mask = 0, cgroup = 0;
+  uint32_t ids[11] = {};
+  int32_t exit_code = 0;
+};
+constexpr uint64_t kInfoExit = 1 << 3;
+constexpr unsigned long kGetInfo = _IOWR(0xff, 11, PidfdInfo);
 
 struct Stat {
   ProcessState state;
@@ -89,9 +99,15 @@ bool all_tasks_exiting(pid_t pid) {
   return true;
 }
 
-bool exits_well(pid_t pid) {
+bool exits_well(pid_t pid) { return wait_status_of(pid, -1) == 0; }
+
+std::optional<int> wait_status_of(pid_t pid, int pidfd) {
   const auto stat = read_stat("/proc/" + std::to_string(pid) + "/stat");
-  return stat && (stat->flags & kExiting) != 0 && stat->status == 0 && stat->code_begins != 1;
+  if (stat && (stat->flags & kExiting) != 0 && stat->code_begins != 1) return stat->status;
+  PidfdInfo info{.mask = kInfoExit};
+  if (pidfd < 0 || ioctl(pidfd, kGetInfo, &info) != 0 || (info.mask & kInfoExit) == 0)
+    return std::nullopt;
+  return info.exit_code;
 }
 
 }  // namespace hvd

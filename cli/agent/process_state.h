@@ -32,5 +32,8 @@ bool all_tasks_exiting(pid_t pid);
 // Of a process whose tasks are all in exit, or that is dead and not reaped: by exit status 0. False
 // where /proc does not say. The same holds of looking.
 bool exits_well(pid_t pid);
+// As waitpid() tells it of a process that is ending or dead. Once it was waited for only its pidfd
+// (-1: none) knows, and that since Linux 6.15; else nothing.
+std::optional<int> wait_status_of(pid_t pid, int pidfd);
 
 }  // namespace hvd

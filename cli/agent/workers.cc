@@ -15,6 +15,7 @@
 #include "cli/agent/worker_environment.h"
 #include "cli/command_check.h"
 #include "cli/exit_code.h"
+#include "cli/failure_report.h"
 #include "cli/messages.h"
 #include "cli/pipe.h"
 #include "cli/quoted.h"
@@ -54,6 +55,16 @@ std::vector<std::string> with_own(const proto::StartWorkers& start) {
 }
 
 int64_t nanoseconds(Clock::duration span) { return std::chrono::nanoseconds(span).count(); }
+
+RankEnd end_of(const Death& death) {
+  RankEnd end;
+  end.pid = death.pid;
+  end.unknown = !death.status;
+  const int status = death.status.value_or(0);
+  end.killed = WIFSIGNALED(status);
+  end.status = end.killed ? WTERMSIG(status) : WEXITSTATUS(status);
+  return end;
+}
 
 bool has_ended(const Worker& worker) {
   pollfd ended{worker.pidfd.get(), POLLIN, 0};
@@ -225,7 +236,26 @@ std::optional<proto::RankEnd> Workers::ended(pid_t pid, int status) {
   end.set_order(worker.death_order);
   end.set_batch(worker.death_batch);
   end.set_sent_signal(worker.sent_signal);
+  if (worker.speaker) add_speaker(worker, end);
   return end;
+}
+
+// A command that went on until it was ended, or makes nothing of its program's failure, tells less
+// of it than that program's own end.
+void Workers::add_speaker(const Worker& worker, proto::RankEnd& end) const {
+  const SpeakerDeath& first = *worker.speaker;
+  end.set_order(first.order);
+  end.set_batch(first.batch);
+  end.set_at_clock_ns(nanoseconds(first.at.time_since_epoch()));
+  const bool ended_well = !end.killed() && end.status() == 0;
+  if (worker.sent_signal == 0 && !ended_well) return;
+  const RankEnd its = end_of(first.death);
+  end.set_pid(its.pid);
+  end.set_killed(its.killed);
+  end.set_status(its.status);
+  end.set_unknown(its.unknown);
+  end.set_run_ns(nanoseconds(first.at - worker.started));
+  end.set_sent_signal(0);
 }
 
 void Workers::note_death(int rank) {
@@ -234,6 +264,20 @@ void Workers::note_death(int rank) {
   worker->death_order = ++deaths_;
   worker->death_batch = batch_;
   worker->died = Clock::now();
+}
+
+std::string Workers::note_speaker_death(int rank, const Death& death) {
+  Worker* worker = of_rank(rank);
+  if (worker == nullptr) return "";
+  if (death.pid == worker->pid) {
+    note_death(rank);
+    return "";
+  }
+  if (!death.breaks_epoch || worker->speaker || !worker->running) return "";
+  worker->speaker = {death, ++deaths_, batch_, Clock::now()};
+  return "rank " + std::to_string(rank) + " (pid " + std::to_string(death.pid) + ") " +
+         how_it_ended(end_of(death)) + " while other ranks needed it; waiting for the end of its " +
+         "command (pid " + std::to_string(worker->pid) + ")";
 }
 
 void Workers::pass(int signal) {

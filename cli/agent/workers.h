@@ -10,12 +10,20 @@
 #include <string>
 #include <vector>
 
+#include "cli/agent/host_memory.h"
 #include "cli/loop.h"
 #include "cli/subprocess.h"
 #include "proto/rendezvous.pb.h"
 #include "rendezvous/world.h"
 
 namespace hvd {
+
+// Of a process that spoke for a rank, and was not the command itself but below it.
+struct SpeakerDeath {
+  Death death;
+  int order = 0, batch = 0;
+  TimePoint at{};
+};
 
 struct Worker {
   World world;
@@ -26,6 +34,7 @@ struct Worker {
   int death_order = 0;         // 0: not seen to be dead yet
   int death_batch = 0;
   TimePoint started{}, died{};
+  std::optional<SpeakerDeath> speaker;  // by which the rank's epoch broke
   UniqueFd pidfd;
   UniqueFd stdout_read, stderr_read, stdin_write;  // handed on to whoever moves the bytes
 };
@@ -53,6 +62,13 @@ class Workers {
   // The rank is dead as its peers see it, though the kernel has not given it back yet. The first
   // call counts.
   void note_death(int rank);
+  // The process that spoke for the rank is. If others were needing it, and it was below the command
+  // that hvdrun started, that is what the rank failed by, whatever becomes of the command: then
+  // words for the user, else nothing.
+  std::string note_speaker_death(int rank, const Death& death);
+  void note_epoch(int rank) {  // it has got over it
+    if (Worker* worker = of_rank(rank)) worker->speaker.reset();
+  }
   void note_signal(pid_t pid, int signal);
   void pass(int signal);  // the user's own word to those that run: a death of it is a rank's own
   void begin_batch() { ++batch_; }
@@ -71,6 +87,7 @@ class Workers {
 
  private:
   std::vector<std::string> environment_of(int slot) const;
+  void add_speaker(const Worker& worker, proto::RankEnd& end) const;
 
   Loop& loop_;
   const proto::StartWorkers start_;

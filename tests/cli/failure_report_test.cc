@@ -353,6 +353,19 @@ TEST_CASE("failure report: a colour that a last line of a rank left on ends with
              Catch::Contains("  | plain\n  | \033[31mred\033[0m\nhvdrun: "));
 }
 
+TEST_CASE("failure report: who ended nobody knows how while others needed it is the failure") {
+  JobFacts job = facts({code(1, 0, 2), code(0, 3, 3)});
+  job.ends[0].unknown = job.ends[0].stranded_others = true;
+  job.ends[1].told = true;
+  const Verdict verdict = attribute(job);
+  CHECK(verdict.first->rank == 1);
+  CHECK(verdict.status.code == 1);
+  CHECK_THAT(
+      report(verdict, job, {}),
+      Catch::Contains("rank 1 ended while other ranks needed it for a collective\n") &&
+          Catch::Contains(" on localhost ended, nobody knows how (its parent process does)"));
+}
+
 TEST_CASE("failure report: nothing is said when all went well") {
   const JobFacts job = facts({code(0, 0, 1)}, EndCause::kNone);
   CHECK(report(attribute(job), job, {}).empty());

@@ -259,12 +259,52 @@ def a_rank_behind_a_wrapper_is_known_too():
     expect(seen.returncode, 139, seen.stderr)
 
 
+def of_commands_that_go_on_after_their_programs_end(*script, status, size=3, flags=()):
+    """The result of a job of shell commands, in which WORKER is the test's program."""
+    with tempfile.NamedTemporaryFile() as told:
+        seen = run(*flags, "--result-file", told.name, "--", "bash", "-c", " ".join(script), np=size, env={**os.environ, "WORKER": support.options.worker})
+        result = json.load(open(told.name))
+    expect(seen.returncode, status, seen.stderr)
+    return result, seen.stderr
+
+
+def a_program_that_ended_well_is_not_the_end_of_its_rank():
+    for _ in range(10):
+        result, err = of_commands_that_go_on_after_their_programs_end("$WORKER epochs 0; [ $RANK = 1 ] && exit 5; exec sleep 60", status=5)
+        expect([one["outcome"] for one in result["ranks"]], ["fallout", "failed", "fallout"], err)
+        expect([one.get("sent_by_hvdrun") for one in result["ranks"]], ["SIGTERM", None, "SIGTERM"], err)
+    result, err = of_commands_that_go_on_after_their_programs_end("$WORKER epochs 0; exec sleep 60", status=124, flags=["--timeout", "2"])
+    expect([(one["outcome"], one["sent_by_hvdrun"]) for one in result["ranks"]], [("ended", "SIGTERM")] * 3, err)
+    assert all(one["seconds"] > 1.5 for one in result["ranks"]), result
+
+
+def a_program_that_crashes_below_a_command_that_goes_on_is_the_failure():
+    result, err = of_commands_that_go_on_after_their_programs_end("[ $RANK = 1 ] && { $WORKER crash 1; exec sleep 60; }; exec $WORKER loop 9", status=139)
+    first = result["first_failure"]
+    expect((first["rank"], first["signal"]), (1, "SIGSEGV"), err)
+    assert re.search(rb"rank 1 \(pid \d+\) was killed by SIGSEGV while other ranks needed it; waiting for the end of its command \(pid \d+\)\n", err), err
+    expect([one["outcome"] for one in result["ranks"]], ["fallout", "failed", "fallout"], err)
+    # Nobody's command tells of it.
+    result, err = of_commands_that_go_on_after_their_programs_end("$WORKER crash 1; exit 0", status=139)
+    expect((result["first_failure"]["rank"], result["first_failure"]["signal"]), (1, "SIGSEGV"), err)
+    # Its own exit code is the command's word, and its time the program's.
+    result, err = of_commands_that_go_on_after_their_programs_end("[ $RANK = 1 ] && { $WORKER crash 1; exit 7; }; exec $WORKER loop 9", status=7)
+    expect(result["first_failure"]["rank"], 1, err)
+
+
+def a_crash_that_all_ranks_get_over_is_none():
+    result, err = of_commands_that_go_on_after_their_programs_end("$WORKER crash 1 || exec $WORKER epochs 0", status=0)
+    expect([one["outcome"] for one in result["ranks"]], ["finished"] * 3, err)
+
+
 support.parse_options("worker")
 # The sanitizers' run time needs memory and descriptors of its own; what they have is said of one agent.
 of_the_product = [] if support.options.sanitizers or support.options.apart else [a_rank_without_room_for_the_engines_thread_says_so_to_all,
                                                         an_agent_without_descriptors_for_an_epoch_names_the_limit]
 support.main(ten_epochs, memory_beyond_the_limit_of_files_is_an_error_of_the_rank, *of_the_product,
              a_rank_that_crashes_is_named_and_survivors_are_told,
+             a_program_that_ended_well_is_not_the_end_of_its_rank,
+             a_program_that_crashes_below_a_command_that_goes_on_is_the_failure, a_crash_that_all_ranks_get_over_is_none,
              a_rank_killed_inside_a_collective_is_named_with_what_it_did, a_rank_that_deserts_with_code_0_is_the_failure,
              a_rank_that_ended_well_is_not_blamed_for_what_others_fail_by,
              a_collective_that_waits_too_long_fails_and_names_who_is_missing,

@@ -66,7 +66,7 @@ HostJob::HostJob(HostJobOptions options)
       memory_->refuse_init("a rank has ended");
     }
   };
-  events.dead = [this](int slot) { rank(slot).dead = Clock::now(); };
+  events.dead = [this](int slot, const Death&) { rank(slot).dead = Clock::now(); };
   events.given_up = [this](int slot, const std::string& why) { rank(slot).given_up = why; };
   events.links_wanted = options_.links_wanted;
   events.warn = [this](const std::string& text) { warnings_.push_back(text); };
