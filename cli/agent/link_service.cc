@@ -412,8 +412,12 @@ void LinkService::finished(int fd) {
   if (handshake.state() == LinkHandshake::State::kRefused) {
     if (may_go(*connection)) return;
     if (connection->ticket) return refuse(connection->peer, handshake.reason());
-    // A connection that ends early may have come at a bad moment; a no is a no.
-    if (connection->cut) return call_again(connection->link, handshake.reason());
+    // A connection that ends early may have come at a bad moment; a no is a no. Who was called has
+    // the same patience, and may be the first to lose it.
+    const bool waited = Clock::now() >= connection->until - admission_.limits().patience / 2;
+    const bool in_vain = waited && handshake.awaits_verdict_on_padding();
+    if (connection->cut)
+      return call_again(connection->link, in_vain ? no_answer(handshake) : handshake.reason());
     const std::string& agent = requests_.at(connection->link).agent;
     return complete(connection->link, {}, agent + (agent.empty() ? "" : ": ") + handshake.reason());
   }
