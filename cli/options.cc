@@ -141,7 +141,7 @@ constexpr Option kOptions[] = {
     {"--stall-check", "", "", kStall, kWorks, "look for them, which is the default", ""},
 
     {"--output-filename", "", "DIR", kOutput, kWorks,
-     "also write what each rank prints to DIR/rank.N/stdout and stderr", ""},
+     "also write what each rank prints to DIR/rank.N/stdout and stderr (rank.07 of 12)", ""},
     {"--prefix-output-with-timestamp", "-prefix-timestamp", "", kOutput, kWorks,
      "put the time before each line", ""},
     {"--no-tag-output", "", "", kOutput, kWorks, "leave out the [rank]<stdout>: before each line",
