@@ -69,8 +69,8 @@ struct Breakage {
   bool lost_link = false;  // between ranks of several hosts: none of them is to blame
 };
 
-// Of the process that spoke for a rank. `breaks_epoch`: others were in need of the rank, and none
-// of them had told it so far that it is alone.
+// Of the process that spoke for a rank. `breaks_epoch`: others needed the rank, and libhvd had not
+// told it of another's death before.
 struct Death {
   pid_t pid = 0;
   std::optional<int> status;  // as waitpid() has it; nothing: it was waited for, and nobody knows
