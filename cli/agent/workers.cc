@@ -56,14 +56,27 @@ std::vector<std::string> with_own(const proto::StartWorkers& start) {
 
 int64_t nanoseconds(Clock::duration span) { return std::chrono::nanoseconds(span).count(); }
 
-RankEnd end_of(const Death& death) {
-  RankEnd end;
-  end.pid = death.pid;
-  end.unknown = !death.status;
-  const int status = death.status.value_or(0);
-  end.killed = WIFSIGNALED(status);
-  end.status = end.killed ? WTERMSIG(status) : WEXITSTATUS(status);
-  return end;
+// `status`: as waitpid() has it.
+void set_end(proto::RankEnd& end, pid_t pid, std::optional<int> status) {
+  const int how = status.value_or(0);
+  end.set_pid(pid);
+  end.set_unknown(!status);
+  end.set_killed(WIFSIGNALED(how));
+  end.set_status(end.killed() ? WTERMSIG(how) : WEXITSTATUS(how));
+}
+
+// A command that went on until it was ended, or makes nothing of its program's failure, tells less
+// of it than that program's own end.
+void set_end_of_speaker(const Worker& worker, proto::RankEnd& end) {
+  const SpeakerDeath& first = *worker.speaker;
+  end.set_order(first.order);
+  end.set_batch(first.batch);
+  end.set_at_clock_ns(nanoseconds(first.at.time_since_epoch()));
+  const bool ended_well = !end.killed() && end.status() == 0;
+  if (worker.sent_signal == 0 && !ended_well) return;
+  set_end(end, first.death.pid, first.death.status);
+  end.set_run_ns(nanoseconds(first.at - worker.started));
+  end.set_sent_signal(0);
 }
 
 bool has_ended(const Worker& worker) {
@@ -228,34 +241,14 @@ std::optional<proto::RankEnd> Workers::ended(pid_t pid, int status) {
   worker.pidfd.reset();
   proto::RankEnd end;
   end.set_rank(worker.world.rank);
-  end.set_pid(pid);
-  end.set_killed(WIFSIGNALED(status));
-  end.set_status(WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+  set_end(end, pid, status);
   end.set_run_ns(nanoseconds(worker.died - worker.started));
   end.set_at_clock_ns(nanoseconds(worker.died.time_since_epoch()));
   end.set_order(worker.death_order);
   end.set_batch(worker.death_batch);
   end.set_sent_signal(worker.sent_signal);
-  if (worker.speaker) add_speaker(worker, end);
+  if (worker.speaker) set_end_of_speaker(worker, end);
   return end;
-}
-
-// A command that went on until it was ended, or makes nothing of its program's failure, tells less
-// of it than that program's own end.
-void Workers::add_speaker(const Worker& worker, proto::RankEnd& end) const {
-  const SpeakerDeath& first = *worker.speaker;
-  end.set_order(first.order);
-  end.set_batch(first.batch);
-  end.set_at_clock_ns(nanoseconds(first.at.time_since_epoch()));
-  const bool ended_well = !end.killed() && end.status() == 0;
-  if (worker.sent_signal == 0 && !ended_well) return;
-  const RankEnd its = end_of(first.death);
-  end.set_pid(its.pid);
-  end.set_killed(its.killed);
-  end.set_status(its.status);
-  end.set_unknown(its.unknown);
-  end.set_run_ns(nanoseconds(first.at - worker.started));
-  end.set_sent_signal(0);
 }
 
 void Workers::note_death(int rank) {
@@ -275,9 +268,12 @@ std::string Workers::note_speaker_death(int rank, const Death& death) {
   }
   if (!death.breaks_epoch || worker->speaker || !worker->running) return "";
   worker->speaker = {death, ++deaths_, batch_, Clock::now()};
+  proto::RankEnd end;
+  set_end(end, death.pid, death.status);
   return "rank " + std::to_string(rank) + " (pid " + std::to_string(death.pid) + ") " +
-         how_it_ended(end_of(death)) + " while other ranks needed it; waiting for the end of its " +
-         "command (pid " + std::to_string(worker->pid) + ")";
+         how_it_ended(from_proto(end)) +
+         " while other ranks needed it; waiting for the end of its command (pid " +
+         std::to_string(worker->pid) + ")";
 }
 
 void Workers::pass(int signal) {

@@ -87,7 +87,6 @@ class Workers {
 
  private:
   std::vector<std::string> environment_of(int slot) const;
-  void add_speaker(const Worker& worker, proto::RankEnd& end) const;
 
   Loop& loop_;
   const proto::StartWorkers start_;

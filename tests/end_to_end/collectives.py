@@ -270,16 +270,16 @@ def of_commands_that_go_on_after_their_programs_end(*script, status, size=3, fla
 
 def a_program_that_ended_well_is_not_the_end_of_its_rank():
     for _ in range(10):
-        result, err = of_commands_that_go_on_after_their_programs_end("$WORKER epochs 0; [ $RANK = 1 ] && exit 5; exec sleep 60", status=5)
+        result, err = of_commands_that_go_on_after_their_programs_end("$WORKER epochs 0; [ $RANK = 1 ] && exit 5; exec tail -f /dev/null", status=5)
         expect([one["outcome"] for one in result["ranks"]], ["fallout", "failed", "fallout"], err)
         expect([one.get("sent_by_hvdrun") for one in result["ranks"]], ["SIGTERM", None, "SIGTERM"], err)
-    result, err = of_commands_that_go_on_after_their_programs_end("$WORKER epochs 0; exec sleep 60", status=124, flags=["--timeout", "2"])
+    result, err = of_commands_that_go_on_after_their_programs_end("$WORKER epochs 0; exec tail -f /dev/null", status=124, flags=["--timeout", "2"])
     expect([(one["outcome"], one["sent_by_hvdrun"]) for one in result["ranks"]], [("ended", "SIGTERM")] * 3, err)
     assert all(one["seconds"] > 1.5 for one in result["ranks"]), result
 
 
 def a_program_that_crashes_below_a_command_that_goes_on_is_the_failure():
-    result, err = of_commands_that_go_on_after_their_programs_end("[ $RANK = 1 ] && { $WORKER crash 1; exec sleep 60; }; exec $WORKER loop 9", status=139)
+    result, err = of_commands_that_go_on_after_their_programs_end("[ $RANK = 1 ] && { $WORKER crash 1; exec tail -f /dev/null; }; exec $WORKER loop 9", status=139)
     first = result["first_failure"]
     expect((first["rank"], first["signal"]), (1, "SIGSEGV"), err)
     assert re.search(rb"rank 1 \(pid \d+\) was killed by SIGSEGV while other ranks needed it; waiting for the end of its command \(pid \d+\)\n", err), err

@@ -24,9 +24,9 @@ def ranks(launcher):
     return [p for agent in agents(launcher) for p in children(agent) if read(p, "comm") != "hvd-agent"]
 
 
-def wait_for_all(job, sleeps=4):
-    """Until all ranks sleep, and what they started."""
-    wait_for(lambda: [read(p, "comm") for p in support.descendants(job.pid)].count("sleep") == sleeps)
+def wait_for_all(job, sleeps=4, name="sleep"):
+    """Until all ranks sleep, and what they started, as programs of this name."""
+    wait_for(lambda: [read(p, "comm") for p in support.descendants(job.pid)].count(name) == sleeps)
 
 
 def agent_of_rank(job, rank):
@@ -141,8 +141,8 @@ def an_agent_that_ends_when_it_is_told_to_start_starts_nobody_in_secret():
 def a_lost_agent_ends_all_and_is_named():
     for rank, name in ((0, "pretended1"), (3, "pretended2")):
         with tempfile.NamedTemporaryFile() as told:
-            job = start(*HOSTS, "--result-file", told.name, "--", "bash", "-c", "setsid sleep 300 & exec sleep 300", np=4)
-            wait_for_all(job, sleeps=8)
+            job = start(*HOSTS, "--result-file", told.name, "--", "bash", "-c", "setsid tail -f /dev/null & exec tail -f /dev/null", np=4)
+            wait_for_all(job, 8, "tail")
             agent = agent_of_rank(job, rank)
             of_ranks = set(children(agent))
             os.kill(agent, signal.SIGKILL)
