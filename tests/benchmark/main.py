@@ -12,6 +12,7 @@ import launch
 import links
 import network
 import output
+import pages
 import remote
 import step
 from experiment import run
@@ -53,7 +54,7 @@ def parse(arguments):
                          help=f"quiet samples of every variant ({module.SAMPLES}; below {ENOUGH} nothing is judged)")
         one.add_argument("--seconds", type=positive, default=module.SECONDS, metavar="S",
                          help=f"end after so long with what there is ({module.SECONDS})")
-        one.add_argument("--json", metavar="FILE", help="write all samples and verdicts there")
+        one.add_argument("--json", metavar="FILE", help="write all samples and verdicts there, and the table of a page beside it")
         one.add_argument("--check", action="store_true", help="judge: exit status 1 missed, 3 not judged")
         one.add_argument("--quiet", type=positive, default=QUIET_CPUS * 100, metavar="PERCENT",
                          help=f"what others may use of one CPU ({QUIET_CPUS * 100:g}); more is for trying out")
@@ -95,6 +96,7 @@ def main(arguments):
         with open(options.json, "w") as file:
             json.dump(as_json(results), file, indent=1)
             file.write("\n")
+        pages.rewrite(options.json)
     failures = results.own_failures()
     for failure in failures:
         print(f"scripts/benchmark: a run of our own failed: {failure}", file=sys.stderr)

@@ -2,9 +2,6 @@
 import contextlib
 import io
 import json
-import pathlib
-import re
-import types
 import unittest
 
 import main
@@ -49,38 +46,6 @@ class ReportTest(unittest.TestCase):
         self.assertEqual(found["claims"][0]["median"], 8)
         self.assertEqual(found["claims"][0]["of_medians"], 8)
         self.assertGreater(found["machine"]["cpus"], 0)
-
-
-def figure_of(claim):
-    """What a table in results/ says of a claim, as the JSON has it: figure, target and verdict."""
-    unit, quartiles = claim["unit"].removeprefix("x"), "–".join(report.number(value) for value in claim["quartiles"])
-    target = report.target(types.SimpleNamespace(**claim)).replace(">=", "≥").replace("<=", "≤")
-    return f"{report.number(claim['median'])}{unit} ({quartiles}) | {target} | {claim['outcome']} |"
-
-
-def rows_of(name, claims):
-    if name != "links":
-        return [f"| {claim['claim']} | {figure_of(claim)}" for claim in claims]
-    sizes = {}
-    for claim in claims:
-        sizes.setdefault(claim["claim"].split(":")[0], []).append(figure_of(claim))
-    return [f"| {size} | {' '.join(figures)}" for size, figures in sizes.items()]
-
-
-class KeptResultsTest(unittest.TestCase):
-    def test_each_table_says_what_the_json_beside_it_says(self):
-        folder, seen = pathlib.Path(__file__).parent / "results", set()
-        for file in folder.glob("*.md"):
-            # What a table's rows are of stands in the command above it.
-            for name, rest in re.findall(r"--json tests/benchmark/results/([\w-]+)\.json`(.*?)(?=--json|\Z)", file.read_text(), re.DOTALL):
-                if name == "links-4":  # written by hand: ratios of times that no claim compares
-                    continue
-                seen.add(name)
-                table = re.search(r"(?m)^\| ---.*\n((?:\|.*\n)*)", rest)[1].splitlines()
-                claims = json.loads((folder / f"{name}.json").read_text())["claims"]
-                with self.subTest(file=file.name, benchmark=name):
-                    self.assertEqual(table, rows_of(name, claims))
-        self.assertEqual(seen, {path.stem for path in folder.glob("*.json")} - {"links-4"})
 
 
 class CommandLineTest(unittest.TestCase):
