@@ -13,6 +13,8 @@ endmacro()
 hvd_find_package(spdlog REQUIRED)
 add_library(hvd_fmt INTERFACE)
 target_link_libraries(hvd_fmt INTERFACE spdlog::spdlog_header_only)
+# Its package asks for the shared fmt, which no static program can take in.
+set_target_properties(spdlog::spdlog_header_only PROPERTIES INTERFACE_LINK_LIBRARIES "Threads::Threads;fmt::fmt-header-only")
 
 if(HVD_BUILD_TESTS)
   hvd_find_package(Catch2 REQUIRED)

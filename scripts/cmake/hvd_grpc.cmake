@@ -30,14 +30,11 @@ target_link_libraries(hvd_grpc INTERFACE ${libraries} Threads::Threads)
 
 # hvd_static_program(NAME): links it fully static, position-independent. gcc's -static-pie takes crtbeginS.o, whose frames are
 # found by binary search; where a toolchain takes crtbeginT.o instead, the first exception sorts all unwind tables: 12 ms.
-# The linker's warnings, all of which name functions that need the same glibc's shared libraries when they are called
-# (dlopen, getaddrinfo and the like), say nothing new: names are looked up through c-ares.
-include(CheckLinkerFlag)
-check_linker_flag(CXX -Wl,--no-warnings HVD_LINKER_CAN_BE_SILENT)
 function(hvd_static_program name)
   if(HVD_SANITIZE)
     return()
   endif()
-  target_link_options(${name} PRIVATE -static-pie -Wl,--eh-frame-hdr
-    $<$<BOOL:${HVD_LINKER_CAN_BE_SILENT}>:-Wl,--no-warnings> $<$<CONFIG:Release>:-s>)
+  target_link_options(${name} PRIVATE -static-pie -Wl,--eh-frame-hdr $<$<CONFIG:Release>:-s>)
+  # Names are looked up through c-ares, and nothing is opened at run time.
+  set_target_properties(${name} PROPERTIES RULE_LAUNCH_LINK ${PROJECT_SOURCE_DIR}/scripts/cmake/link_static)
 endfunction()
