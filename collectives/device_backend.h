@@ -26,10 +26,13 @@ class DeviceBackend {
   // which gets operations from there and is moved by its owner, outlive it.
   virtual std::unique_ptr<Communicator> make_communicator(Peers& peers, const std::string& name,
                                                           Communicator& control) = 0;
-  // Device memory that its communicators move without a copy. Any thread. Throws kUnavailable, with
-  // both figures, when there is no room.
+  // Device memory that its communicators move without a copy once it is registered. It may come in
+  // large pieces, so a list of buckets asks for one. Any thread. Throws kUnavailable, with both
+  // figures, when there is no room.
   virtual std::shared_ptr<std::byte> allocate(size_t bytes) = 0;
-  // Any thread: does this lie in such memory, which may be registered?
+  // The same of memory that is never registered.
+  virtual std::shared_ptr<std::byte> allocate_plain(size_t bytes) = 0;
+  // Any thread: does this lie in memory that may be registered?
   virtual bool has(const void* data) const = 0;
 
   // Any thread. Throws kUnavailable.

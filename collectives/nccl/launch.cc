@@ -196,7 +196,8 @@ void NcclCommunicator::finish_launch(Operation& operation) {
     if (!windows_.finish_add(communicator_))
       return refuse(operation, ErrorCode::kUnsupported, "NCCL does not register memory here");
     // This rank would call for another sum in a window than the others.
-    if (!device_.kernels().are_there())
+    if (windows_.has_kernels_for(operation.result.data, operation.result.bytes()) &&
+        !device_.kernels().are_there())
       return refuse(operation, ErrorCode::kUnsupported, device_.kernels().why_not());
   }
   if (goes_aside(operation))

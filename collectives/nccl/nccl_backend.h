@@ -24,6 +24,9 @@ class NcclBackend final : public DeviceBackend {
   std::unique_ptr<Communicator> make_communicator(Peers& peers, const std::string& name,
                                                   Communicator& control) override;
   std::shared_ptr<std::byte> allocate(size_t bytes) override { return memory_.allocate(bytes); }
+  std::shared_ptr<std::byte> allocate_plain(size_t bytes) override {
+    return memory_.allocate_plain(bytes);
+  }
   bool has(const void* data) const override { return memory_.has(data); }
   void* take_event() override { return device_.take_event().release(); }
   void give_back(void* event) noexcept override { device_.give_back(static_cast<CUevent>(event)); }

@@ -27,26 +27,41 @@ NcclMemory::NcclMemory(const CudaDevice& device, const NcclLibrary& nccl, const 
 
 NcclMemory::~NcclMemory() = default;
 
-std::byte* NcclMemory::take(size_t bytes, ncclResult_t& result) const {
+std::byte* NcclMemory::take(size_t bytes, bool plain, std::string& why) const {
+  if (plain) {
+    CUdeviceptr memory = 0;
+    const CUresult result = device_.driver().cuMemAlloc(&memory, bytes);
+    if (result == CUDA_SUCCESS) return reinterpret_cast<std::byte*>(memory);
+    why = device_.driver().text_of(result);
+    return nullptr;
+  }
   void* memory = nullptr;
-  result = nccl_.ncclMemAlloc(&memory, bytes);
-  return result == ncclSuccess ? static_cast<std::byte*>(memory) : nullptr;
+  const ncclResult_t result = nccl_.ncclMemAlloc(&memory, bytes);
+  if (result == ncclSuccess) return static_cast<std::byte*>(memory);
+  why = nccl_.text_of(result, nullptr);
+  return nullptr;
 }
 
-std::shared_ptr<std::byte> NcclMemory::allocate(size_t bytes) {
+std::shared_ptr<std::byte> NcclMemory::allocate(size_t bytes) { return allocate(bytes, false); }
+
+std::shared_ptr<std::byte> NcclMemory::allocate_plain(size_t bytes) {
+  return allocate(bytes, true);
+}
+
+std::shared_ptr<std::byte> NcclMemory::allocate(size_t bytes, bool plain) {
   const CudaDevice::Current current(device_);
-  ncclResult_t result = ncclSuccess;
-  std::byte* memory = take(bytes, result);
+  std::string why;
+  std::byte* memory = take(bytes, plain, why);
   if (memory == nullptr) {
     wait_for_free();
-    memory = take(bytes, result);
+    memory = take(bytes, plain, why);
   }
   if (memory != nullptr) {
-    {
+    if (!plain) {
       MutexLock lock(mutex_);
       given_out_[memory] = bytes;
     }
-    return {memory, [this](std::byte* base) { let_go(base); }};
+    return {memory, [this, plain](std::byte* base) { let_go({base, plain}); }};
   }
   size_t free = 0, total = 0;
   const bool known = device_.driver().cuMemGetInfo(&free, &total) == CUDA_SUCCESS;
@@ -56,7 +71,7 @@ std::shared_ptr<std::byte> NcclMemory::allocate(size_t bytes) {
           " bytes more" +
           (known ? " (" + std::to_string(free) + " of " + std::to_string(total) + " are free)"
                  : std::string()) +
-          ": " + nccl_.text_of(result, nullptr));
+          ": " + why);
 }
 
 bool NcclMemory::has(const void* data) const {
@@ -67,10 +82,10 @@ bool NcclMemory::has(const void* data) const {
 }
 
 // A forked child has no device, and finds the mutex as it was.
-void NcclMemory::let_go(std::byte* memory) noexcept {
+void NcclMemory::let_go(Memory memory) noexcept {
   if (process_.in_child()) return;
   MutexLock lock(mutex_);
-  given_out_.erase(memory);
+  given_out_.erase(memory.base);
   let_go_.push_back(memory);
   changed_.notify_all();
 }
@@ -84,7 +99,7 @@ void NcclMemory::free_when_done(const std::stop_token& stop) NO_THREAD_SAFETY_AN
   std::unique_lock<Mutex> lock(mutex_);
   while (
       changed_.wait(lock, stop, [this]() NO_THREAD_SAFETY_ANALYSIS { return !let_go_.empty(); })) {
-    const std::vector<std::byte*> taken = std::exchange(let_go_, {});
+    const std::vector<Memory> taken = std::exchange(let_go_, {});
     freeing_ = true;
     lock.unlock();
     free_now(taken, stop);
@@ -97,15 +112,19 @@ void NcclMemory::free_when_done(const std::stop_token& stop) NO_THREAD_SAFETY_AN
 // While the program captures a graph on the device nobody may wait for all that it does (CUDA C++
 // Programming Guide, "Prohibited and Unhandled Operations"), and the try ends the capture. Who
 // stops meanwhile leaves the memory to the end of the process.
-void NcclMemory::free_now(const std::vector<std::byte*>& memories,
-                          const std::stop_token& stop) const {
+void NcclMemory::free_now(const std::vector<Memory>& memories, const std::stop_token& stop) const {
   try {
     const CudaDevice::Current current(device_);
     while (device_.driver().cuCtxSynchronize() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) {
       if (stop.stop_requested()) return;
       poll(nullptr, 0, kAskAgainMs);
     }
-    for (std::byte* memory : memories) nccl_.ncclMemFree(memory);
+    for (const Memory& memory : memories) {
+      if (memory.plain)
+        device_.driver().cuMemFree(reinterpret_cast<CUdeviceptr>(memory.base));
+      else
+        nccl_.ncclMemFree(memory.base);
+    }
   } catch (const Error&) {
     // The device is lost, and all that was on it.
   }

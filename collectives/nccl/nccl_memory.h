@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -29,17 +30,25 @@ class NcclMemory {
   ~NcclMemory();
 
   // Any thread. Throws kUnavailable, with both figures, when the device has no room, also not when
-  // all that was let go of is back: it waits for the device then, as
-  // long as the limits say.
+  // all that was let go of is back: it waits for the device then, as long as the limits say. Up to
+  // 2.25 NCCL takes 512 MB at least where GPUs have multicast (src/init.cc, ncclMemAlloc).
   std::shared_ptr<std::byte> allocate(size_t bytes) EXCLUDES(mutex_);
-  // Any thread: does it lie in what was given out, and not let go of?
+  // The same of memory as any other, which is not to be registered.
+  std::shared_ptr<std::byte> allocate_plain(size_t bytes) EXCLUDES(mutex_);
+  // Any thread: does it lie in what allocate() gave out, and was not let go of?
   bool has(const void* data) const EXCLUDES(mutex_);
 
  private:
-  std::byte* take(size_t bytes, ncclResult_t& result) const;
-  void let_go(std::byte* memory) noexcept EXCLUDES(mutex_);
+  struct Memory {
+    std::byte* base = nullptr;
+    bool plain = false;
+  };
+  // Null, and why.
+  std::byte* take(size_t bytes, bool plain, std::string& why) const;
+  std::shared_ptr<std::byte> allocate(size_t bytes, bool plain) EXCLUDES(mutex_);
+  void let_go(Memory memory) noexcept EXCLUDES(mutex_);
   void free_when_done(const std::stop_token& stop) EXCLUDES(mutex_);
-  void free_now(const std::vector<std::byte*>& memories, const std::stop_token& stop) const;
+  void free_now(const std::vector<Memory>& memories, const std::stop_token& stop) const;
   void wait_for_free() EXCLUDES(mutex_);
 
   const CudaDevice& device_;
@@ -50,7 +59,7 @@ class NcclMemory {
   mutable Mutex mutex_;
   std::condition_variable_any changed_;
   std::map<const std::byte*, size_t> given_out_ GUARDED_BY(mutex_);  // bytes, by their begin
-  std::vector<std::byte*> let_go_ GUARDED_BY(mutex_);
+  std::vector<Memory> let_go_ GUARDED_BY(mutex_);
   bool freeing_ GUARDED_BY(mutex_) = false;
 
   std::jthread thread_;

@@ -3,15 +3,26 @@
 #include <algorithm>
 #include <iterator>
 
-#include "runtime/base/env.h"
-
 namespace hvd {
+namespace {
+
+// NCCL's kernels for windows look for an abort since 2.29.7 (src/include/nccl_device/impl, the
+// waits of lsa_barrier__funcs.h and ll_a2a__funcs.h). In an older one a sum that a dead rank is
+// missing from runs on, and ncclCommAbort() waits for it for ever.
+constexpr int kAbortable = 22907;
+
+}  // namespace
+
+NcclWindows::NcclWindows(const NcclLibrary& nccl, bool one_host)
+    : nccl_(nccl),
+      one_host_(one_host),
+      has_windows_(nccl.ncclCommWindowRegister != nullptr && nccl.version >= kAbortable) {}
 
 ncclResult_t NcclWindows::add(ncclComm_t communicator, const Buffer& memory) {
   Registered& one = all_.emplace_back();
   one.memory = memory.data;
   one.bytes = memory.bytes();
-  if (nccl_.ncclCommWindowRegister == nullptr) return ncclSuccess;
+  if (!has_windows_) return ncclSuccess;
   return nccl_.ncclCommWindowRegister(communicator, memory.data, one.bytes, &one.window,
                                       NCCL_WIN_COLL_SYMMETRIC);
 }
@@ -20,10 +31,7 @@ ncclResult_t NcclWindows::add(ncclComm_t communicator, const Buffer& memory) {
 // alone (src/register/register.cc); it gives none either where it would be of no use.
 bool NcclWindows::finish_add(ncclComm_t communicator) {
   Registered& one = all_.back();
-  if (one.window != nullptr) {
-    one.has_kernels = has_kernels(communicator, one);
-    return true;
-  }
+  if (one.window != nullptr) return true;
   if (nccl_.ncclCommRegister != nullptr &&
       nccl_.ncclCommRegister(communicator, const_cast<void*>(one.memory), one.bytes, &one.local) ==
           ncclSuccess &&
@@ -33,33 +41,18 @@ bool NcclWindows::finish_add(ncclComm_t communicator) {
   return false;
 }
 
-// Between hosts none sums (src/sym_kernels.cc, ncclSymkMask). Where devices do not reach each
-// other, or NCCL_WIN_ENABLE is 0, 2.29 gives no window; 2.28 gives the memory's own registration
-// for one, which is what registering it once more gives, too; 2.27 does not tell.
-bool NcclWindows::has_kernels(ncclComm_t communicator, const Registered& one) const {
-  if (!one_host_) return false;
-  if (nccl_.version >= 22900) return true;
-  if (nccl_.version < 22800) return env::get("NCCL_WIN_ENABLE").value_or("") != "0";
-  void* own = nullptr;
-  if (nccl_.ncclCommRegister == nullptr ||
-      nccl_.ncclCommRegister(communicator, const_cast<void*>(one.memory), one.bytes, &own) !=
-          ncclSuccess ||
-      own == nullptr)
-    return true;
-  nccl_.ncclCommDeregister(communicator, own);
-  return own != static_cast<const void*>(one.window);
-}
-
 ncclResult_t NcclWindows::remove(ncclComm_t communicator, const Buffer& memory) {
   const auto found = std::ranges::find(all_, memory.data, &Registered::memory);
   return found == all_.end() ? ncclSuccess : remove(communicator, found);
 }
 
+// Between hosts none sums (src/sym_kernels.cc, ncclSymkMask).
 bool NcclWindows::has_kernels_for(const void* data, size_t bytes) const {
+  if (!one_host_) return false;
   const auto* begin = static_cast<const std::byte*>(data);
   return std::ranges::any_of(all_, [&](const Registered& one) {
     const auto* memory = static_cast<const std::byte*>(one.memory);
-    return one.has_kernels && memory <= begin && begin + bytes <= memory + one.bytes;
+    return one.window != nullptr && memory <= begin && begin + bytes <= memory + one.bytes;
   });
 }
 

@@ -1,10 +1,10 @@
 // What a communicator has registered of device memory: the same on all its ranks, in one order.
 //
-// As a window where NCCL has those (2.27), else by itself (ncclCommRegister), else not. Windows of
-// all ranks lie at one offset to each other, which each rank counts for itself (NCCL's
-// src/dev_runtime.cc, symMemoryObtain), so they are added and removed in the same order everywhere.
-// NCCL has kernels of their own for them on one host alone, where all devices reach each other.
-// The holder of the progress token only.
+// As a window where NCCL has those and can end a sum in one (2.29.7), else by itself
+// (ncclCommRegister), else not. Windows of all ranks lie at one offset to each other, which each
+// rank counts for itself (NCCL's src/dev_runtime.cc, symMemoryObtain), so they are added and removed
+// in the same order everywhere. NCCL has kernels of their own for them on one host alone, where all
+// devices reach each other. The holder of the progress token only.
 #pragma once
 
 #include <vector>
@@ -16,7 +16,7 @@ namespace hvd {
 
 class NcclWindows {
  public:
-  NcclWindows(const NcclLibrary& nccl, bool one_host) : nccl_(nccl), one_host_(one_host) {}
+  NcclWindows(const NcclLibrary& nccl, bool one_host);
 
   // A call of NCCL's, of all ranks; it may be under way after it has returned.
   ncclResult_t add(ncclComm_t communicator, const Buffer& memory);
@@ -39,13 +39,11 @@ class NcclWindows {
     size_t bytes = 0;
     ncclWindow_t window = nullptr;
     void* local = nullptr;  // by itself
-    bool has_kernels = false;
   };
-  bool has_kernels(ncclComm_t communicator, const Registered& one) const;
   ncclResult_t remove(ncclComm_t communicator, std::vector<Registered>::iterator which);
 
   const NcclLibrary& nccl_;
-  const bool one_host_;
+  const bool one_host_, has_windows_;
   std::vector<Registered> all_;  // into the last one NCCL writes while it is added
 };
 

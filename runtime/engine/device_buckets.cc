@@ -8,6 +8,11 @@
 #include "runtime/engine/engine_parts.h"
 
 namespace hvd {
+namespace {
+
+constexpr size_t kAlignment = 256;  // as all of a device's memory begins
+
+}  // namespace
 
 DeviceBuckets::DeviceBuckets(DeviceBackend& device, const std::shared_ptr<Negotiation>& negotiation,
                              const BucketListSpec& spec, uint32_t number)
@@ -16,9 +21,16 @@ DeviceBuckets::DeviceBuckets(DeviceBackend& device, const std::shared_ptr<Negoti
       spec_(spec),
       number_(number),
       buckets_(spec.buckets.size()) {
+  std::vector<size_t> offsets;
+  for (int i = 0; i < static_cast<int>(buckets_.size()); ++i) {
+    offsets.push_back(homes_bytes_);
+    homes_bytes_ += (bytes_of(i) + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  if (buckets_.empty()) return;
+  homes_ = named_of(0, buckets_.size(), [&] { return device_.allocate(homes_bytes_); });
   for (size_t i = 0; i < buckets_.size(); ++i) {
     buckets_[i].name = name_of(static_cast<int>(i));
-    buckets_[i].memory[0] = allocate(static_cast<int>(i));
+    buckets_[i].memory[0] = {homes_, homes_.get() + offsets[i]};
   }
 }
 
@@ -27,12 +39,17 @@ size_t DeviceBuckets::bytes_of(int bucket) const {
   return std::max<size_t>(shape.count * size_of(shape.type), 1);
 }
 
-std::shared_ptr<std::byte> DeviceBuckets::allocate(int bucket) const {
+// What went wrong, with the buckets that it was for.
+template <class Allocate>
+std::shared_ptr<std::byte> DeviceBuckets::named_of(size_t first, size_t count,
+                                                   const Allocate& allocate) const {
   try {
-    return device_.allocate(bytes_of(bucket));
+    return allocate();
   } catch (const Error& error) {
-    throw Error(error.code(),
-                "bucket " + std::to_string(bucket) + " of \"" + spec_.name + "\": " + error.what());
+    const std::string which = count == 1 ? "bucket " + std::to_string(first)
+                                         : "buckets " + std::to_string(first) + " to " +
+                                               std::to_string(first + count - 1);
+    throw Error(error.code(), which + " of \"" + spec_.name + "\": " + error.what());
   }
 }
 
@@ -44,24 +61,24 @@ std::string DeviceBuckets::name_of(int bucket) const {
 
 void DeviceBuckets::take_spare(int bucket) {
   auto& spare = buckets_[static_cast<size_t>(bucket)].memory[1];
-  if (!spare) spare = allocate(bucket);
+  if (!spare)
+    spare = named_of(static_cast<size_t>(bucket), 1,
+                     [&] { return device_.allocate_plain(bytes_of(bucket)); });
 }
 
 void DeviceBuckets::register_homes(const std::shared_ptr<Engine::Parts>& parts) {
-  std::vector<RegisteredMemory::Piece> homes;
+  if (buckets_.empty()) return;
   size_t largest = 0;
-  for (int i = 0; i < static_cast<int>(buckets_.size()); ++i) {
-    homes.push_back({of(i, Home::kHome), bytes_of(i)});
+  for (int i = 0; i < static_cast<int>(buckets_.size()); ++i)
     largest = std::max(largest, bytes_of(i));
-  }
   std::shared_ptr<std::byte> aside;
   std::string unwilling;
   try {
-    aside = device_.allocate(largest);
+    aside = device_.allocate_plain(largest);
   } catch (const Error& error) {
     unwilling = error.what();
   }
-  if (parts->registered.add(parts, spec_.name, number_, std::move(homes), unwilling))
+  if (parts->registered.add(parts, spec_.name, number_, {homes_, homes_bytes_}, unwilling))
     aside_ = std::move(aside);
 }
 

@@ -1,10 +1,10 @@
 // The buckets of a list that lie on a device: memory of its own kind, and each bucket a submission
 // of the log, since on a device there is one order for all that ranks exchange.
 //
-// Homes are registered with the communicator, on all ranks or none; spares never are. In one
-// operation all ranks have to use the same registered memory or none, so a rank that is in a
-// bucket's spare is *apart*: the log tells all of them, and those that are at home go through other
-// memory that time.
+// Homes lie one behind the other in one piece, which is registered with the communicator, on all
+// ranks or none; spares never are. In one operation all ranks have to use the same registered
+// memory or none, so a rank that is in a bucket's spare is *apart*: the log tells all of them, and
+// those that are at home go through other memory that time.
 //
 // Host and device go each at its own pace: a bucket's next submission may follow while the one
 // before is still under way there, so each has its own pair of events. Of submissions a bucket
@@ -71,7 +71,8 @@ class DeviceBuckets {
   const std::shared_ptr<std::byte>& of(int bucket, Home home) const {
     return buckets_[static_cast<size_t>(bucket)].memory[static_cast<size_t>(home)];
   }
-  std::shared_ptr<std::byte> allocate(int bucket) const;
+  template <class Allocate>
+  std::shared_ptr<std::byte> named_of(size_t first, size_t count, const Allocate& allocate) const;
   size_t bytes_of(int bucket) const;
   std::string name_of(int bucket) const;
   std::unique_ptr<Submission> describe(int bucket, Home home,
@@ -82,6 +83,8 @@ class DeviceBuckets {
   const BucketListSpec& spec_;
   const uint32_t number_;
   std::vector<Bucket> buckets_;
+  std::shared_ptr<std::byte> homes_;  // of all buckets: held by each, and registered as one
+  size_t homes_bytes_ = 0;            // the same on all ranks
   // For the largest bucket; null: homes are not registered. On the device one comes after the
   // other.
   std::shared_ptr<std::byte> aside_;

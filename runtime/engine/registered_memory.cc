@@ -51,35 +51,25 @@ auto is(char wanted) {
 
 }  // namespace
 
-bool RegisteredMemory::Entry::is_let_go() const {
-  return std::ranges::all_of(pieces,
-                             [](const Piece& piece) { return piece.memory.use_count() == 1; });
-}
-
 bool RegisteredMemory::add(const std::shared_ptr<Engine::Parts>& parts, const std::string& name,
-                           uint32_t number, std::vector<Piece> pieces,
-                           const std::string& unwilling) {
+                           uint32_t number, Piece piece, const std::string& unwilling) {
   if (gave_up_) return false;
-  // Before: if the epoch breaks the communicator may have some of it.
-  const std::vector<Piece>& added = entries_.emplace_back(number, std::move(pieces)).pieces;
-  for (const Piece& piece : added) {
-    std::string mine = submit_and_wait(parts, OperationKind::kRegister, name, piece);
-    if (!unwilling.empty() && mine[0] == kYes) mine = kNo + of_this_rank(parts, unwilling);
-    // After each: where one fails all ranks wait for each other in the next.
-    const std::vector<std::string> answers = parts->gather(name, mine);
-    if (std::ranges::all_of(answers, is(kYes))) continue;
-    for (const char why : {kFailed, kWaited})
-      if (const auto said = std::ranges::find_if(answers, is(why)); said != answers.end()) {
-        give_up(parts, name, said->substr(1));
-        return false;
-      }
-    for (const Piece& one : added) submit_and_wait(parts, OperationKind::kDeregister, name, one);
-    entries_.pop_back();
-    warn(parts, ", so that NCCL copies gradients once more, since a rank cannot; " +
-                    std::ranges::find_if(answers, is(kNo))->substr(1));
-    return false;
-  }
-  return true;
+  // Before: if the epoch breaks the communicator may have it.
+  entries_.push_back({number, piece});
+  std::string mine = submit_and_wait(parts, OperationKind::kRegister, name, piece);
+  if (!unwilling.empty() && mine[0] == kYes) mine = kNo + of_this_rank(parts, unwilling);
+  const std::vector<std::string> answers = parts->gather(name, mine);
+  if (std::ranges::all_of(answers, is(kYes))) return true;
+  for (const char why : {kFailed, kWaited})
+    if (const auto said = std::ranges::find_if(answers, is(why)); said != answers.end()) {
+      give_up(parts, name, said->substr(1));
+      return false;
+    }
+  submit_and_wait(parts, OperationKind::kDeregister, name, piece);
+  entries_.pop_back();
+  warn(parts, ", so that NCCL copies gradients once more, since a rank cannot; " +
+                  std::ranges::find_if(answers, is(kNo))->substr(1));
+  return false;
 }
 
 void RegisteredMemory::give_up(const std::shared_ptr<Engine::Parts>& parts, const std::string& name,
@@ -119,8 +109,7 @@ void RegisteredMemory::give_back(const std::shared_ptr<Engine::Parts>& parts,
       ++entry;
       continue;
     }
-    for (const Piece& piece : entry->pieces)
-      submit_and_wait(parts, OperationKind::kDeregister, name, piece);
+    submit_and_wait(parts, OperationKind::kDeregister, name, entry->piece);
     entry = entries_.erase(entry);
   }
 }

@@ -24,11 +24,11 @@ class RegisteredMemory {
     size_t bytes = 0;  // the same on all ranks
   };
 
-  // Registers all pieces, in the log's order. False, on all ranks: one of them cannot, or is
-  // `unwilling`, which says why, and none of these is; rank 0 has told the user. `number` is the
-  // same on all ranks, and new. Throws CommFailure.
+  // Registers the piece, in the log's order. False, on all ranks: one of them cannot, or is
+  // `unwilling`, which says why, and it is registered on none; rank 0 has told the user. `number`
+  // is the same on all ranks, and new. Throws CommFailure.
   bool add(const std::shared_ptr<Engine::Parts>& parts, const std::string& name, uint32_t number,
-           std::vector<Piece> pieces, const std::string& unwilling);
+           Piece piece, const std::string& unwilling);
   // Of what nobody but this holds, on no rank.
   void give_back(const std::shared_ptr<Engine::Parts>& parts, const std::string& name);
   // The communicator is gone.
@@ -37,8 +37,8 @@ class RegisteredMemory {
  private:
   struct Entry {
     uint32_t number = 0;
-    std::vector<Piece> pieces;
-    bool is_let_go() const;
+    Piece piece;
+    bool is_let_go() const { return piece.memory.use_count() == 1; }
   };
   void give_up(const std::shared_ptr<Engine::Parts>& parts, const std::string& name,
                const std::string& why);

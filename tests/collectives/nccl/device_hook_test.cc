@@ -49,6 +49,9 @@ class CountedBackend final : public DeviceBackend {
     return device_.make_communicator(peers, name, control);
   }
   std::shared_ptr<std::byte> allocate(size_t bytes) override { return device_.allocate(bytes); }
+  std::shared_ptr<std::byte> allocate_plain(size_t bytes) override {
+    return device_.allocate_plain(bytes);
+  }
   bool has(const void* data) const override { return device_.has(data); }
   void* take_event() override {
     const InDevice in_device;

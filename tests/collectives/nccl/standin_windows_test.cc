@@ -3,6 +3,7 @@
 
 #include "tests/collectives/nccl/standin_ranks.h"
 #include "tests/support/catch.h"
+#include "tests/support/until.h"
 
 namespace hvd {
 namespace {
@@ -218,6 +219,49 @@ TEST_CASE("standin windows: deregister, then destroy, then free") {
         "ncclMemFree of memory that a communicator has registered");
   CHECK(std::string(hvd_standin_violation(1)) ==
         "ncclCommDestroy of a communicator with 1 windows or registrations");
+}
+
+TEST_CASE("standin windows: what is not registered is not deregistered") {
+  const Settings settings{kNoted};
+  run_ranks(1, [](int, Device&) {
+    ncclComm_t comm = make_communicator(unique_id(), 1, 0);
+    std::byte* memory = allocate(kPage);
+    require(ncclCommDeregister(comm, memory) == ncclInvalidArgument, "there is none");
+    expect(ncclCommAbort(comm), "ncclCommAbort");
+    comm = make_communicator(unique_id(), 1, 0);
+    require(ncclCommWindowDeregister(comm, reinterpret_cast<ncclWindow_t>(memory)) ==
+                ncclInvalidArgument,
+            "there is no window");
+    expect(ncclCommAbort(comm), "ncclCommAbort");
+    expect(ncclMemFree(memory), "ncclMemFree");
+  });
+  REQUIRE(hvd_standin_violations() == 2);
+  CHECK(std::string(hvd_standin_violation(0)) ==
+        "ncclCommDeregister of what the communicator has not registered");
+  CHECK(std::string(hvd_standin_violation(1)) ==
+        "ncclCommWindowDeregister of what is no window of the communicator");
+}
+
+TEST_CASE("standin windows: no abort ends a sum in them before 2.29.7") {
+  const bool newer = GENERATE(true, false);
+  const Settings settings{{"nccl_version", newer ? "22907" : "22903"}, kNoted};
+  const ncclUniqueId id = unique_id();
+  run_ranks(2, [&](int rank, Device& device) {
+    ncclComm_t comm = make_communicator(id, 2, rank);
+    std::byte* memory = allocate(kPage);
+    ncclWindow_t window = nullptr;
+    expect(register_window(comm, memory, kPage, &window), "ncclCommWindowRegister");
+    if (rank == 0) expect(sum(memory, comm, device.stream()), "ncclAllReduce");
+    until("it waits",
+          [] { return hvd_standin_waiting(0) == 1 || hvd_standin_count("aborts", 0) > 0; });
+    expect(ncclCommAbort(comm), "ncclCommAbort");
+    device.drain();
+    expect(ncclMemFree(memory), "ncclMemFree");
+  });
+  REQUIRE(hvd_standin_violations() == (newer ? 0 : 1));
+  if (!newer)
+    CHECK(std::string(hvd_standin_violation(0)) ==
+          "a sum in windows that no abort ends, of NCCL older than 2.29.7");
 }
 
 TEST_CASE("standin windows: memory is not freed under work, nor twice") {

@@ -99,7 +99,7 @@ TEST_CASE("device faults: an asynchronous error of NCCL ends the training of all
                           Catch::Contains("unhandled cuda error"));
 }
 
-TEST_CASE("device faults: a GPU without room for a bucket: which, how many bytes, on all ranks") {
+TEST_CASE("device faults: a GPU without room for buckets: which, how many bytes, on all ranks") {
   const StandinSetting all("device_bytes", kDeviceBytesText.c_str());
   const auto errors = errors_of(3, [&](const ThreadRank& rank) {
     const auto net = mlp_on(device_of(rank))();
@@ -108,13 +108,13 @@ TEST_CASE("device faults: a GPU without room for a bucket: which, how many bytes
     Training t(rank, [&] { return net; }, nets::sgd(), kSmallBuckets);
     t.train(0, 1);
   });
-  CHECK_THAT(errors[1],
-             Catch::StartsWith("Error: bucket ") && Catch::Contains("GPU 1 has no room"));
+  CHECK_THAT(errors[1], Catch::StartsWith("Error: buckets 0 to 3 of ") &&
+                            Catch::Contains("GPU 1 has no room"));
   for (const int rank : {0, 2})
     CHECK_THAT(errors[size_t(rank)],
                Catch::StartsWith("CommFailure: ") &&
-                   Catch::Contains("rank 1 cannot make its optimizer: bucket 1 of ") &&
-                   Catch::Contains("GPU 1 has no room for 36416 bytes more ("));
+                   Catch::Contains("rank 1 cannot make its optimizer: buckets 0 to 3 of ") &&
+                   Catch::Contains("GPU 1 has no room for 50688 bytes more ("));
 }
 
 TEST_CASE("device faults: without room beside kept gradients the step fails for all") {

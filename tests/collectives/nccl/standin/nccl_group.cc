@@ -112,6 +112,15 @@ bool follows_launch_order() {
   return implicit != nullptr && std::string(implicit) == "1";
 }
 
+// Its kernels for windows look at no abort before 2.29.7 (src/include/nccl_device/impl, the waits
+// of lsa_barrier__funcs.h and ll_a2a__funcs.h), and ncclCommAbort() waits for what was launched.
+bool outlasts_abort(const ncclComm* comm, const Call& call) {
+  constexpr long long kAbortable = 22907;
+  return has_symmetric_kernel(call) && setting("nccl_version", NCCL_VERSION_CODE) < kAbortable &&
+         place_of(comm, call.from, bytes_from(comm, call)).symmetric &&
+         place_of(comm, call.to, bytes_to(comm, call)).symmetric;
+}
+
 // On the device. NCCL user guide, "Using multiple NCCL communicators concurrently": without one
 // order for all of a device's communicators "deadlocks could ensue". A collective has a slot for as
 // long as it runs; it takes it when the stream comes to it, or with NCCL_LAUNCH_ORDER_IMPLICIT in
@@ -129,7 +138,10 @@ void perform(ncclComm* comm, const Call& call, uint64_t number, uint64_t ticket)
     ++slots.taken;
     ++slots.waiting;
     lock.unlock();
+    const bool endless = outlasts_abort(comm, call);
     const bool ended = exchange(comm, call, number);
+    if (!ended && endless)
+      violate("a sum in windows that no abort ends, of NCCL older than 2.29.7");
     lock.lock();
     if (!ended) world().changed.wait(lock, [&] { return comm->aborted; });
     world().changed.wait_for(lock, std::chrono::microseconds(setting("slow_us", 0)),
