@@ -93,6 +93,7 @@ class HostAgent {
   InterfaceAddress place;                    // where other hosts reach it
   std::string way_back;                      // where hvdrun listens for it
   size_t stdin_given = 0, stdin_taken = 0;   // bytes
+  bool stdin_gone = false;                   // nobody there reads any more
   int master_port = 0;                       // that it holds
 
  private:

@@ -162,8 +162,10 @@ void JobLog::note(int number, const proto::FromAgent& message) {
                      (message.ended().reason().empty() ? "all ranks are over"
                                                        : printable(message.ended().reason())));
     case proto::FromAgent::kStdinTaken:
-      return say(LogLevel::kTrace,
-                 std::to_string(message.stdin_taken().bytes()) + " bytes of stdin were read" + on);
+      return say(LogLevel::kTrace, message.stdin_taken().gone()
+                                       ? "nobody is left who reads stdin" + on
+                                       : std::to_string(message.stdin_taken().bytes()) +
+                                             " bytes of stdin were read" + on);
     case proto::FromAgent::kBeat:
       return say(LogLevel::kTrace, "the agent" + on + " is alive");
     case proto::FromAgent::kStoreQuestion:

@@ -288,6 +288,7 @@ void Supervisor::on_message(HostAgent& agent, const proto::FromAgent& message) {
       break;
     }
     case proto::FromAgent::kStdinTaken:
+      agent.stdin_gone = agent.stdin_gone || message.stdin_taken().gone();
       on_stdin_taken(agent, size_t(message.stdin_taken().bytes()));
       break;
     case proto::FromAgent::kSuspended:
@@ -448,7 +449,7 @@ bool Supervisor::any_paused() const {
                      [](const auto& one) { return one->pipes().output_paused(); });
 }
 
-// As much as everybody has taken who reads it, and lives.
+// As much as everybody has taken who reads it, and lives: nothing more once nobody does.
 void Supervisor::on_stdin_taken(HostAgent& agent, size_t bytes) {
   if (bytes > agent.stdin_given - agent.stdin_taken)
     return lose_contact(agent, agent.name() + " says that it took more input than there was");
@@ -460,7 +461,7 @@ void Supervisor::give_credit() {
   if (!stdin_) return;
   std::optional<size_t> taken;
   for (const auto& agent : agents_)
-    if (reads_stdin(*agent) && !agent->keeper_gone())
+    if (reads_stdin(*agent) && !agent->keeper_gone() && !agent->stdin_gone)
       taken = std::min(taken.value_or(agent->stdin_taken), agent->stdin_taken);
   if (!taken || *taken <= stdin_credited_) return;
   stdin_->give_credit(*taken - std::exchange(stdin_credited_, *taken));

@@ -51,9 +51,10 @@ Agent::Agent(Kept kept)
                     if (ended_.why() == proto::Ended::LEFTOVERS && signal == SIGTERM)
                       ended_.set_leftovers(ended_.leftovers() + 1);
                   }}),
-      stdin_(loop_, [this](size_t bytes) {
+      stdin_(loop_, [this](size_t bytes, bool gone) {
         proto::FromAgent message;
         message.mutable_stdin_taken()->set_bytes(int64_t(bytes));
+        message.mutable_stdin_taken()->set_gone(gone);
         uplink_.send(message);
       }) {
   set_nonblocking(0);

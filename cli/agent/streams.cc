@@ -183,7 +183,7 @@ void OutputForwarder::discard() {
   current_.reset();
 }
 
-StdinFeeder::StdinFeeder(Loop& loop, std::function<void(size_t)> taken)
+StdinFeeder::StdinFeeder(Loop& loop, std::function<void(size_t, bool)> taken)
     : loop_(loop), taken_(std::move(taken)) {}
 
 StdinFeeder::~StdinFeeder() {
@@ -202,6 +202,7 @@ void StdinFeeder::expect_no_more() {
 }
 
 void StdinFeeder::feed(std::string_view bytes) {
+  if (gone_) return;
   pending_.append(bytes);
   write_all();
 }
@@ -225,7 +226,7 @@ void StdinFeeder::write_to(Reader& reader) {
     else if (errno == EAGAIN)
       break;
     else if (errno != EINTR)
-      close(reader);  // it is gone: swallow, so that hvdrun is not stuck
+      close(reader);  // it is gone: swallow, so that the others are not stuck
   }
   if (!reader.pipe) reader.done = pending_.size();
   const bool behind = reader.done < pending_.size();
@@ -240,13 +241,20 @@ void StdinFeeder::write_to(Reader& reader) {
 }
 
 void StdinFeeder::give_back() {
-  if (expected_ != 0u || pending_.empty()) return;
+  if (expected_ != 0u || gone_) return;
+  if (!ending_ &&
+      std::ranges::none_of(readers_, [](const Reader& one) { return bool(one.pipe); })) {
+    gone_ = true;
+    pending_.clear();
+    return taken_(0, true);
+  }
+  if (pending_.empty()) return;
   size_t taken = pending_.size();
   for (const Reader& reader : readers_) taken = std::min(taken, reader.done);
   if (taken == 0) return;
   for (Reader& reader : readers_) reader.done -= taken;
   pending_.erase(0, taken);
-  taken_(taken);
+  taken_(taken, false);
 }
 
 void StdinFeeder::close(Reader& reader) {

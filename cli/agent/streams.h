@@ -75,14 +75,15 @@ class OutputForwarder {
 };
 
 // Feeds stdin to its readers, one or all ranks; reports what every one has taken, which is the
-// credit to give back.
+// credit to give back, and once that they are all gone: who went on reading for nobody would do so
+// as fast as the other end writes.
 //
 // Frames may come before the pipes do (in one read with the bootstrap, or long before a host's
 // ranks are to start): they wait, bounded by the credit. With several readers the slowest one sets
 // the pace.
 class StdinFeeder {
  public:
-  StdinFeeder(Loop& loop, std::function<void(size_t)> taken);
+  StdinFeeder(Loop& loop, std::function<void(size_t bytes, bool gone)> taken);
   ~StdinFeeder();
   void expect(size_t readers) { expected_ = readers; }
   void attach(UniqueFd pipe);
@@ -102,11 +103,11 @@ class StdinFeeder {
   void close(Reader& reader);
 
   Loop& loop_;
-  const std::function<void(size_t)> taken_;
+  const std::function<void(size_t, bool)> taken_;
   std::deque<Reader> readers_;      // a deque: handlers keep their addresses
   std::optional<size_t> expected_;  // readers that are still to come; nothing: not known yet
   std::string pending_;             // what not all have taken; at most the credit window
-  bool ending_ = false;
+  bool ending_ = false, gone_ = false;
 };
 
 }  // namespace hvd

@@ -2,12 +2,13 @@
 import hashlib
 import json
 import os
+import select
 import socket
 import subprocess
 import tempfile
 
 import support
-from support import expect, run, sh
+from support import expect, run, sh, start
 
 SUM = "if [ $HVD_RANK = 0 ]; then sha256sum; else wc -c; fi"
 
@@ -63,6 +64,21 @@ def an_endless_writer_is_no_hang():
     expect(subprocess.run(["bash", "-c", line], stderr=subprocess.DEVNULL, timeout=30).returncode, 0)
 
 
+def what_no_rank_can_read_any_more_is_not_read():
+    """Else hvdrun and its agent would be as busy as the writer."""
+    job = start("--", "sh", "-c", "exec <&-; echo closed; exec tail -f /dev/null", stdin=subprocess.PIPE)
+    for _ in range(2):
+        assert b"closed" in job.stdout.readline()
+    os.set_blocking(job.stdin.fileno(), False)
+    written, most = 0, 64 << 20
+    while written < most and select.select([], [job.stdin], [], 2)[1]:
+        written += os.write(job.stdin.fileno(), b"x" * 65536)
+    job.terminate()
+    job.communicate(timeout=20)
+    assert written <= 1 << 20, written
+    return f"{written} bytes were taken"
+
+
 def input_that_cannot_be_read_is_no_success():
     wanted = "hvdrun: cannot read standard input: {}; {} its end and the exit status will not be 0"
     for path, reason in ((tempfile.gettempdir(), "Is a directory"), ("/proc/self/mem", "Input/output error")):
@@ -107,5 +123,5 @@ def further_descriptors_are_the_ranks_too():
 
 
 support.main(further_descriptors_are_the_ranks_too, rank_0_gets_it_exactly, all_ranks_get_it_exactly, one_rank_that_does_not_read_holds_nobody_up_when_it_ends,
-             none_gets_nothing, what_nobody_reads_is_no_hang, an_endless_writer_is_no_hang,
+             none_gets_nothing, what_nobody_reads_is_no_hang, what_no_rank_can_read_any_more_is_not_read, an_endless_writer_is_no_hang,
              input_that_cannot_be_read_is_no_success, what_came_before_the_error_is_read)
