@@ -211,7 +211,7 @@ void Negotiation::ask(const std::shared_ptr<Pending>& pending) {
   } else {
     asked_[pending->name()] = pending;
   }
-  if (progress_.end().closed()) return;  // fails when the epoch is over
+  if (progress_.end().closed() || !refusal_.empty()) return;  // it fails, and what stands stays
   const auto known = known_.find(pending->name());
   if (known == known_.end() || known->second.hash != pending->hash() ||
       pending->operation().apart) {

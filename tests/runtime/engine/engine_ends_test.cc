@@ -60,6 +60,47 @@ TEST_CASE("engine: after shutdown every call throws, and what was not agreed has
   CHECK_THAT(late, Catch::Contains("shutdown() was called; call init() again"));
 }
 
+// What was refused is submitted again at once, by threads that know of no shutdown.
+TEST_CASE(
+    "engine: threads that go on submitting while all leave are told of that and nothing else") {
+  const auto hosts = GENERATE(values<Hosts>({{2}, {1, 1}}));
+  CAPTURE(hosts);
+  constexpr int kThreads = 3, kRounds = 20;
+  std::array<std::vector<std::string>, 2> said;
+  std::atomic<int> wrong{0};
+  for (int round = 0; round < kRounds; ++round)
+    run_engines(
+        hosts,
+        [&](int rank, Engine& engine) {
+          std::array<std::string, kThreads> texts;
+          std::atomic<int> tries{0};
+          {
+            std::vector<std::jthread> threads;
+            for (int k = 0; k < kThreads; ++k)
+              threads.emplace_back([&, k] {
+                const std::string name = "of thread " + std::to_string(k);
+                std::string& text = texts[static_cast<size_t>(k)];
+                bool over = false;
+                for (int again = 0; again < 100 && !over; again += !text.empty()) {
+                  std::array<float, 1> data{1};
+                  text = error_of([&] { sum_async(engine, data, name)->wait(); });
+                  wrong += text.empty() && data[0] != 2;
+                  ++tries;
+                  over = !text.empty() && text.find("shutdown()") == std::string::npos;
+                }
+              });
+            until("all are at it", [&] { return tries >= 10 * kThreads; });
+            engine.shutdown();
+          }
+          auto& seen = said[static_cast<size_t>(rank)];
+          seen.insert(seen.end(), texts.begin(), texts.end());
+        },
+        {}, false);
+  CHECK(wrong == 0);
+  for (const auto& texts : said)
+    for (const std::string& text : texts) CHECK_THAT(text, Catch::Contains("shutdown()"));
+}
+
 // Rank 2 holds "first" up. Rank 1 has asked for "second", too, and leaves; then rank 0 asks for it:
 // it is decided while rank 1 still does its part of "first".
 TEST_CASE("engine: shutdown finishes what is under way, whatever is decided meanwhile") {
