@@ -1,6 +1,8 @@
 // The sleeping half of the token.
 #include "runtime/engine/progress_token.h"
 
+#include <algorithm>
+
 namespace hvd {
 
 bool ProgressToken::take_or_kick() {
@@ -15,41 +17,58 @@ bool ProgressToken::take_or_kick() {
 
 // A waiter counts itself before its last look: who lets go, or completes something, after that look
 // sees the count and takes the mutex, which the waiter holds until it sleeps.
-void ProgressToken::take_urgently() {
-  word_.fetch_add(kWaiter, std::memory_order_acq_rel);
-  {
-    MutexLock lock(mutex_);
-    while (!try_take()) {
-      word_.fetch_or(kWanted, std::memory_order_acq_rel);
-      if (try_take()) break;
-      wake_.wait(mutex_);
-    }
-    // Under the mutex: another urgent waiter sets it again before it sleeps.
-    word_.fetch_and(~kWanted, std::memory_order_acq_rel);
-  }
-  word_.fetch_sub(kWaiter, std::memory_order_acq_rel);
-}
-
-bool ProgressToken::take_unless(const std::atomic<bool>& done) {
+bool ProgressToken::sleep(Waiter& waiter) {
   word_.fetch_add(kWaiter, std::memory_order_acq_rel);
   bool taken = false;
   {
     MutexLock lock(mutex_);
-    while (!taken && !done.load(std::memory_order_acquire)) {
-      const bool leave_it = (word_.load(std::memory_order_acquire) & (kWatched | kWanted)) != 0;
-      taken = !leave_it && try_take();
-      if (!taken) wake_.wait(mutex_);
-    }
+    waiters_.push_back(&waiter);
+    while (!(taken = try_for(waiter)) &&
+           (waiter.done == nullptr || !waiter.done->load(std::memory_order_acquire)))
+      waiter.wake.wait(mutex_);
+    std::erase(waiters_, &waiter);
+    // Under the mutex: another urgent waiter sets it again before it sleeps.
+    if (waiter.done == nullptr) word_.fetch_and(~kWanted, std::memory_order_acq_rel);
   }
   word_.fetch_sub(kWaiter, std::memory_order_acq_rel);
   return taken;
 }
 
-void ProgressToken::wake_waiters() {
-  {
-    MutexLock lock(mutex_);
+bool ProgressToken::try_for(const Waiter& waiter) {
+  if (waiter.done != nullptr) {
+    const bool leave_it = (word_.load(std::memory_order_acquire) & (kWatched | kWanted)) != 0;
+    return !waiter.done->load(std::memory_order_acquire) && !leave_it && try_take();
   }
-  wake_.notify_all();
+  if (try_take()) return true;
+  word_.fetch_or(kWanted, std::memory_order_acq_rel);
+  return try_take();
+}
+
+void ProgressToken::take_urgently() {
+  Waiter waiter;
+  sleep(waiter);
+}
+
+bool ProgressToken::take_unless(const std::atomic<bool>& done) {
+  Waiter waiter{&done};
+  return sleep(waiter);
+}
+
+// Who is woken for nothing, since it is done by now, lets go of the token once more.
+void ProgressToken::wake_one() {
+  MutexLock lock(mutex_);
+  const auto urgent = std::ranges::find(waiters_, nullptr, &Waiter::done);
+  if (urgent != waiters_.end())
+    (*urgent)->wake.notify_one();
+  else if (!waiters_.empty())
+    waiters_.front()->wake.notify_one();
+}
+
+void ProgressToken::wake_done() {
+  MutexLock lock(mutex_);
+  for (Waiter* waiter : waiters_)
+    if (waiter->done != nullptr && waiter->done->load(std::memory_order_acquire))
+      waiter->wake.notify_one();
 }
 
 }  // namespace hvd

@@ -2,13 +2,15 @@
 //
 // One word, so that taking and leaving cost one atomic exchange each. The token is never held by a
 // thread that sleeps. Who cannot have it either leaves a note (a kick: the holder serves once more
-// before it lets go), or sleeps here until the token is free. One waiting thread may be the
-// watcher: it sleeps on the doorbell, without the token, for all that wait.
+// before it lets go), or sleeps here until the token is free: who lets go wakes one of these, who
+// completes something those that wait for it. One waiting thread may be the watcher: it sleeps on
+// the doorbell, without the token, for all that wait.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <vector>
 
 #include "runtime/base/mutex.h"
 
@@ -39,7 +41,7 @@ class ProgressToken {
     } while (!word_.compare_exchange_weak(word, (word & ~kHeld) | (watching ? kWatched : 0),
                                           std::memory_order_acq_rel, std::memory_order_relaxed));
     if (word >= kWaiter) [[unlikely]]
-      if (((word & kWatched) == 0 && !watching) || (word & kWanted) != 0) wake_waiters();
+      if (((word & kWatched) == 0 && !watching) || (word & kWanted) != 0) wake_one();
     return true;
   }
 
@@ -48,12 +50,12 @@ class ProgressToken {
 
   // Sleeps until the token is taken. `urgent`: before a waiting holder goes on waiting.
   void take_urgently();
-  // Sleeps until the token is taken (true) or `done` is set and waiters were woken (false). While
-  // somebody watches it is left alone.
+  // Sleeps until the token is taken (true) or `done` is set (false; the token may be free now, and
+  // nobody else was woken for it). While somebody watches it is left alone.
   bool take_unless(const std::atomic<bool>& done);
-  // After setting a `done`.
+  // After setting one `done` or several.
   void completed() {
-    if (word_.fetch_add(0, std::memory_order_acq_rel) >= kWaiter) wake_waiters();
+    if (word_.fetch_add(0, std::memory_order_acq_rel) >= kWaiter) wake_done();
   }
 
   bool wanted() const { return (word_.load(std::memory_order_relaxed) & kWanted) != 0; }
@@ -62,13 +64,22 @@ class ProgressToken {
   bool has_waiters() const { return word_.load(std::memory_order_relaxed) >= kWaiter; }
 
  private:
-  void wake_waiters();
+  // On its thread's stack, and in the list while it is there.
+  struct Waiter {
+    const std::atomic<bool>* done = nullptr;  // null: urgent
+    std::condition_variable_any wake = {};
+  };
+  void wake_one();
+  void wake_done();
+  // Until this thread has taken the token, or is done.
+  bool sleep(Waiter& waiter);
+  bool try_for(const Waiter& waiter);
 
   static constexpr uint32_t kHeld = 1, kKicked = 2, kWatched = 4, kWanted = 8, kWaiter = 16;
 
   std::atomic<uint32_t> word_{0};  // flags, and the number of waiters times kWaiter
-  Mutex mutex_;                    // pairs a waiter's last look with wake_waiters()
-  std::condition_variable_any wake_;
+  Mutex mutex_;                    // pairs a waiter's last look with who wakes it
+  std::vector<Waiter*> waiters_ GUARDED_BY(mutex_);  // who came first is first
 };
 
 }  // namespace hvd

@@ -1,7 +1,14 @@
 // The token: one holder, no kick lost, no sleeper forgotten.
 #include "runtime/engine/progress_token.h"
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/support/catch.h"
@@ -11,6 +18,19 @@
 using namespace hvd;
 
 namespace {
+
+// Of a thread of this process, as proc(5) has it.
+std::string status_of(pid_t thread, const std::string& line) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/status");
+  for (std::string word; file >> word;)
+    if (word == line + ":" && file >> word) return word;
+  return "";
+}
+char state_of(pid_t thread) { return status_of(thread, "State")[0]; }
+int times_slept(pid_t thread) {
+  const std::string count = status_of(thread, "voluntary_ctxt_switches");
+  return count.empty() ? 0 : std::stoi(count);
+}
 
 // Takes and leaves as Progress does: serves kicks before it lets go.
 template <typename Serve>
@@ -90,6 +110,43 @@ TEST_CASE("progress token: a waiter wakes when its work is done by another") {
     CHECK_FALSE(taken);
     release(token, [] {});
   }
+}
+
+// A thread that sleeps and is woken has slept once more.
+TEST_CASE("progress token: who is done is woken, and one for the token, but nobody else") {
+  const TimeLimit limit;
+  constexpr int kWaiters = 8;
+  ProgressToken token;
+  REQUIRE(token.try_take());
+  std::array<std::atomic<bool>, kWaiters> done{};
+  std::array<std::atomic<pid_t>, kWaiters> threads{};
+  std::atomic<int> back{0};
+  std::vector<std::jthread> waiters;
+  for (size_t k = 0; k < kWaiters; ++k)
+    waiters.emplace_back([&, k] {
+      threads[k] = gettid();
+      if (token.take_unless(done[k])) release(token, [] {});
+      ++back;
+    });
+  // In two looks one after the other: the first may find one on its way to sleep.
+  std::array<int, kWaiters> before{};
+  until("all sleep", [&] {
+    bool asleep = true;
+    for (size_t k = 0; k < kWaiters; ++k) {
+      const int slept = threads[k] == 0 ? 0 : times_slept(threads[k]);
+      asleep &=
+          slept != 0 && slept == std::exchange(before[k], slept) && state_of(threads[k]) == 'S';
+    }
+    return asleep;
+  });
+  done[3] = true;
+  token.completed();
+  until("it is back", [&] { return back == 1; });
+  for (size_t k = 0; k < kWaiters; ++k)
+    if (k != 3) CHECK(times_slept(threads[k]) == before[k]);
+  for (std::atomic<bool>& one : done) one = true;
+  release(token, [] {});
+  token.completed();
 }
 
 TEST_CASE("progress token: while somebody watches, waiters leave it alone until they are done") {
