@@ -26,6 +26,12 @@ void AgentWatch::expect_end(TimePoint now) {
   looked_ = now;
 }
 
+void AgentWatch::renew(TimePoint now, Duration patience) {
+  if (!patience_) return;
+  patience_ = patience;
+  looked_ = now;
+}
+
 bool AgentWatch::excuse(bool held) {
   const bool excused = std::exchange(was_held_, held) || held;
   if (excused) silence_ = {}, said_ = false;

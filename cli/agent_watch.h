@@ -41,6 +41,8 @@ class AgentWatch {
   // makes it come sooner.
   void hurry(TimePoint from, Duration silence);
   void expect_end(TimePoint now);  // it said its last word, or its lease was closed
+  // Who is expected to end still does what it is there for: from now on it has so long.
+  void renew(TimePoint now, Duration patience);
   void keeper_gone() { keeper_gone_ = true; }
 
   Due tick(TimePoint now);  // at deadline(), or more often

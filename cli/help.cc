@@ -300,7 +300,9 @@ constexpr Field kResultFields[] = {
      "A rank that was started has host, pid, exit_code or signal (the other is null), seconds, "
      "doing (by libhvd, or null) and, if hvdrun sent it a signal, sent_by_hvdrun; one that could "
      "not be started has host, spawn_error and spawn_step"},
-    {"output", "lost_bytes, which could not be written, and split_lines, too long to stay whole"},
+    {"output",
+     "lost_bytes, which could not be written or never came from a host, and split_lines, too long "
+     "to stay whole"},
     {"input", "error: why hvdrun could not read its standard input to the end, or null"},
 };
 

@@ -69,9 +69,27 @@ void HostAgent::close_lease() {
   watch_.expect_end(Clock::now());
 }
 
-void HostAgent::note_end() {
+void HostAgent::note_end(int64_t output_bytes) {
   ended_ = true;
+  output_bytes_all_ = output_bytes;
   watch_.expect_end(Clock::now());
+  if (missing_output() > 0) be_patient(Clock::now());
+}
+
+void HostAgent::note_output(size_t bytes, TimePoint now) {
+  const bool missed = missing_output() > 0;
+  output_bytes_ += int64_t(bytes);
+  if (missed) be_patient(now);
+}
+
+int64_t HostAgent::missing_output() const {
+  return ended_ ? std::max<int64_t>(output_bytes_all_ - output_bytes_, 0) : 0;
+}
+
+// The keeper of an agent here holds none of its output.
+void HostAgent::be_patient(TimePoint now) {
+  if (!remote()) return;
+  watch_.renew(now, missing_output() > 0 ? AgentWatch::kHostSilence : AgentWatch::kPatience);
 }
 
 void HostAgent::note_words(std::string_view line) {

@@ -62,7 +62,13 @@ class HostAgent {
   TimePoint our_time(int64_t its_ns) const;
 
   void close_lease();  // nothing below it may run any longer
-  void note_end();     // its last word was heard
+  // Its last word was heard: so much output its ranks had.
+  void note_end(int64_t output_bytes);
+  void note_output(size_t bytes, TimePoint now);
+  // After its last word: bytes of output that ssh, say, has not brought yet.
+  int64_t missing_output() const;
+  // While there are any, its ssh has its time; not while we do not read, either.
+  void be_patient(TimePoint now);
   void note_words(std::string_view line);
   const std::string& last_words() const { return words_; }  // a line of its stderr
   // As "it was killed by SIGKILL"; empty when nobody has told.
@@ -110,7 +116,8 @@ class HostAgent {
   pid_t process_ = 0;
   std::vector<proto::ToAgent> early_orders_;
   bool control_open_ = true;
-  std::optional<Clock::duration> clock_behind_;  // ours minus its
+  std::optional<Clock::duration> clock_behind_;      // ours minus its
+  int64_t output_bytes_ = 0, output_bytes_all_ = 0;  // that have come; of its ranks
   bool ended_ = false, keeper_ended_ = false, cut_off_ = false;
   std::string how_ended_;
   TimePoint heard_{};

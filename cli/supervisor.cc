@@ -332,7 +332,7 @@ void Supervisor::on_message(HostAgent& agent, const proto::FromAgent& message) {
 void Supervisor::on_ended(HostAgent& agent, const proto::Ended& ended) {
   if (agent.ended()) return;
   fault_point("hvdrun_agent_ended");
-  agent.note_end();
+  agent.note_end(ended.output_bytes());
   other_pairs_.leave(agent.number());
   const bool by_itself =
       ended.why() == proto::Ended::KEEPER_LOST || ended.why() == proto::Ended::LEASE_LOST;
@@ -377,9 +377,12 @@ void Supervisor::note_held() {
 void Supervisor::on_output(HostAgent& agent, std::string_view bytes) {
   FrameReader::Piece piece;
   try {
-    while (agent.frames().next(bytes, piece))
-      if (piece.header.kind == FrameKind::kOutput && is_on(piece.header.rank, agent))
-        output_.feed(piece, Clock::now());
+    while (agent.frames().next(bytes, piece)) {
+      if (piece.header.kind != FrameKind::kOutput) continue;
+      const TimePoint now = Clock::now();
+      agent.note_output(piece.bytes.size(), now);
+      if (is_on(piece.header.rank, agent)) output_.feed(piece, now);
+    }
   } catch (const Error& error) {
     lose_contact(agent, agent.name() + " sent what cannot be read: " + error.what());
   }

@@ -190,7 +190,11 @@ void Supervisor::on_watch(HostAgent& agent, AgentWatch::Due due) {
     case AgentWatch::Due::kKillKeeper:
       if (agent.remote() && agent.ended())
         say("the ssh to " + agent.host().name +
-            " does not end, as something there holds its output open; killing it");
+            (agent.missing_output() > 0
+                 ? " has brought nothing of what is missing of the output for " +
+                       std::to_string(AgentWatch::kHostSilence / std::chrono::seconds(1)) + " s"
+                 : " does not end, as something there holds its output open") +
+            "; killing it");
       else if (!agent.remote())
         say(agent.ended()          ? "the keeper does not end; killing it"
             : agent.control_open() ? "the agent and its keeper do not answer; killing them"
@@ -291,6 +295,7 @@ void Supervisor::on_deadlines(TimePoint now) {
   for (const auto& agent : agents_) {
     // Until it has attached --start-timeout is its time.
     if (agent->remote() && !agent->attached() && !membership_.ending()) agent->heard(now);
+    if (agent->pipes().output_paused() && agent->missing_output() > 0) agent->be_patient(now);
     on_watch(*agent, agent->watch().tick(now));
   }
   note_lost(now);
@@ -432,9 +437,19 @@ ExitStatus Supervisor::run() {
 JobResult Supervisor::result() const {
   JobResult result = record_.result(Clock::now());
   if (result.verdict.first) result.stderr_tail = output_.stderr_tail(result.verdict.first->rank);
-  result.lost_output_bytes = output_.lost_bytes();
+  result.lost_output_bytes = output_.lost_bytes() + never_came_bytes_;
   result.split_lines = output_.split_lines();
   return result;
+}
+
+void Supervisor::note_what_never_came() {
+  for (const auto& agent : agents_) {
+    const int64_t bytes = agent->missing_output();
+    if (bytes == 0) continue;
+    never_came_bytes_ += bytes;
+    say("lost " + std::to_string(bytes) + " bytes of output of " + agent->host().name +
+        " that had not come when its " + (agent->remote() ? "ssh" : "agent") + " ended");
+  }
 }
 
 ExitStatus Supervisor::finish() {
@@ -446,7 +461,8 @@ ExitStatus Supervisor::finish() {
   output_.finish();
   write_out();
   on_sink();
-  if (output_.lost()) record_.note_output_lost();
+  note_what_never_came();
+  if (output_.lost() || never_came_bytes_ > 0) record_.note_output_lost();
   if (output_.unread_bytes() > 0)
     say("lost " + std::to_string(output_.unread_bytes()) +
         " bytes of output that nobody read in time");

@@ -117,6 +117,7 @@ class Supervisor {
   void sweep();
   void write_out();
   JobResult result() const;
+  void note_what_never_came();
   ExitStatus finish();
   RendezvousServer::Remote way_in();
   void look_at_gpus();
@@ -193,7 +194,8 @@ class Supervisor {
   std::optional<StdinReader> stdin_;
   size_t stdin_credited_ = 0;  // bytes that all who read have taken
   int interrupts_ = 0;
-  size_t unsaid_ = 0;  // lines that try_say() dropped
+  size_t unsaid_ = 0;             // lines that try_say() dropped
+  int64_t never_came_bytes_ = 0;  // of output, from hosts whose agents had said their last word
   bool output_lost_said_ = false, end_said_ = false;
   std::map<int, int> threads_;                 // for each rank of a host that has started some
   bool result_written_ = false;                // the whole one, by finish()

@@ -82,6 +82,7 @@ void Agent::leave_when_done() {
   fault_point("agent_finish");
   finished_ = now;
   if (gave_up) note_stuck();
+  if (output_) ended_.set_output_bytes(output_->framed_bytes());
   send_ends();
   proto::FromAgent message;
   *message.mutable_ended() = ended_;

@@ -135,6 +135,7 @@ void OutputForwarder::look(const Place& source, TimePoint now) {
   source->rest_until = now + (available >= kLargeBytes ? kRestAfterLarge : kRest);
   current_ = source;
   current_left_ = std::min(available, kPieceBytesMax);
+  framed_bytes_ += int64_t(current_left_);
   if (draining_) source->drain_left -= current_left_;
   append_header(header_, {uint32_t(current_left_), FrameKind::kOutput, source->stream, source->rank,
                           std::chrono::nanoseconds(now.time_since_epoch()).count()});

@@ -32,8 +32,9 @@ class OutputForwarder {
   void drain();
   // Its writers are as good as blocked: nobody takes anything from us.
   bool blocks(int rank) const;
-  bool empty() const;  // nothing is left to move
-  void discard();      // nobody reads any more
+  bool empty() const;                                     // nothing is left to move
+  int64_t framed_bytes() const { return framed_bytes_; }  // of ranks' output, in frames so far
+  void discard();                                         // nobody reads any more
 
  private:
   // A stream that was just read rests this long, so that a busy one is moved in larger pieces. One
@@ -70,6 +71,7 @@ class OutputForwarder {
   Place current_;                      // its frame is being written
   size_t current_left_ = 0;
   std::string header_;  // unwritten part
+  int64_t framed_bytes_ = 0;
   bool blocked_ = false, draining_ = false, gone_ = false;
   int large_pipes_ = 0;
 };

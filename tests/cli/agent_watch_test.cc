@@ -122,6 +122,21 @@ TEST_CASE("agent watch: the keeper has 3 s from the end on, then it is killed") 
   CHECK(watch.tick(kStart + 14s) == Due::kNothing);
 }
 
+TEST_CASE("agent watch: who still brings something when its end is due has its time anew") {
+  AgentWatch watch(60s, kStart);
+  watch.renew(kStart, 6s);  // no end is due yet
+  watch.expect_end(kStart + 10s);
+  for (int second = 11; second < 100; ++second) {
+    REQUIRE(watch.tick(kStart + second * 1s) == Due::kNothing);
+    watch.renew(kStart + second * 1s + 5ms, 2s);
+  }
+  CHECK(watch.tick(kStart + 100s) == Due::kNothing);
+  CHECK(watch.deadline() == kStart + 101s);
+  CHECK(watch.tick(kStart + 101s) == Due::kNothing);
+  CHECK(watch.deadline() == kStart + 101'005ms);
+  CHECK(watch.tick(kStart + 101'005ms) == Due::kKillKeeper);
+}
+
 TEST_CASE("agent watch: the keeper is not killed for the time that hvdrun slept through") {
   AgentWatch watch(60s, kStart);
   watch.expect_end(kStart + 10s);
