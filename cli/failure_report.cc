@@ -237,6 +237,9 @@ std::string report(const Verdict& verdict, const JobFacts& facts,
     line(list_of(explained ? "only fallout:" : "ended by hvdrun:", verdict.fallout, with_hosts));
   if (!verdict.also.empty())
     line(list_of(explained ? "also failed:" : "failed:", verdict.also, with_hosts));
+  if (facts.cause == EndCause::kRankFailed)  // that came before
+    for (size_t i = 0; i < facts.lost.size() && i < kShownMax; ++i)
+      line("fallout, too: " + facts.lost[i].why);
   for (size_t i = 0; i < facts.stuck.size() && i < kShownMax; ++i) line(describe(facts.stuck[i]));
   if (facts.stuck.size() > kShownMax)
     line("and " + std::to_string(facts.stuck.size() - kShownMax) + " more cannot be ended");

@@ -48,7 +48,7 @@ struct StuckProcess {
 // A line for each on the terminal and an entry in the result file; of more only how many they are.
 constexpr size_t kHostLinesMost = 10;
 
-struct FailedStart {
+struct HostFailure {
   std::string host;
   std::string why;
 };
@@ -70,8 +70,9 @@ struct JobFacts {
   std::vector<StuckProcess> stuck;  // the agent gave up ending them
   bool output_lost = false;
   std::string input_error;               // why hvdrun's own could not be read to its end
-  std::vector<FailedStart> not_started;  // of hosts, at most kHostLinesMost
+  std::vector<HostFailure> not_started;  // at most kHostLinesMost
   size_t more_not_started = 0;
+  std::vector<HostFailure> lost;  // without a last word of their agents; at most kHostLinesMost
 };
 
 struct Verdict {

@@ -91,6 +91,7 @@ class HostAgent {
   bool asked = false;          // it owes an answer to what was asked last
   bool keeper_killed = false;  // by us
   bool lost = false;           // and that has been said
+  bool stopping = false;       // it has heard that the job ends
   HostIdentity identity;
   int gpus = 0;                              // of the host, where its slots stand for them
   int gpus_there = 0;                        // of the host, in all

@@ -168,6 +168,8 @@ void JobLog::note(int number, const proto::FromAgent& message) {
                                              " bytes of stdin were read" + on);
     case proto::FromAgent::kBeat:
       return say(LogLevel::kTrace, "the agent" + on + " is alive");
+    case proto::FromAgent::kStopping:
+      return say(LogLevel::kDebug, "the agent" + on + " has heard that the job ends");
     case proto::FromAgent::kStoreQuestion:
       return say(LogLevel::kTrace, "rank " + std::to_string(message.store_question().rank()) +
                                        " asks the store for " +

@@ -84,10 +84,12 @@ bool JobRecord::note_cause(EndCause cause, const std::string& text) {
   return true;
 }
 
-void JobRecord::note_agent_lost(const std::string& text) {
-  if (facts_.cause != EndCause::kNone && facts_.cause != EndCause::kRankFailed) return;
+void JobRecord::note_agent_lost(const HostFailure& host, bool stopping) {
+  if (facts_.lost.size() < kHostLinesMost) facts_.lost.push_back(host);
+  const bool made_ranks_fail = facts_.cause == EndCause::kRankFailed && !stopping;
+  if (facts_.cause != EndCause::kNone && !made_ranks_fail) return;
   facts_.cause = EndCause::kAgentLost;
-  facts_.cause_text = text;
+  facts_.cause_text = host.why;
 }
 
 void JobRecord::note(const proto::Broken& broken) {

@@ -38,8 +38,9 @@ class JobRecord {
 
   // The first cause stays; false if there was one.
   bool note_cause(EndCause cause, const std::string& text);
-  // The agent ended without a last word: that outweighs what ranks did.
-  void note_agent_lost(const std::string& text);
+  // The agent ended without a last word: that outweighs what ranks did, unless it had heard that
+  // the job ends, `stopping`, since then it lived when the first of them failed.
+  void note_agent_lost(const HostFailure& host, bool stopping);
   void note(const proto::Broken& broken);  // the first that is heard of what broke the epoch
   void note_init_refused(const std::string& reason, const std::vector<int>& missing);
   void note_not_started(const std::string& host, const std::string& why);

@@ -84,10 +84,14 @@ Json missing_to_json(int rank, const JobFacts& facts) {
 }
 
 Json hosts_to_json(const JobFacts& facts) {
-  Json failed = Json::array();
-  for (const FailedStart& one : facts.not_started)
-    failed.push_back({{"host", one.host}, {"why", one.why}});
-  return {{"not_started", std::move(failed)}, {"more_not_started", facts.more_not_started}};
+  const auto list = [](const std::vector<HostFailure>& hosts) {
+    Json json = Json::array();
+    for (const HostFailure& one : hosts) json.push_back({{"host", one.host}, {"why", one.why}});
+    return json;
+  };
+  return {{"not_started", list(facts.not_started)},
+          {"more_not_started", facts.more_not_started},
+          {"lost", list(facts.lost)}};
 }
 
 }  // namespace

@@ -308,6 +308,9 @@ void Supervisor::on_message(HostAgent& agent, const proto::FromAgent& message) {
       break;
     case proto::FromAgent::kBeat:
       break;
+    case proto::FromAgent::kStopping:
+      agent.stopping = true;
+      break;
     case proto::FromAgent::kDied:
       relay_.note(agent.number(), message.died());
       break;

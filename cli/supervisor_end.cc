@@ -268,7 +268,7 @@ void Supervisor::note_lost(TimePoint now) {
     if (agent->lost || agent->ended() || !agent->silenced(now)) continue;
     agent->lost = true;
     const std::string words = lost_words(*agent);
-    record_.note_agent_lost(words);
+    record_.note_agent_lost({agent->host().name, words}, agent->stopping);
     if (!agent->frames().noise().empty()) say("before the agent spoke: " + agent->frames().noise());
     lose(*agent, words);
     if (!say_why_at_) say_why_at_ = now + kReportSoon;

@@ -261,6 +261,9 @@ void Agent::on_order(const proto::ToAgent& order) {
   } else if (order.has_stop()) {
     const proto::Stop& stop = order.stop();
     const milliseconds delay(stop.after_ms());
+    proto::FromAgent message;
+    message.mutable_stopping();
+    uplink_.send(message);
     begin_end(proto::Ended::ASKED, "asked to",
               stop.rank_failed() ? failure_end(stop_grace(), delay)
                                  : planned_end(stop.first_signal(), stop_grace(), delay));

@@ -30,6 +30,38 @@ TEST_CASE("job record: hosts that do not start are listed up to a limit, and the
   CHECK(record.facts().more_not_started == 5);
 }
 
+TEST_CASE(
+    "job record: a host that heard of a rank's failure before it was lost is not its reason") {
+  const auto seen = [](bool stopping) {
+    JobSpec spec;
+    spec.size = 2;
+    spec.command = {"./train"};
+    const std::vector<Host> hosts{{"h1", "", 1}, {"h2", "", 1}};
+    JobRecord record(spec, assign_slots(hosts, 2), Clock::now());
+    proto::RankEnds ends;
+    ends.add_ends()->set_status(7);
+    record.note(ends, [](int64_t) { return Clock::now(); });
+    record.note_cause(EndCause::kRankFailed, "rank 0 exited with code 7");
+    record.note_agent_lost({"h2", "the agent on h2 was lost"}, stopping);
+    return record.result(Clock::now());
+  };
+  const JobResult fallout = seen(true);
+  CHECK(fallout.facts.cause == EndCause::kRankFailed);
+  CHECK(fallout.verdict.status.code == 7);
+  REQUIRE(fallout.verdict.first);
+  CHECK(fallout.verdict.first->rank == 0);
+  CHECK(fallout.verdict.missing == std::vector{1});
+  CHECK_THAT(report(fallout.verdict, fallout.facts, {}),
+             Catch::StartsWith("hvdrun: fallout, too: the agent on h2 was lost\n"
+                               "hvdrun: first failure: rank 0 "));
+  const JobResult reason = seen(false);
+  CHECK(reason.facts.cause == EndCause::kAgentLost);
+  CHECK(reason.verdict.status.code == 125);
+  CHECK(reason.facts.cause_text == "the agent on h2 was lost");
+  CHECK_FALSE(reason.verdict.first);
+  CHECK(reason.facts.lost.size() == 1);
+}
+
 TEST_CASE("job record: a lost link is why a job failed, until its next world") {
   JobSpec spec;
   spec.size = 1;

@@ -97,15 +97,20 @@ TEST_CASE("result file: says which ends were fallout, which were not, and which 
   CHECK(outcomes() == std::vector<std::string>{"failed", "failed", "ended"});
 }
 
-TEST_CASE("result file: names the hosts that did not start, and counts the rest") {
+TEST_CASE(
+    "result file: names the hosts that did not start, counts the rest, and names those lost") {
   JobResult job;
   job.facts.not_started = {{"h1", "no \xff route"}, {"h2", "refused"}};
   job.facts.more_not_started = 3;
+  job.facts.lost = {{"h3", "killed"}};
   const auto hosts = nlohmann::json::parse(result_json(job))["hosts"];
   REQUIRE(hosts["not_started"].size() == 2);
   CHECK(hosts["not_started"][0]["host"] == "h1");
   CHECK(hosts["not_started"][1]["why"] == "refused");
   CHECK(hosts["more_not_started"] == 3);
+  REQUIRE(hosts["lost"].size() == 1);
+  CHECK(hosts["lost"][0]["host"] == "h3");
+  CHECK(hosts["lost"][0]["why"] == "killed");
 }
 
 TEST_CASE("result file: a good end has no first failure") {

@@ -123,6 +123,24 @@ def a_host_that_is_cut_off_ends_what_it_runs():
     return f"after {took:.1f} s"
 
 
+def who_failed_before_a_host_was_cut_off_stays_the_first():
+    world.run("h1", "mkfifo", "/tmp/go_on")
+    script = "[ $RANK = 0 ] && read -r x </tmp/go_on && exit 7; trap '' TERM; echo ready; tail -f /dev/null & wait"
+    job = start("-np", "2", "-H", "h1,h2", *LONELY, "--log-level", "debug", "--no-tag-output", "--stop-grace", "30", "--", "bash", "-c", script)
+    expect(job.stdout.readline(), b"ready\n")
+    world.run("h1", "sh", "-c", "echo >/tmp/go_on")
+    support.wait_for_words(job, b"the agent on h2 has heard that the job ends")
+    world.cut("h2")
+    try:
+        _, err = job.communicate(timeout=40)
+        expect(processes("h1") + processes("h2"), [])
+    finally:
+        world.heal("h2")
+    expect(job.returncode, 7, err)
+    assert b"hvdrun: fallout, too: the agent on h2 was lost; its ranks end with it\n" in err, err
+    assert re.match(rb"hvdrun: first failure: rank 0 \(pid \d+\) on h1 exited with code 7 after", err.splitlines()[-1]), err
+
+
 def write_carrier(folder):
     """A program around ssh that ends with a code of its own."""
     carrier = pathlib.Path(folder, "carrier")
@@ -411,7 +429,7 @@ def who_is_cut_off_from_a_suspended_hvdrun_that_has_much_unread_ends_what_it_run
 support.parse_options("worker", "bare_worker")
 cases = [nobody_outlives_hvdrun, a_lost_connection_ends_both_sides, where_another_job_lives_a_lost_one_is_waited_for,
          who_says_that_all_has_ended_is_not_asked_again,
-         a_host_that_is_cut_off_ends_what_it_runs, a_carrier_that_ends_with_its_own_code_does_not_hide_that_a_host_is_cut_off,
+         a_host_that_is_cut_off_ends_what_it_runs, who_failed_before_a_host_was_cut_off_stays_the_first, a_carrier_that_ends_with_its_own_code_does_not_hide_that_a_host_is_cut_off,
          a_carrier_that_ends_with_its_own_code_tells_of_a_killed_agent, a_short_cut_that_heals_costs_nothing, a_host_that_hears_but_is_not_heard_ends_what_it_runs,
          a_host_that_is_heard_but_hears_nothing_ends_what_it_runs, a_host_that_is_cut_off_while_the_job_is_suspended_ends_what_it_runs,
          a_host_that_loses_its_power_ends_the_job, connections_that_only_one_side_has_end_the_job,

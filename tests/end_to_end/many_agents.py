@@ -157,6 +157,26 @@ def a_lost_agent_ends_all_and_is_named():
         assert {one["pid"] for one in lost} <= of_ranks, (lost, of_ranks)
 
 
+# Where the agent has heard of the failure, its loss is not what it came of.
+def who_failed_before_a_host_was_lost_stays_the_first():
+    with tempfile.TemporaryDirectory() as folder:
+        os.mkfifo(f"{folder}/go_on")
+        script = f"[ $RANK = 0 ] && read -r x <{folder}/go_on && echo why >&2 && exit 7; trap '' TERM; echo ready >{folder}/go_on; tail -f /dev/null & wait"
+        job = start("--pretend-hosts", "2x1", "--result-file", f"{folder}/result", "--log-level", "debug", "--stop-grace", "30", "--", "bash", "-c", script)
+        wait_for_words(job, b"the agent on pretended2 has heard that the job ends")
+        os.kill(agent_of_rank(job, 1), signal.SIGKILL)
+        _, err = job.communicate(timeout=30)
+        with open(f"{folder}/result") as file:
+            result = json.load(file)
+    expect(job.returncode, 7, err)
+    words = "the agent on pretended2 was lost (it was killed by SIGKILL); its ranks were ended"
+    said = err.decode().splitlines()[-4:]
+    expect(said[:3], ["hvdrun: last lines of rank 0's stderr:", "  | why", f"hvdrun: fallout, too: {words}"])
+    assert re.match(r"hvdrun: first failure: rank 0 \(pid \d+\) on pretended1 exited with code 7 after", said[-1]), said
+    expect((result["cause"], result["exit_code"], result["first_failure"]["rank"]), ("rank_failed", 7, 0))
+    expect(result["hosts"]["lost"], [{"host": "pretended2", "why": words}])
+
+
 def a_lost_keeper_ends_all():
     job = start(*HOSTS, "--", "bash", "-c", "setsid sleep 300 & sleep 300", np=4)
     wait_for_all(job, sleeps=8)
@@ -252,7 +272,8 @@ def who_keeps_others_waiting_for_links_is_named():
 support.parse_options("worker")
 support.main(every_rank_knows_its_place, ranks_of_all_hosts_share_the_cpus_of_their_machine, without_np_all_slots_are_taken, a_failure_on_one_host_ends_all,
              the_first_of_two_hosts_is_named, all_output_and_all_files_come, input_goes_to_rank_0_or_to_all, signals_reach_every_host,
-             a_time_limit_says_what_all_ranks_did, a_lost_agent_ends_all_and_is_named, a_lost_keeper_ends_all,
+             a_time_limit_says_what_all_ranks_did, a_lost_agent_ends_all_and_is_named, who_failed_before_a_host_was_lost_stays_the_first,
+             a_lost_keeper_ends_all,
              an_agent_that_ends_when_it_is_told_to_start_starts_nobody_in_secret,
              a_stopped_agent_is_named_and_given_up, a_host_whose_ranks_end_early_is_not_lost, nobody_outlives_hvdrun,
              ctrl_z_stops_all_hosts, ranks_of_all_hosts_meet_again_and_again,
