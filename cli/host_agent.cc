@@ -118,9 +118,14 @@ void HostAgent::note_keeper_end(int status, TimePoint now) {
   held = asked = false;  // nobody is left whom a debugger could hold, or who could answer
 }
 
+std::optional<TimePoint> HostAgent::safe_at() const {
+  if (!cut_off_ || ended_ || !attached()) return std::nullopt;
+  return heard_ + kSafe;
+}
+
 bool HostAgent::silenced(TimePoint now) const {
   if (!keeper_gone_at_) return false;
-  if (cut_off_ && !ended_ && attached() && now < heard_ + kSafe) return false;
+  if (now < safe_at().value_or(now)) return false;
   return !control_open_ || now >= *keeper_gone_at_ + kLastWords;
 }
 
@@ -135,7 +140,7 @@ bool HostAgent::over(TimePoint now) const {
 std::optional<TimePoint> HostAgent::over_at() const {
   if (!keeper_gone_at_ || pipes_.output_paused()) return std::nullopt;
   const TimePoint at = *keeper_gone_at_ + kLastWords;
-  return cut_off_ && !ended_ && attached() ? std::max(at, heard_ + kSafe) : at;
+  return std::max(at, safe_at().value_or(at));
 }
 
 }  // namespace hvd

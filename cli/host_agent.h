@@ -84,6 +84,8 @@ class HostAgent {
   // And what was in the channels has come out or is given up.
   bool over(TimePoint now) const;
   bool cut_off() const { return cut_off_; }
+  // Of a host that is cut off: nothing runs there from then on.
+  std::optional<TimePoint> safe_at() const;
   std::optional<TimePoint> over_at() const;  // at the latest; nothing while readers hold it up
 
   bool held = false;           // a debugger holds one of its ranks

@@ -1,6 +1,7 @@
-// The state behind supervise(), and its work in four files: the start of its agents
+// The state behind supervise(), and its work in five files: the start of its agents
 // (supervisor_start.cc), how their hosts reach each other (supervisor_network.cc), what happens
-// (supervisor.cc), and what is due, up to the end (supervisor_end.cc).
+// (supervisor.cc), agents and hosts that are lost (supervisor_lost.cc), and what is due, up to the
+// end (supervisor_end.cc).
 #pragma once
 
 #include <unistd.h>
@@ -101,6 +102,7 @@ class Supervisor {
   void lose(HostAgent& agent, const std::string& why);
   void lose_contact(HostAgent& agent, const std::string& why);
   void note_lost(TimePoint now);
+  bool all_fell_silent_with(HostAgent& agent) const;
   void watch_for_stop() {
     loop_.watch(stop_asked_.fd(), EPOLLIN, [this](uint32_t) { on_stop_asked(); });
   }
