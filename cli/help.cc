@@ -280,7 +280,7 @@ constexpr Field kResultFields[] = {
     {"cause",
      "finished, rank_failed, interrupted, terminated, hangup, quit, output_closed, time_limit, "
      "start_timeout, agent_lost, own_failure or not_started (the command cannot be run or is not "
-     "found, or this machine lacks what a start needs)"},
+     "found, this machine lacks what a start needs, or no agent could be started on a host)"},
     {"cause_text",
      "the cause in words if it needs some, or an empty text; of rank_failed why and how the first "
      "rank failed, or which link between hosts was lost"},

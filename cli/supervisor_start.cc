@@ -169,7 +169,7 @@ void Supervisor::on_remote_failed(const std::vector<FailedHost>& failed) {
   const std::string first = std::move(lines.back());  // the report says it
   lines.pop_back();
   for (const std::string& line : lines) say(line);
-  tell(event::AgentLost{failed.front().host, first});
+  tell(event::EndAsked{EndCause::kNotStarted, SIGTERM, first});
 }
 
 // How many GPUs each has, and which of them are one, is known now, and so who gets which ranks.

@@ -31,7 +31,7 @@ enum class EndCause {
   kStartTimeout,  // agents or workers did not start in time
   kAgentLost,     // an agent is gone or does not answer
   kOwnFailure,
-  kNotStarted,  // refused before any rank was
+  kNotStarted,  // refused before any rank was, or a host has no agent
 };
 
 namespace event {

@@ -92,7 +92,9 @@ def of_many_hosts_that_are_silent_few_have_a_line_and_none_that_was_not_tried():
     failed = no_agents(said)
     assert len(failed) == 11 and failed[0].startswith("hvdrun: no agent on 54 more hosts: node10, "), failed
     expect([line.split()[4] for line in failed[1:]], [f"node{i}:" for i in range(9, -1, -1)])
-    listed = json.loads(world.path("h0", "/tmp/many.json").read_text())["hosts"]
+    result = json.loads(world.path("h0", "/tmp/many.json").read_text())
+    expect((result["cause"], "hvdrun: " + result["cause_text"], result["exit_code"]), ("not_started", failed[-1], 125))
+    listed = result["hosts"]
     expect(["hvdrun: no agent on {host}: {why}".format(**one) for one in listed["not_started"]], failed[:0:-1])
     expect(listed["more_not_started"], 54)
 
