@@ -289,10 +289,10 @@ constexpr Field kResultFields[] = {
      "with why (more than its exit status "
      "says) and stderr_tail (its last lines there, 20 at most, each cut at 2 KiB)"},
     {"hosts",
-     "not_started: a list of the hosts on which no agent could be started (host and why), the "
-     "first of all first, 10 at most; more_not_started: how many others there are; lost: a list of "
-     "the hosts whose agents ended without a last word, or do not answer (host and why), 10 at "
-     "most"},
+     "not_started: a list of the hosts on which no agent could be started, the first of all first, "
+     "or which were not there when the job was ended (host and why, or the step it was at), 10 at "
+     "most; more_not_started: how many others there are; lost: a list of the hosts whose agents "
+     "ended without a last word, or do not answer (host and why), 10 at most"},
     {"ranks",
      "a list, one entry for each rank: rank and outcome always. The outcome is finished (exit "
      "code 0), failed (the first; without one, by itself), fallout (a failure that followed from "

@@ -153,18 +153,17 @@ std::optional<TimePoint> NetworkProof::next_deadline() const {
   return found_ ? std::min(until, *found_ + kForBetter) : until;
 }
 
-std::vector<std::string> NetworkProof::progress(TimePoint now, const std::set<int>& away) const {
+std::vector<AwaitedHost> NetworkProof::progress(TimePoint now, const std::set<int>& away) const {
   char age[32];
   std::snprintf(age, sizeof age, ", for %.1f s",
                 std::chrono::duration<double>(now - began_.value_or(asked_)).count());
-  std::vector<std::string> lines;
+  const std::string unheard =
+      began_ ? age : std::string(age) + "; its agent has not said where it listens";
+  std::vector<AwaitedHost> hosts;
   for (const Party& one : parties_)
-    if (!began_ && is_silent(one) && !away.contains(one.host))
-      lines.push_back(one.name + ": proving network" + age +
-                      "; its agent has not said where it listens");
-    else if (began_ && choose(one.offers, true).place < 0)
-      lines.push_back(one.name + ": proving network" + age);
-  return lines;
+    if (began_ ? choose(one.offers, true).place < 0 : is_silent(one) && !away.contains(one.host))
+      hosts.push_back({one.name, "proving network", unheard});
+  return hosts;
 }
 
 std::string network_note(const std::vector<NetworkProof::Place>& places) {

@@ -18,6 +18,7 @@
 #include <tuple>
 #include <vector>
 
+#include "cli/awaited_hosts.h"
 #include "cli/network_choice.h"
 #include "proto/rendezvous.pb.h"
 #include "runtime/base/deadline.h"
@@ -66,9 +67,9 @@ class NetworkProof {
   // from when there is one for each host.
   std::optional<Verdict> decide(TimePoint now);
   std::optional<TimePoint> next_deadline() const;
-  // "h2: proving network, for 1.2 s", of hosts that have no address yet; before all agents listen
-  // of those that do not, which is what the others wait for. `away`: has not reached hvdrun yet.
-  std::vector<std::string> progress(TimePoint now, const std::set<int>& away) const;
+  // Hosts that have no address yet; before all agents listen those that do not, which is what the
+  // others wait for. `away`: has not reached hvdrun yet.
+  std::vector<AwaitedHost> progress(TimePoint now, const std::set<int>& away) const;
 
  private:
   Party* party_of(int host);

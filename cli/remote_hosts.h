@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/awaited_hosts.h"
 #include "cli/carrier.h"
 #include "cli/hello.h"
 #include "cli/job_spec.h"
@@ -31,17 +32,6 @@ struct FailedHost {
 // A line for each, the first of all last: at most so many, and the names of the rest.
 std::vector<std::string> no_agent_lines(const std::vector<FailedHost>& failed,
                                         const std::vector<Host>& hosts);
-
-// A host that is waited for.
-struct AwaitedHost {
-  std::string host;
-  std::string state;         // "connecting": hosts are counted by it
-  std::string details = {};  // behind it
-  bool queued = false;
-};
-// "h2: connecting, for 2.1 s", of those first that others wait for; at most so many, and how many
-// others are in which state.
-std::vector<std::string> awaited_lines(std::vector<AwaitedHost> hosts);
 
 class RemoteHosts {
  public:

@@ -102,7 +102,7 @@ void Supervisor::perform(const action::RefuseEpoch& refuse) {
 void Supervisor::perform(const action::EndJob& end) {
   if (suspend_deadline_) resume();  // an end is not put off
   const bool first = record_.note_cause(end.cause, end.reason);
-  if (first && end.cause == EndCause::kStartTimeout) say_who_is_late();
+  if (first) note_who_is_late(end.cause);
   if (first && end.cause == EndCause::kRankFailed) say_why_at_ = Clock::now() + kReportSoon;
   order_all(to_message(end));
   limit_end(end);

@@ -83,10 +83,10 @@ void Supervisor::on_interrupt() {
   if (++interrupts_ >= kInterruptsMax) leave();
   const int first_signal = interrupts_ > 1 ? SIGKILL : SIGINT;
   if (record_.all_ended()) return end_what_is_left(first_signal);
-  const bool starts = remote_hosts_ && remote_hosts_->waiting();
   if (interrupts_ == 1)
-    say(starts ? "interrupted before all hosts were there; no rank has started"
-               : "interrupted; ending the ranks (again: kill them now)");
+    say(remote_hosts_ && places_.empty()
+            ? "interrupted before all hosts were there; no rank has started"
+            : "interrupted; ending the ranks (again: kill them now)");
   tell(event::EndAsked{EndCause::kInterrupted, first_signal, "hvdrun was interrupted"});
 }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "cli/agent/descendants.h"
+#include "cli/awaited_hosts.h"
 #include "cli/epoch_relay.h"
 #include "cli/gpu_look.h"
 #include "cli/host_agent.h"
@@ -134,9 +135,8 @@ class Supervisor {
   SettledHosts settle();
   void retire_idle_agents();
   void say_progress(TimePoint now);
-  void say_who_is_late();
-  std::vector<std::string> late_lines(std::vector<AwaitedHost> hosts, TimePoint now,
-                                      const std::string& advice) const;
+  void note_who_is_late(EndCause cause);
+  std::vector<AwaitedHost> late_hosts(TimePoint now, const std::string& advice) const;
   void say_are_you_there(TimePoint now);
   std::string master_address() const;
 

@@ -12,6 +12,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kProgressNext{5000}, kProgressOfBatch{20'000}, kLookForSending{500};
 
 AwaitedHost coming_back(const HostAgent& agent, TimePoint now, const std::string& advice) {
+  if (agent.last_words().find(kOpenTheWay) != std::string::npos)
+    return {.host = agent.host().name, .state = agent.last_words(), .told = true};
   return {agent.host().name, "its agent runs there and has not reached hvdrun",
           " for " + seconds_text(now - agent.began()) + advice + "; hvdrun listens at " +
               agent.way_back};
@@ -29,8 +31,7 @@ void Supervisor::say_progress(TimePoint now) {
     if (remote_hosts_->waiting()) say_progress_at_ = now + kLookForSending;
     return;
   }
-  std::vector<AwaitedHost> hosts = remote_hosts_->progress(now);
-  std::vector<std::string> lines = late_lines(std::move(hosts), now, "");
+  const std::vector<std::string> lines = awaited_lines(late_hosts(now, ""));
   for (const std::string& line : lines) say("waiting for " + line);
   if (lines.empty()) return;
   if (watched)
@@ -39,25 +40,33 @@ void Supervisor::say_progress(TimePoint now) {
     say_progress_at_ = now + kProgressOfBatch;
 }
 
-// The step that a late agent is at, unless it has told by itself: others have their own reasons.
-void Supervisor::say_who_is_late() {
-  for (const std::string& line : late_lines({}, Clock::now(), std::string("; ") + kOpenTheWay))
-    say(line);
+// What is known no more once the job ends: the step that each host is at which is not there. Of a
+// time-out of the start that is said of agents alone: others have their own reasons.
+void Supervisor::note_who_is_late(EndCause cause) {
+  if (!remote_hosts_ || !places_.empty()) return;
+  const bool by_itself = cause == EndCause::kStartTimeout;
+  const bool asked_for = cause == EndCause::kTimeLimit || cause == EndCause::kInterrupted ||
+                         cause == EndCause::kTerminated || cause == EndCause::kHangup ||
+                         cause == EndCause::kQuit;
+  if (!by_itself && !asked_for) return;
+  const std::vector<AwaitedHost> hosts =
+      late_hosts(Clock::now(), by_itself ? std::string("; ") + kOpenTheWay : "");
+  for (const AwaitedHost& one : hosts) record_.note_not_started(one.host, one.state + one.details);
+  for (const std::string& line : awaited_lines(hosts))
+    say((by_itself ? "" : "was still waiting for ") + line);
 }
 
-// Of `hosts`, of agents that have not reached hvdrun, and of those whose network is not proven.
-std::vector<std::string> Supervisor::late_lines(std::vector<AwaitedHost> hosts, TimePoint now,
-                                                const std::string& advice) const {
+// Hosts that start, agents that have not reached hvdrun, and those whose network is not proven.
+std::vector<AwaitedHost> Supervisor::late_hosts(TimePoint now, const std::string& advice) const {
+  std::vector<AwaitedHost> hosts = remote_hosts_->progress(now);
   std::set<int> away;
   for (const auto& agent : agents_) {
     if (!agent->remote() || agent->attached()) continue;
-    const bool has_told = agent->last_words().find(kOpenTheWay) != std::string::npos;
-    if (!has_told) hosts.push_back(coming_back(*agent, now, advice));
+    hosts.push_back(coming_back(*agent, now, advice));
     away.insert(agent->number());
   }
-  std::vector<std::string> lines = awaited_lines(std::move(hosts));
-  for (std::string& line : network_.progress(now, away)) lines.push_back(std::move(line));
-  return lines;
+  for (AwaitedHost& one : network_.progress(now, away)) hosts.push_back(std::move(one));
+  return hosts;
 }
 
 // Said when every host has started some: who would use all CPUs in every rank gets a share.

@@ -95,7 +95,7 @@ TEST_CASE("network proof: a faster one that is silent is waited for only so long
   job.listens(0);
   job.listens(1);
   CHECK(
-      job.proof.progress(kBegin + 1s, {}) ==
+      awaited_lines(job.proof.progress(kBegin + 1s, {})) ==
       std::vector<std::string>{"h0: proving network, for 1.0 s", "h1: proving network, for 1.0 s"});
   job.tried(0, 1, 0);
   CHECK(job.proof.progress(kBegin + 1s, {}).size() == 1);
@@ -211,7 +211,7 @@ TEST_CASE("network proof: before all agents listen nothing is due, and who does 
   job.listens(0);
   CHECK_FALSE(job.proof.next_deadline());
   CHECK_FALSE(job.proof.decide(kBegin + 1h));
-  CHECK(job.proof.progress(kBegin + 1500ms, {}) ==
+  CHECK(awaited_lines(job.proof.progress(kBegin + 1500ms, {})) ==
         std::vector<std::string>{
             "h1: proving network, for 1.5 s; its agent has not said where it listens"});
   CHECK(job.proof.progress(kBegin + 1500ms, {1}).empty());  // that is said of it

@@ -8,8 +8,8 @@ import subprocess
 import time
 
 import support
-from remote_jobs import command, hosts, on_hosts, run, start, wait_until_empty
-from support import expect, wait_for
+from remote_jobs import command, hosts, launcher, on_hosts, run, start, wait_until_empty
+from support import expect, wait_for, wait_for_words
 
 world = None
 
@@ -113,16 +113,41 @@ def a_directory_is_looked_for_by_the_name_that_the_user_went_by():
     expect(directories(), ["/tmp/data1/me", "/tmp/data1/me"], "else without links")
 
 
-def an_interrupt_before_all_hosts_are_there_speaks_of_no_ranks():
+def a_start_that_is_ended_names_the_hosts_that_are_not_there_and_their_step():
+    ends = ((None, 124, ["hvdrun: time limit of 3 s reached (--timeout)"], []),
+            (signal.SIGINT, -signal.SIGINT, ["hvdrun: interrupted (SIGINT)"], ["hvdrun: interrupted before all hosts were there; no rank has started"]),
+            (signal.SIGTERM, -signal.SIGTERM, ["hvdrun: ended by SIGTERM"], []))
+
+    def ends_with(hosts_late, step, words, of_ends=ends):
+        for number, status, last, first in of_ends:
+            job = start("-H", "h1,h2", "--wdir", "/", "--result-file", "/tmp/late.json", "--verbose", *([] if number else ["--timeout", "3"]), "--", "true")
+            awaited = set(words if number else [])
+            while awaited:
+                line = wait_for_words(job, b" agent on ")
+                awaited -= {one for one in awaited if one in line}
+            if number:
+                os.kill(launcher(job), number)
+            _, err = job.communicate(timeout=60)
+            lines = [line for line in err.decode().splitlines() if not re.match(r"hvdrun: [\d:.]+ ", line)]
+            expect((job.returncode, lines[:len(first)], lines[-1:]), (status, first, last))
+            said = [re.fullmatch(rf"hvdrun: was still waiting for (h\d): ({step}, for \d+\.\d s)", line) for line in lines[len(first):-1]]
+            assert all(said), lines
+            expect(sorted(one[1] for one in said), hosts_late, lines)
+            listed = json.loads(world.path("h0", "/tmp/late.json").read_text())["hosts"]
+            expect(listed, {"not_started": [{"host": one[1], "why": one[2]} for one in said], "more_not_started": 0})
+
+    world.limit("h1", "2mbit")
+    ends_with(["h1"], r"copying hvdrun, \d+ of \d+ MB(, \d+ s left)?", [], ends[:1])
+    world.limit("h1", None)
     world.cut("h1")
-    job = start("-H", "h1,h2", "--wdir", "/", "--", "true")
-    wait_for(lambda: "hvd-agent" in world.run("h2", "ps", "-eo", "comm=").stdout)
-    launcher = next(p for p in [job.pid] + support.descendants(job.pid) if support.read(p, "comm") == "hvdrun")
-    os.kill(launcher, signal.SIGINT)
-    _, err = job.communicate(timeout=60)
+    ends_with(["h1"], "connecting", [b"agent on h2 is up"])
     world.heal("h1")
-    expect(err.decode().splitlines(), ["hvdrun: interrupted before all hosts were there; no rank has started", "hvdrun: interrupted (SIGINT)"])
-    wait_until_empty("h2")
+    wait_until_empty("h1", "h2")
+    expect(run("-H", "h1,h2", "--wdir", "/", "--", "true").returncode, 0)  # the agent is there
+    world.cut_between("h1", "h2")
+    ends_with(["h1", "h2"], "proving network", [b"h1 listens for links", b"h2 listens for links"])
+    world.heal_between("h1")
+    wait_until_empty("h1", "h2")
 
 
 def who_cannot_reach_hvdrun_tells_so_in_one_line():
@@ -162,6 +187,6 @@ if __name__ == "__main__":
     support.parse_options()
     cases = [a_slow_line_is_no_failure_and_one_that_stands_still_is, all_hosts_that_are_not_there_are_named,
              who_is_reached_has_no_longer_for_hosts_that_are_waited_for, of_many_hosts_that_are_silent_few_have_a_line_and_none_that_was_not_tried,
-             a_directory_is_looked_for_by_the_name_that_the_user_went_by, an_interrupt_before_all_hosts_are_there_speaks_of_no_ranks,
+             a_directory_is_looked_for_by_the_name_that_the_user_went_by, a_start_that_is_ended_names_the_hosts_that_are_not_there_and_their_step,
              who_cannot_reach_hvdrun_tells_so_in_one_line, every_step_of_a_start_is_logged_with_its_host]
     support.main(*[on_hosts(case) for case in cases], why_not=hosts.why_not())
