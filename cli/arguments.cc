@@ -1,5 +1,6 @@
 #include "cli/arguments.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "cli/quoted.h"
@@ -12,20 +13,23 @@ namespace {
   throw Error(ErrorCode::kInvalidArgument, message);
 }
 
+// A value behind = may be nobody's to read.
 [[noreturn]] void refuse_unknown(std::string_view word) {
-  const std::string start = "unknown option " + quoted(word);
+  const std::string_view name = word.substr(0, word.find('='));
+  const std::string start = "unknown option " + quoted(name);
   // -Hlocalhost:2, -np2 and the like: a short option and its value in one word.
   for (const size_t length : {3, 2}) {
     if (word.size() <= length || word[1] == '-') continue;
     const Option* option = find_option(word.substr(0, length));
-    const std::string_view value = word.substr(length);
-    const bool looks_meant = value.find_first_of(":=0123456789") != value.npos;
+    const std::string_view value = name.substr(std::min(length, name.size()));
+    const bool sets = name.size() < word.size();
+    const bool looks_meant = sets || value.find_first_of(":0123456789") != value.npos;
     if (option != nullptr && value_count(*option) == 1 && looks_meant) {
       refuse(start + "; did you mean " + std::string(word.substr(0, length)) + " " +
-             shell_word(value) + "?");
+             shell_word(value) + (sets ? "=VALUE" : "") + "?");
     }
   }
-  const std::string_view nearest = nearest_spelling(word.substr(0, word.find('=')));
+  const std::string_view nearest = nearest_spelling(name);
   if (nearest.empty()) refuse(start + "; hvdrun --help lists all options");
   refuse(start + "; did you mean " + std::string(nearest) + "?");
 }

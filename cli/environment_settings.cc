@@ -33,6 +33,10 @@ std::string too_long(std::string_view name, size_t bytes) {
   return quoted(name) + " is " + std::to_string(bytes) + " bytes long; a variable may have 131071";
 }
 
+std::string zero_byte(std::string_view name) {
+  return quoted(name) + " holds a zero byte; remove it";
+}
+
 std::string_view trimmed(std::string_view text) {
   const size_t first = text.find_first_not_of(kBlanks);
   if (first == text.npos) return {};
@@ -87,7 +91,7 @@ std::string read_line(std::string_view line, std::vector<EnvironmentSetting>& se
   const std::string name(trimmed(line.substr(0, equals)));
   if (equals == line.npos || !is_name(name) || has_wildcard(name))
     return "a line is NAME=VALUE, a comment behind # or blank";
-  if (line.find('\0') != line.npos) return quoted(name) + " holds a zero byte; remove it";
+  if (line.find('\0') != line.npos) return zero_byte(name);
   if (is_of_place(name)) return has_no_effect(name, name);
   std::string why, value;
   const std::string_view text = line.substr(equals + 1), quoted_text = trimmed(text);
@@ -164,15 +168,16 @@ EnvironmentSetting read_variable(std::string_view source, const std::string& tex
   const size_t equals = std::min(text.find('='), text.size());
   const std::string_view name = std::string_view(text).substr(0, equals);
   const std::string start = std::string(source) + " ";
-  if (!is_name(name) || text.find('\0') != text.npos)
-    refuse(start + "takes NAME or NAME=VALUE, not " + quoted(text));
+  if (!is_name(name))
+    refuse(start + "takes NAME or NAME=VALUE, and " + quoted(name) + " is no name");
+  if (text.find('\0') != text.npos) refuse(start + zero_byte(name));
   if (text.size() > kVariableBytesMax) refuse(start + too_long(name, text.size()));
   EnvironmentSetting setting{std::string(name), std::nullopt, {}};
   if (equals == text.size()) return setting;
   if (has_wildcard(name))
-    refuse(start + quoted(text) +
+    refuse(start + quoted(name) +
            ": a name with * or ? stands for variables that are set here, and takes no value");
-  if (is_of_place(name)) refuse(has_no_effect(start + quoted(text), setting.name));
+  if (is_of_place(name)) refuse(has_no_effect(start + setting.name, setting.name));
   setting.value = text.substr(equals + 1);
   return setting;
 }

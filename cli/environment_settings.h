@@ -21,7 +21,7 @@ namespace hvd {
 inline constexpr size_t kEnvironmentFileBytesMax = 1 << 20;
 
 // "NAME", "NAME=VALUE", or a name with the wildcards * and ? in it. `source` names the option in
-// errors. Throws kInvalidArgument, also for what says where a rank stands.
+// errors, which show no value. Throws kInvalidArgument, also for what says where a rank stands.
 EnvironmentSetting read_variable(std::string_view source, const std::string& text);
 
 // Of a variable that says where a rank stands: what `words` asks for does not happen.

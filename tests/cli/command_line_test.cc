@@ -321,23 +321,48 @@ TEST_CASE("command line: -x@ sets variables for some ranks") {
       {{"-x@0", "A", "ls"}, "-x@ takes NAME=VALUE behind the ranks, not \"A\""},
       {{"-x@0"}, "-x@0 takes RANKS NAME=VALUE, but nothing follows it"},
       {{"-x@0", "RANK=1", "ls"},
-       "-x@ \"RANK=1\" has no effect: hvdrun gives each rank its own RANK; leave it out"},
+       "-x@ RANK has no effect: hvdrun gives each rank its own RANK; leave it out"},
       {{"-i@0", "ls"}, "unknown option \"-i@0\"; did you mean -i @0?"},
   };
   for (const auto& [words, message] : wrong) CHECK(error_of(words) == message);
 }
 
+TEST_CASE("command line: what is wrong with a variable is said without its value") {
+  const std::string_view canary = "canary";
+  const Words wrong[] = {{"-x", "A B=canary"},
+                         {"-x", "=canary"},
+                         {"-x", "RANK=canary"},
+                         {"-x", "HVD_AGENT=canary"},
+                         {"-x", "A*=canary"},
+                         {"-x@0", "A B=canary"},
+                         {"-x@0", "RANK=canary"},
+                         {"-x@0", "A?=canary"},
+                         {"-x@1-0", "A=canary"},
+                         {"-x@", "A=canary", "B=canary"},
+                         {"-xA=canary"},
+                         {"--enw=A=canary"},
+                         {"--env@=A=canary", "B=1"},
+                         {"-X=A=canary"},
+                         {"-x", "A=canary" + std::string(131'072, 'x')}};
+  for (Words words : wrong) {
+    words.push_back("ls");
+    const std::string error = error_of(words);
+    CHECK_FALSE(error.empty());
+    CHECK(error.find(canary) == std::string::npos);
+  }
+}
+
 TEST_CASE("command line: wildcards name no variable of their own") {
   CHECK(parse("-x NCCL_* ls").warnings.empty());
   CHECK(error_of("-x NCCL_*=1 ls") ==
-        "-x \"NCCL_*=1\": a name with * or ? stands for variables that are set here, and takes no "
+        "-x \"NCCL_*\": a name with * or ? stands for variables that are set here, and takes no "
         "value");
   CHECK(parse("--env-file a --env-file=b ls").environment_files == Words{"a", "b"});
 }
 
 TEST_CASE("command line: what says where a rank stands cannot be set by -x") {
   CHECK(error_of("-x RANK=5 ls") ==
-        "-x \"RANK=5\" has no effect: hvdrun gives each rank its own RANK; leave it out");
+        "-x RANK has no effect: hvdrun gives each rank its own RANK; leave it out");
   for (const char* text : {"-x HVD_AGENT=5 ls", "-x HVD_SIZE= ls", "-x HOROVOD_LOCAL_RANK=0 ls",
                            "-x A=1 --env WORLD_SIZE=2 ls"})
     CHECK(error_of(text).find("gives each rank its own") != std::string::npos);
@@ -406,8 +431,8 @@ TEST_CASE("command line: what is wrong and what to do is said in one line") {
        "--output-ranks takes a list of ranks such as 0,2-5, not \"3-1\""},
       {{"--output-ranks", "0,,1", "ls"},
        "--output-ranks takes a list of ranks such as 0,2-5, not \"0,,1\""},
-      {{"-x", "=1", "ls"}, "-x takes NAME or NAME=VALUE, not \"=1\""},
-      {{"-x", "A\tB=1", "ls"}, "-x takes NAME or NAME=VALUE, not \"A\\x09B=1\""},
+      {{"-x", "=1", "ls"}, "-x takes NAME or NAME=VALUE, and \"\" is no name"},
+      {{"-x", "A\tB=1", "ls"}, "-x takes NAME or NAME=VALUE, and \"A\\x09B\" is no name"},
       {{"-H", "a", "--hostfile", "f", "ls"},
        "-H and --hostfile exclude each other; give one of them"},
       {{"--stall-check", "--no-stall-check", "ls"},
@@ -428,10 +453,10 @@ TEST_CASE("command line: an unknown option gets the nearest match") {
       {"-n 2 ls", "unknown option \"-n\"; did you mean -np?"},
       {"--np 2 ls", "unknown option \"--np\"; did you mean -np?"},
       {"--host a ls", "unknown option \"--host\"; did you mean --hosts?"},
-      {"--hostfil=a ls", "unknown option \"--hostfil=a\"; did you mean --hostfile?"},
+      {"--hostfil=a ls", "unknown option \"--hostfil\"; did you mean --hostfile?"},
       {"-Hlocalhost:2 ls", "unknown option \"-Hlocalhost:2\"; did you mean -H localhost:2?"},
       {"-np2 ls", "unknown option \"-np2\"; did you mean -np 2?"},
-      {"-xA=1 ls", "unknown option \"-xA=1\"; did you mean -x A=1?"},
+      {"-xA=1 ls", "unknown option \"-xA\"; did you mean -x A=VALUE?"},
       {"--frobnicate ls", "unknown option \"--frobnicate\"; hvdrun --help lists all options"},
   };
   for (const auto& [text, message] : table) CHECK(error_of(text) == message);
