@@ -39,6 +39,7 @@ void Agent::beat(TimePoint now) {
     uplink_.excuse(now);
   } else {
     if (memory_) memory_->look_for_debuggers();
+    say_who_was_waited_for();
     uplink_.beat();
   }
   if (!orphaned_ && uplink_.is_cut_off(now)) {
@@ -49,6 +50,14 @@ void Agent::beat(TimePoint now) {
         "agent: nothing was heard of hvdrun for 8 s: it was stopped, or this host cut off; "
         "ending what runs here\n");
   }
+}
+
+void Agent::say_who_was_waited_for() {
+  if (!workers_ || processes_.ending()) return;
+  const auto told = [this](const Worker& one) {
+    return memory_->facts(workers_->slot_of(one)).status.told;
+  };
+  for (const std::string& words : workers_->take_held_words(told)) say(words);
 }
 
 // Whom suspend() did not find would run in a job that stands still.

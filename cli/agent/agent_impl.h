@@ -65,6 +65,7 @@ class Agent {
   void describe();
   void say(const std::string& text);
   void beat(TimePoint now);
+  void say_who_was_waited_for();
   void leave_when_done();
   void note_stuck();
   std::chrono::milliseconds stop_grace() const {

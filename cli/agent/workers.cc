@@ -270,10 +270,26 @@ std::string Workers::note_speaker_death(int rank, const Death& death) {
   worker->speaker = {death, ++deaths_, batch_, Clock::now()};
   proto::RankEnd end;
   set_end(end, death.pid, death.status);
-  return "rank " + std::to_string(rank) + " (pid " + std::to_string(death.pid) + ") " +
-         how_it_ended(from_proto(end)) +
-         " while other ranks needed it; waiting for the end of its command (pid " +
-         std::to_string(worker->pid) + ")";
+  std::string words = "rank " + std::to_string(rank) + " (pid " + std::to_string(death.pid) + ") " +
+                      how_it_ended(from_proto(end)) +
+                      " while other ranks needed it; waiting for the end of its command (pid " +
+                      std::to_string(worker->pid) + ")";
+  const bool ended_well =
+      death.status && WIFEXITED(*death.status) && WEXITSTATUS(*death.status) == 0;
+  if (!ended_well) return words;
+  worker->speaker->words = std::move(words);
+  return "";
+}
+
+std::vector<std::string> Workers::take_held_words(const std::function<bool(const Worker&)>& told) {
+  std::vector<std::string> all;
+  for (Worker& one : workers_) {
+    if (!one.running || !one.speaker || one.speaker->words.empty()) continue;
+    const bool waited = std::ranges::any_of(
+        workers_, [&](const Worker& other) { return &other != &one && told(other); });
+    if (waited) all.push_back(std::exchange(one.speaker->words, {}));
+  }
+  return all;
 }
 
 void Workers::pass(int signal) {

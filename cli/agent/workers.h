@@ -23,6 +23,7 @@ struct SpeakerDeath {
   Death death;
   int order = 0, batch = 0;
   TimePoint at{};
+  std::string words{};  // for the user, once others are seen to have waited for it
 };
 
 struct Worker {
@@ -64,8 +65,11 @@ class Workers {
   void note_death(int rank);
   // The process that spoke for the rank is. If others were needing it, and it was below the command
   // that hvdrun started, that is what the rank failed by, whatever becomes of the command: then
-  // words for the user, else nothing.
+  // words for the user, else nothing. Of one that ended well they are held back.
   std::string note_speaker_death(int rank, const Death& death);
+  // Those that were held back and are not any longer: programs that forget shutdown() end so when
+  // all is done, and who did wait has been `told` of it.
+  std::vector<std::string> take_held_words(const std::function<bool(const Worker&)>& told);
   void note_epoch(int rank) {  // it has got over it
     if (Worker* worker = of_rank(rank)) worker->speaker.reset();
   }

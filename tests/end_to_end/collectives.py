@@ -292,6 +292,24 @@ def a_program_that_crashes_below_a_command_that_goes_on_is_the_failure():
     expect(result["first_failure"]["rank"], 1, err)
 
 
+def programs_that_all_end_well_without_shutdown_are_not_spoken_of():
+    for _ in range(20):
+        result, err = of_commands_that_go_on_after_their_programs_end("$WORKER forget 0; true", status=0)
+        expect([one["outcome"] for one in result["ranks"]], ["finished"] * 3, err)
+        assert b"needed it" not in err, err
+    result, err = of_commands_that_go_on_after_their_programs_end("$WORKER forget 0; exec tail -f /dev/null", status=124, flags=["--timeout", "3"])
+    assert b"needed it" not in err, err
+
+
+def a_program_that_ended_well_while_others_waited_is_spoken_of_as_long_as_its_command_goes_on():
+    job = support.start("--", "bash", "-c", "$WORKER desert 1; exec tail -f /dev/null", np=3, stdout=subprocess.DEVNULL, env={**os.environ, "WORKER": support.options.worker})
+    line = support.wait_for_words(job, b"needed it")
+    assert re.fullmatch(rb"hvdrun: rank 1 \(pid \d+\) exited with code 0 while other ranks needed it; waiting for the end of its command \(pid \d+\)\n", line), line
+    job.send_signal(signal.SIGTERM)
+    _, err = job.communicate(timeout=60)
+    assert b"needed it; waiting" not in err, err  # once
+
+
 def a_crash_that_all_ranks_get_over_is_none():
     result, err = of_commands_that_go_on_after_their_programs_end("$WORKER crash 1 || exec $WORKER epochs 0", status=0)
     expect([one["outcome"] for one in result["ranks"]], ["finished"] * 3, err)
@@ -300,10 +318,11 @@ def a_crash_that_all_ranks_get_over_is_none():
 support.parse_options("worker")
 # The sanitizers' run time needs memory and descriptors of its own; what they have is said of one agent.
 of_the_product = [] if support.options.sanitizers or support.options.apart else [a_rank_without_room_for_the_engines_thread_says_so_to_all,
-                                                        an_agent_without_descriptors_for_an_epoch_names_the_limit]
+                                                        an_agent_without_descriptors_for_an_epoch_names_the_limit,
+                                                        a_program_that_ended_well_while_others_waited_is_spoken_of_as_long_as_its_command_goes_on]
 support.main(ten_epochs, memory_beyond_the_limit_of_files_is_an_error_of_the_rank, *of_the_product,
              a_rank_that_crashes_is_named_and_survivors_are_told,
-             a_program_that_ended_well_is_not_the_end_of_its_rank,
+             a_program_that_ended_well_is_not_the_end_of_its_rank, programs_that_all_end_well_without_shutdown_are_not_spoken_of,
              a_program_that_crashes_below_a_command_that_goes_on_is_the_failure, a_crash_that_all_ranks_get_over_is_none,
              a_rank_killed_inside_a_collective_is_named_with_what_it_did, a_rank_that_deserts_with_code_0_is_the_failure,
              a_rank_that_ended_well_is_not_blamed_for_what_others_fail_by,

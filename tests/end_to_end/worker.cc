@@ -12,6 +12,7 @@
 // - wait:NAME: after a few sums RANK sleeps, and the others wait for an operation of that name
 // - held: all submit an operation, and call shutdown() once it is in the log
 // - absent: RANK never calls init(), and sleeps
+// - forget: all end with exit code 0 after a few sums, without shutdown()
 // - epochs: ten times init(), a sum, shutdown()
 #include <hvd/hvd.h>
 #include <poll.h>
@@ -83,6 +84,7 @@ int run(const std::string& what, bool here) {
     if (i == 3) std::printf("going\n"), std::fflush(stdout);
     if (i >= 10 && what == "apart" && hvd::rank() == 1) wait_for_maximum("later");
     if (i >= 10 && what == "apathy") watch_end(here);
+    if (i >= 10 && what == "forget") return 0;
     if (i >= 10 && what == "held") return leave_with_one_in_the_log(), 0;
     if (i >= 10 && waits && !here) wait_for_maximum(what.substr(5));
     if (i < 10 || !here || what == "loop" || what == "bulk") continue;
