@@ -327,31 +327,6 @@ TEST_CASE("command line: -x@ sets variables for some ranks") {
   for (const auto& [words, message] : wrong) CHECK(error_of(words) == message);
 }
 
-TEST_CASE("command line: what is wrong with a variable is said without its value") {
-  const std::string_view canary = "canary";
-  const Words wrong[] = {{"-x", "A B=canary"},
-                         {"-x", "=canary"},
-                         {"-x", "RANK=canary"},
-                         {"-x", "HVD_AGENT=canary"},
-                         {"-x", "A*=canary"},
-                         {"-x@0", "A B=canary"},
-                         {"-x@0", "RANK=canary"},
-                         {"-x@0", "A?=canary"},
-                         {"-x@1-0", "A=canary"},
-                         {"-x@", "A=canary", "B=canary"},
-                         {"-xA=canary"},
-                         {"--enw=A=canary"},
-                         {"--env@=A=canary", "B=1"},
-                         {"-X=A=canary"},
-                         {"-x", "A=canary" + std::string(131'072, 'x')}};
-  for (Words words : wrong) {
-    words.push_back("ls");
-    const std::string error = error_of(words);
-    CHECK_FALSE(error.empty());
-    CHECK(error.find(canary) == std::string::npos);
-  }
-}
-
 TEST_CASE("command line: wildcards name no variable of their own") {
   CHECK(parse("-x NCCL_* ls").warnings.empty());
   CHECK(error_of("-x NCCL_*=1 ls") ==

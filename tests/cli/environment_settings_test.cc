@@ -83,6 +83,34 @@ TEST_CASE("environment file: a wrong line is named by its number, and no value i
   CHECK(read("A=" + std::string(131'069, 'x')).size() == 131'071);
 }
 
+TEST_CASE("environment: what is wrong with a variable is said without its value") {
+  const std::string_view canary = "canary";
+  const Words wrong[] = {{"-x", "A B=canary"},
+                         {"-x", "=canary"},
+                         {"-x", "RANK=canary"},
+                         {"-x", "HVD_AGENT=canary"},
+                         {"-x", "A*=canary"},
+                         {"-x@0", "A B=canary"},
+                         {"-x@0", "RANK=canary"},
+                         {"-x@0", "A?=canary"},
+                         {"-x@1-0", "A=canary"},
+                         {"-x@", "A=canary", "B=canary"},
+                         {"-xA=canary"},
+                         {"--enw=A=canary"},
+                         {"--env@=A=canary", "B=1"},
+                         {"-X=A=canary"},
+                         {"-x", "A=canary" + std::string(131'072, 'x')}};
+  for (Words words : wrong) {
+    words.push_back("ls");
+    try {
+      parse_command_line(words, [](const char*) { return std::nullopt; });
+      FAIL_CHECK(words[1]);
+    } catch (const Error& error) {
+      CHECK(std::string_view(error.what()).find(canary) == std::string_view::npos);
+    }
+  }
+}
+
 TEST_CASE("environment: wildcards stand for what is set here, but for what is each rank's own") {
   const Words here = {"NCCL_DEBUG=INFO", "NCCL_X=", "RANK=1", "LOCAL_RANK=0", "HOME=/root", "A=1"};
   Words warnings;
