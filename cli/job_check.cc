@@ -195,11 +195,9 @@ std::optional<Refusal> check_ssh(const std::string& program) {
 }
 
 std::optional<Refusal> check_ssh_arguments(std::span<const std::string> arguments) {
-  const std::string flag = silencing_flag(arguments);
-  if (flag.empty()) return std::nullopt;
-  return Refusal{kExitUsage, "--ssh-arg=" + flag +
-                                 ": with it ssh does not carry what hvdrun and its agent say to "
-                                 "each other; leave it out"};
+  const std::string objection = objection_to_words(arguments);
+  if (objection.empty()) return std::nullopt;
+  return Refusal{kExitUsage, objection};
 }
 
 // ssh goes on without a key that it cannot read, and then says only that others were refused.

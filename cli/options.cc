@@ -33,8 +33,10 @@ constexpr Option kOptions[] = {
     {"--ssh-command", "", "COMMAND", kHosts, kWorks,
      "the program to run instead of ssh, without arguments; it takes ssh's options", ""},
     {"--ssh-arg", "", "WORD", kHosts, kWorks,
-     "one more word for ssh, as in --ssh-arg=-oUser=me, or --ssh-arg=-C, by which the 20 MB that a "
-     "new host gets of hvdrun are half as much on a slow line; may be given again",
+     "one more word for ssh, an option or its value, as in --ssh-arg=-oUser=me, or --ssh-arg=-C, "
+     "by "
+     "which the 20 MB that a new host gets of hvdrun are half as much on a slow line; may be given "
+     "again",
      ""},
     {"--network-interface", "--network-interfaces", "NAME|CIDR", kHosts, kWorks,
      "on which network the hosts of a job reach each other: an interface's name or a network such "

@@ -6,6 +6,7 @@
 #include "cli/agent/descendants.h"
 #include "cli/agent/worker_environment.h"
 #include "cli/signals.h"
+#include "runtime/base/error.h"
 
 namespace hvd {
 
@@ -46,6 +47,8 @@ void RemoteErrand::on_failed(int host, const std::string& reason) {
 
 void run_errand(const JobSpec& spec, const StartState& start, std::vector<std::string> role,
                 RemoteErrand::Events events) {
+  if (const std::string objection = objection_to_words(spec.ssh.arguments); !objection.empty())
+    throw Error(ErrorCode::kInvalidArgument, objection);
   Loop loop;
   SignalReader child_ends({SIGCHLD}, 0);
   SignalReader interrupts({SIGINT, SIGTERM, SIGHUP, SIGQUIT}, start.ignored_signals);

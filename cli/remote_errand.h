@@ -55,7 +55,7 @@ class RemoteErrand {
 };
 
 // On all remote hosts of the job, to the end; a signal that ends hvdrun ends it. Throws as
-// RemoteErrand().
+// RemoteErrand(), and kInvalidArgument for words for ssh with which it would not get there.
 void run_errand(const JobSpec& spec, const StartState& start, std::vector<std::string> role,
                 RemoteErrand::Events events);
 

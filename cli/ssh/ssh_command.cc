@@ -64,19 +64,34 @@ std::vector<std::string> ssh_environment(std::span<const std::string> users) {
   return with_entries(users, {{"SSH_ASKPASS_REQUIRE=never"}});
 }
 
-std::string silencing_flag(std::span<const std::string> arguments) {
+std::string objection_to_words(std::span<const std::string> arguments) {
   constexpr std::string_view kWithValue = "BbcDEeFIiJLlmoPpRSw", kSilencing = "fGNnOQstVW";
+  const auto object = [](std::string_view word, const char* why) {
+    return "--ssh-arg=" + shell_word(word) + ": " + why;
+  };
   bool is_value = false;
   for (const std::string& word : arguments) {
-    if (std::exchange(is_value, false) || !word.starts_with('-')) continue;
+    if (std::exchange(is_value, false)) continue;
+    if (word == "--")
+      return object(word, "behind it ssh takes the next word for the host; leave it out");
+    if (word.size() < 2 || word[0] != '-')
+      return object(word,
+                    "ssh takes a word that is no option, nor an option's value, for the host; "
+                    "leave it out, or put it behind its option, as in --ssh-arg=-p --ssh-arg=22");
     for (size_t at = 1; at < word.size(); ++at) {
-      if (kSilencing.find(word[at]) != kSilencing.npos) return std::string("-") + word[at];
+      if (kSilencing.find(word[at]) != kSilencing.npos)
+        return object(std::string("-") + word[at],
+                      "with it ssh does not carry what hvdrun and its agent say to each other; "
+                      "leave it out");
       if (kWithValue.find(word[at]) == kWithValue.npos) continue;
       is_value = at + 1 == word.size();  // else it is the rest of this word
       break;
     }
   }
-  return "";
+  return is_value ? object(arguments.back(),
+                           "ssh takes the next word for its value; give that one by one more "
+                           "--ssh-arg, as in --ssh-arg=-p --ssh-arg=22")
+                  : "";
 }
 
 std::string ssh_by_hand(const SshOptions& options, const Host& host) {

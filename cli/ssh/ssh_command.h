@@ -38,10 +38,10 @@ struct SshAttempt {
 std::vector<std::string> ssh_command(const SshOptions& options, const Host& host,
                                      const SshAttempt& attempt, std::string_view script);
 
-// The first flag among --ssh-arg's words with which ssh does not carry what hvdrun and its agent
-// say to each other ("-n": no standard input, "-t": a terminal in between), by ssh(1); empty: there
-// is none.
-std::string silencing_flag(std::span<const std::string> arguments);
+// What is wrong with --ssh-arg's words, by ssh(1), and what to do: a flag with which ssh does not
+// carry what hvdrun and its agent say to each other ("-n": no standard input, "-t": a terminal in
+// between), or words that make it take another one for the host; empty: nothing is.
+std::string objection_to_words(std::span<const std::string> arguments);
 
 // The user's variables, which his proxies and `Match exec` may read, and that nothing asks him in a
 // window: the ssh to a jump host hears nothing of BatchMode. OpenSSH heeds that from 8.4 on. Taking

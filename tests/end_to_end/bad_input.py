@@ -92,6 +92,18 @@ def options_that_are_not_known_or_not_there_yet():
             refused(folder, [*hosts, "--output-ranks", "0,5", *TOUCH], 2, "--output-ranks names rank 5")
 
 
+def words_by_which_ssh_would_go_to_another_host():
+    with tempfile.TemporaryDirectory() as folder:
+        there = ["-H", "nowhere.invalid", "--ssh-command", "false"]
+        for words, part in ((["foo"], "--ssh-arg=foo"), (["--"], "--ssh-arg=--"), (["-v", "-p"], "--ssh-arg=-p"), (["-n"], "--ssh-arg=-n")):
+            given = there + [f"--ssh-arg={word}" for word in words]
+            refused(folder, ["-np", "1", *given, *TOUCH], 2, part)
+            for errand in ("clean", "devices"):
+                refused(folder, [errand, *given], 2, part)
+        seen = subprocess.run([support.options.hvdrun, *there, "--ssh-arg=-p", "--ssh-arg=22", "true"], stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=False)
+        expect(seen.returncode, 125, seen.stderr)
+
+
 def host_lists():
     with tempfile.TemporaryDirectory() as folder:
         for hosts, part in (("a:", "column 1"), ("a:-1", "column 3"), ("a:2,,", "column 5"), ("x" * 65536, "at most 253"),
@@ -293,7 +305,7 @@ support.parse_options()
 # AddressSanitizer itself needs /proc.
 of_the_product = [] if support.options.sanitizers else [containers_without_dev_or_proc]
 support.main(how_many_ranks, *of_the_product, programs_on_a_file_system_mounted_noexec,
-             options_that_are_not_known_or_not_there_yet, host_lists, hostile_host_names_are_refused_and_run_nowhere, host_files, commands,
+             options_that_are_not_known_or_not_there_yet, words_by_which_ssh_would_go_to_another_host, host_lists, hostile_host_names_are_refused_and_run_nowhere, host_files, commands,
              a_job_that_is_not_started_has_a_result_all_the_same, places_that_cannot_be_written, a_limit_that_the_output_files_exceed, files_of_an_earlier_job_stay_when_no_host_comes,
              a_link_that_anybody_may_have_put_there,
              what_is_accepted_starts_exactly_the_ranks_asked_for, a_host_without_slots_has_no_part_in_the_job,

@@ -68,13 +68,23 @@ TEST_CASE("ssh_command: a new key is taken, and a time to connect set, by attemp
   REQUIRE(all({.connect_s = 7}).find(" -o ConnectTimeout=7 ") != std::string::npos);
 }
 
-TEST_CASE("ssh_command: what would keep hvdrun and its agent from each other is found") {
-  const auto found = [](const std::vector<std::string>& words) { return silencing_flag(words); };
-  CHECK(found({"-n"}) == "-n");
-  CHECK(found({"-4vN"}) == "-N");
-  CHECK(found({"-t"}) == "-t");
-  CHECK(found({"-v", "-o", "-nonsense", "-p", "22", "-W", "a:1"}) == "-W");
-  CHECK(found({"-oUser=n", "-lnN", "-Jt", "-C", "-4", "n", "-F", "-N", ""}).empty());
+TEST_CASE("ssh_command: words that keep hvdrun from its agent or name another host are found") {
+  const auto found = [](const std::vector<std::string>& words) {
+    const std::string objection = objection_to_words(words);
+    return objection.substr(0, objection.find(": "));
+  };
+  CHECK(found({"-n"}) == "--ssh-arg=-n");
+  CHECK(found({"-4vN"}) == "--ssh-arg=-N");
+  CHECK(found({"-t"}) == "--ssh-arg=-t");
+  CHECK(found({"-v", "-o", "-nonsense", "-p", "22", "-W", "a:1"}) == "--ssh-arg=-W");
+  CHECK(found({"-oUser=n", "-lnN", "-Jt", "-C", "-4", "-F", "-N", "-p", "22", "-o", "--"}).empty());
+  CHECK(found({"-v", "foo", "-4"}) == "--ssh-arg=foo");
+  CHECK(found({"-p22", "23"}) == "--ssh-arg=23");
+  CHECK(found({"-C", "-"}) == "--ssh-arg=-");
+  CHECK(found({"--"}) == "--ssh-arg=--");
+  CHECK(found({"-p", "--", "--"}) == "--ssh-arg=--");
+  CHECK(found({"-4p"}) == "--ssh-arg=-4p");
+  CHECK(found({"a b"}) == "--ssh-arg='a b'");
 }
 
 TEST_CASE("ssh_command: the user's variables are ssh's, and no window asks him") {
