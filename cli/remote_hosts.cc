@@ -95,8 +95,12 @@ std::vector<std::string> no_agent_lines(const std::vector<FailedHost>& failed,
       line += (i > 0 ? ", " : "") + name(kHostLinesMost + i);
     lines.push_back(line + (rest > kNamesMost ? ", …" : ""));
   }
-  for (size_t i = std::min(failed.size(), kHostLinesMost); i-- > 0;)
-    lines.push_back("no agent on " + name(i) + ": " + failed[i].reason);
+  for (size_t i = std::min(failed.size(), kHostLinesMost); i-- > 0;) {
+    std::string line =
+        failed[i].of_ours ? failed[i].reason : "no agent on " + name(i) + ": " + failed[i].reason;
+    std::erase(lines, line);
+    lines.push_back(std::move(line));
+  }
   return lines;
 }
 
@@ -116,7 +120,9 @@ RemoteHosts::RemoteHosts(Loop& loop, RendezvousServer& server, const JobAuthorit
               [this](int host, AgentChannels channels, const std::string& hello) {
                 on_started(host, std::move(channels), hello);
               },
-          .failed = [this](int host, const std::string& reason) { on_failed(host, reason); },
+          .failed = [this](int host, const std::string& reason) { on_failed({host, reason}); },
+          .not_shipped = [this](int host,
+                                const std::string& reason) { on_failed({host, reason, true}); },
           .noted = events_.noted});
 }
 
@@ -195,15 +201,15 @@ void RemoteHosts::on_started(int host, AgentChannels channels, const std::string
     events_.started(host, std::move(channels), way_in, hello);
   } catch (const Error& error) {
     carrier_->kill_ssh(ssh);
-    on_failed(host, error.what());
+    on_failed({host, error.what()});
   }
 }
 
-void RemoteHosts::on_failed(int host, const std::string& reason) {
-  starting_.erase(host);
+void RemoteHosts::on_failed(FailedHost failed) {
+  starting_.erase(failed.host);
   if (stopped_) return;
   if (failed_.empty()) tell_failed_at_ = Clock::now() + kOthersFail;
-  failed_.push_back({host, reason});
+  failed_.push_back(std::move(failed));
 }
 
 bool RemoteHosts::sending(TimePoint now) const {

@@ -28,8 +28,10 @@ namespace hvd {
 struct FailedHost {
   int host;
   std::string reason;
+  bool of_ours = false;  // it is this machine's, and no host's
 };
-// A line for each, the first of all last: at most so many, and the names of the rest.
+// A line for each, the first of all last: at most so many, and the names of the rest. Of reasons of
+// this machine's a line alone, where several hosts have one.
 std::vector<std::string> no_agent_lines(const std::vector<FailedHost>& failed,
                                         const std::vector<Host>& hosts);
 
@@ -68,7 +70,7 @@ class RemoteHosts {
 
  private:
   void on_started(int host, AgentChannels channels, const std::string& hello);
-  void on_failed(int host, const std::string& reason);
+  void on_failed(FailedHost failed);
   void tell_failed();
   std::vector<std::string> way_to_hvdrun(const Hello& hello);
 

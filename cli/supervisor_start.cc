@@ -163,13 +163,14 @@ void Supervisor::on_remote_started(int host, AgentChannels channels, const proto
 }
 
 void Supervisor::on_remote_failed(const std::vector<FailedHost>& failed) {
-  for (const auto& [host, reason] : failed)
-    record_.note_not_started(spec_.hosts.at(size_t(host)).name, reason);
+  for (const FailedHost& one : failed)
+    record_.note_not_started(spec_.hosts.at(size_t(one.host)).name, one.reason);
   std::vector<std::string> lines = no_agent_lines(failed, spec_.hosts);
   const std::string first = std::move(lines.back());  // the report says it
   lines.pop_back();
   for (const std::string& line : lines) say(line);
-  tell(event::EndAsked{EndCause::kNotStarted, SIGTERM, first});
+  const bool of_ours = failed.front().of_ours;
+  tell(event::EndAsked{of_ours ? EndCause::kOwnFailure : EndCause::kNotStarted, SIGTERM, first});
 }
 
 // How many GPUs each has, and which of them are one, is known now, and so who gets which ranks.

@@ -162,11 +162,11 @@ void SshCarrier::drop(Start& start) {
   --running_;
 }
 
-void SshCarrier::fail(int host, const std::string& reason) {
+void SshCarrier::fail(int host, const std::string& reason, bool of_ours) {
   const auto found = starts_.find(host);
   drop(*found->second);
   starts_.erase(found);
-  callbacks_.failed(host, reason);
+  (of_ours && callbacks_.not_shipped ? callbacks_.not_shipped : callbacks_.failed)(host, reason);
 }
 
 void SshCarrier::kill_ssh(pid_t pid) const {

@@ -48,6 +48,9 @@ class SshCarrier {
     // the agent connects. Whoever gets them ends and reaps that ssh, by kill_ssh().
     std::function<void(int host, AgentChannels channels, std::string hello)> started;
     std::function<void(int host, std::string reason)> failed;
+    // As `failed`, which is called without it, but the reason is this machine's: of what is
+    // shipped.
+    std::function<void(int host, std::string reason)> not_shipped = {};
     // For a log, each time: the phase that a host's start is in now, or why it is tried again.
     std::function<void(int host, const std::string& what)> noted = {};
   };
@@ -113,7 +116,7 @@ class SshCarrier {
   static StartPhase phase_of(const Ssh& ssh);
   void judge(Start& start, int wait_status, TimePoint now);
   void try_again(Start& start, std::string reason, Clock::duration most, TimePoint now);
-  void fail(int host, const std::string& reason);
+  void fail(int host, const std::string& reason, bool of_ours = false);
   void drop(Start& start);
   std::string time_is_over(const Start& start, TimePoint now) const;
   std::string by_hand(const Start& start) const;

@@ -21,6 +21,12 @@ TEST_CASE("remote_hosts: each host that has failed is named, the first one last"
         Lines{"no agent on h0: away", "no agent on h2: asleep"});
 }
 
+TEST_CASE("remote_hosts: a reason of this machine's is no host's, and said once") {
+  const std::string ours = "--ship: \"data\" has changed since hvdrun read it";
+  CHECK(no_agent_lines({{1, ours, true}, {2, "away"}, {0, ours, true}}, named(3)) ==
+        Lines{"no agent on h2: away", ours});
+}
+
 TEST_CASE("remote_hosts: of many that have failed ten have a line, and twenty more their names") {
   std::vector<FailedHost> failed;
   for (int i = 0; i < 64; ++i) failed.push_back({i, "away"});
