@@ -108,7 +108,19 @@ void RemoteStart::fail(std::string why, TimePoint now) {
   enter(StartPhase::kFailed, now);
 }
 
-void RemoteStart::take_words(std::string_view bytes) { keep_last(words_, bytes); }
+// A start file may have made standard error of standard output, the script's and the agent's too.
+void RemoteStart::take_words(std::string_view bytes, TimePoint now) {
+  keep_last(words_, bytes);
+  if (phase_ != StartPhase::kConnecting || heard_) return;
+  const std::string line = "\n" + std::string(kRemoteMark);
+  const bool is_ours = words_.starts_with(kRemoteMark) || words_.find(line) != words_.npos ||
+                       words_.find(kFrameMagic) != words_.npos;
+  if (is_ours)
+    fail(
+        "what is printed there comes as standard error: a start file of the login shell redirects "
+        "its standard output (by exec 1>&2, say); take that out",
+        now);
+}
 
 void RemoteStart::take_output(std::string_view bytes, TimePoint now) {
   if (phase_ == StartPhase::kFailed) return;

@@ -30,7 +30,7 @@ class RemoteStart {
               const ShipOffer* offer = nullptr);
 
   void take_output(std::string_view bytes, TimePoint now);
-  void take_words(std::string_view bytes);
+  void take_words(std::string_view bytes, TimePoint now);
   // A line feed for a start file of the login shell that reads its input, once a second until
   // something of ours is heard; all that reads it else passes over it.
   void nudge(TimePoint now);

@@ -110,10 +110,13 @@ void SshCarrier::begin(Start& start, TimePoint now) {
     spawned.ignored_signals |= 1ull << (one - 1);
   const SpawnResult result = spawn(spawned);
   if (result.pid == 0) {
-    const bool missing = result.error == ENOENT || result.error == EACCES;
+    const char* advice = "";
+    if (result.error == ENOENT || result.error == EACCES)
+      advice = "; install it, or name one by --ssh-command";
+    if (result.error == ENOEXEC)
+      advice = "; it is no program for this machine, and a script begins with a line as #!/bin/sh";
     throw Error(ErrorCode::kUnavailable,
-                "cannot run " + options_.ssh.program + ": " + error_text(result.error) +
-                    (missing ? "; install it, or name one by --ssh-command" : ""));
+                "cannot run " + options_.ssh.program + ": " + error_text(result.error) + advice);
   }
   kept_.insert(result.pid);
   const TimePoint since = start.attempts == 1 ? start.since : now;  // also of one asked anew
@@ -237,6 +240,8 @@ void SshCarrier::judge(Start& start, int wait_status, TimePoint now) {
   if (failure.retry != Retry::kNever && start.attempts > 1)
     failure.reason = "it was not there in " + seconds_text(now - start.since) + ", tried " +
                      std::to_string(start.attempts) + " times: " + failure.reason + by_hand(start);
+  else if (failure.is_riddle)
+    failure.reason += by_hand(start);
   fail(start.host, failure.reason);
 }
 

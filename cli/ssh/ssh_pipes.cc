@@ -42,7 +42,7 @@ void SshCarrier::read_output(Start& start) {
 void SshCarrier::read_words(Start& start) {
   char bytes[kReadBytes];
   const ssize_t n = read(start.ssh->words.get(), bytes, sizeof bytes);
-  if (n > 0) start.ssh->remote.take_words({bytes, size_t(n)});
+  if (n > 0) start.ssh->remote.take_words({bytes, size_t(n)}, Clock::now());
   if (n == 0) close_watched(start.ssh->words);
 }
 

@@ -25,9 +25,10 @@ constexpr std::string_view kWantsPassword =
 constexpr std::string_view kProxied = "UNKNOWN port 65535";
 constexpr std::string_view kStrict = "you have requested strict checking";
 constexpr std::string_view kUnverified = "Host key verification failed";
-// What led to these has been said before: to the first by the jump host, to the second by a proxy,
+// What led to these has been said before: to the first by the jump host, to the last by a proxy,
 // if there is one.
 constexpr std::string_view kNotForwarded = "stdio forwarding failed";
+constexpr std::string_view kBadConfiguration = ": terminating, ", kNoSocket = ": failure";
 constexpr std::string_view kClosedEarly = "kex_exchange_identification";
 constexpr std::string_view kProxyEnded =
     "what leads to it (ProxyCommand or ProxyJump in ~/.ssh/config, or --ssh-arg) ended before the "
@@ -97,6 +98,7 @@ constexpr Known kKnown[] = {
      Retry::kSometimes},
     {"Unable to negotiate", "its sshd and this ssh have no method in common: update the older one"},
     {"Bad configuration option", "ssh does not understand its configuration: correct the file"},
+    {kBadConfiguration, "ssh does not understand its configuration: correct the file"},
     {"Bad owner or permissions", "ssh does not trust its configuration: chmod 600 that file"},
     {"This account is currently not available",
      "the user there may not run commands: give another by -H user@host", Retry::kNever, false,
@@ -111,6 +113,9 @@ constexpr Known kKnown[] = {
     {"Connection closed by", "it closed the connection", Retry::kSometimes},  // an account, say
     {"closed by remote host", "it closed the connection", Retry::kSometimes},
     {"Broken pipe", "the connection broke", Retry::kSometimes},
+    {kNoSocket,
+     "ssh cannot begin a connection as its configuration wants it: correct that (BindAddress and "
+     "BindInterface in ~/.ssh/config, -b and -B of --ssh-arg)"},
 };
 
 // What ssh says of itself on a good day too: that it learnt a host's key, what it thinks of the key
@@ -142,14 +147,24 @@ std::string_view file_name(std::string_view path) {
   return path.substr(path.rfind('/') + 1);  // npos + 1: all of it
 }
 
-std::string ending(int wait_status, std::string_view program) {
-  std::string text(program);
+// `who` may be its login shell; `said` is what it said last, if anything.
+std::string ending(int wait_status, const std::string& who, std::string_view program,
+                   const std::string& said, bool asks) {
+  const std::string words = said.empty() ? "; it said nothing" : "; the last words were " + said;
   if (WIFSIGNALED(wait_status))
-    return text + " was ended by signal " + std::to_string(WTERMSIG(wait_status));
+    return std::string(program) + " was ended by signal " + std::to_string(WTERMSIG(wait_status)) +
+           words;
   const int code = WEXITSTATUS(wait_status);
-  if (code == kSshFailed) return text + " failed";
-  if (code == 0) return "its login shell ended without running what it was given";
-  return "its login shell ended with exit code " + std::to_string(code);
+  if (code == kSshFailed)
+    return std::string(program) + " failed" + words +
+           (asks && said.empty() ? ": does a start file of the login shell kill it, or is ssh told "
+                                   "to be silent (LogLevel)?"
+                                 : "");
+  const std::string how = code == 0 ? " ended without running what it was given"
+                                    : " ended with exit code " + std::to_string(code);
+  return who + how + words +
+         (asks ? ": is it a shell that runs commands, and does none of its start files end it?"
+               : "");
 }
 
 }  // namespace
@@ -204,8 +219,9 @@ std::string telling(const Known& one, std::string_view words) {
   const size_t at = place_of(one, words);
   const bool proxied = words.find(kProxied) != words.npos;
   std::string line;
-  if (one.words == kNotForwarded || (one.words == kClosedEarly && proxied))
-    line = last_words(words.substr(0, at));
+  if (one.words == kNotForwarded || one.words == kBadConfiguration || one.words == kNoSocket ||
+      (one.words == kClosedEarly && proxied))
+    line = last_words(words.substr(0, words.rfind('\n', at) + 1));  // npos + 1: nothing
   if (line.empty()) line = last_words(words.substr(0, words.find('\n', at)));
   return line + (proxied ? ", of the host or of what leads to it (its jump host, a proxy)" : "");
 }
@@ -244,9 +260,8 @@ SshFailure explain_ssh(std::string_view words, std::string_view printed, int wai
   }
   std::string last = last_words(words);
   if (last.empty()) last = last_words(printed);
-  return {ending(wait_status, program) +
-              (last.empty() ? "; it said nothing" : "; the last words were " + last),
-          Retry::kNever};
+  const std::string who = reached ? "its login shell" : std::string(program);
+  return {ending(wait_status, who, program, last, reached && !heard), Retry::kNever, false, true};
 }
 
 }  // namespace hvd

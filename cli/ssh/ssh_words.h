@@ -22,6 +22,7 @@ struct SshFailure {
   std::string reason;  // no host in it: the caller says which
   Retry retry = Retry::kNever;
   bool of_ssh = false;  // it says so itself; else what was started there ended, as far as is known
+  bool is_riddle = false;  // nothing that is known: to be tried by hand
 
   friend bool operator==(const SshFailure&, const SshFailure&) = default;
 };

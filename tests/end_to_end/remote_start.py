@@ -314,6 +314,11 @@ def what_ssh_cannot_reach_is_named_at_once():
         seen = start(world, "h2", "--ssh", "-p2")
         expect_failure(seen, "h2", "nothing listens on its ssh port.*Connection refused")
         support.expect(seen.attempts("h2"), 1)
+        for line, reason, words in (("Port", "does not understand its configuration", "config line 1: "), ("Compression perhaps", "does not understand its configuration", "line 1: "),
+                                    ("BindAddress 203.0.113.1", "cannot begin a connection", "bind 203.0.113.1: ")):
+            write(world, "h0", hosts.home("root", ".ssh/config"), line + "\n")
+            seen = start(world, "h2")
+            expect_failure(seen, "h2", f'{reason}.*the words were "[^;]*{words}')
 
 
 NAME_SERVER = "import socket, time; one = socket.socket(type=socket.SOCK_DGRAM); one.bind(('', 53)); print(flush=True); time.sleep(1000)"

@@ -52,7 +52,7 @@ def a_start_file_that_never_ends_is_named():
         seen = start(world, "bash@h1", "csh@h1", "h1", limit_s=3)
         expect_failure(seen, "bash@h1", r'printed "Good morning" but ran nothing of ours for [23]\.\d s: does one of its start files')
         expect_failure(seen, "csh@h1", r"there was no answer for [23]\.\d s: .*does a start file of the login shell wait")
-        expect_failure(seen, "h1", 'its login shell ended with exit code 3; the last words were "bye"')
+        expect_failure(seen, "h1", 'its login shell ended with exit code 3; the last words were "bye": is it a shell')
 
 
 def start_files_that_end_or_wait_are_named_in_every_shell():
@@ -62,11 +62,12 @@ def start_files_that_end_or_wait_are_named_in_every_shell():
         write(world, "h1", hosts.home("csh", ".cshrc"), "echo bye; exec sh -c 'exit 5'\n")
         write(world, "h1", hosts.home("dash", ".ssh/rc"), "echo bye; cat; exit 6\n")  # sshd has a shell of its own read this one
         write(world, "h1", hosts.home("root", ".bashrc"), "exec sh -c 'exit 7'\n")
+        asks = r"is it a shell .* start files end it\?; try by hand: ssh -o ControlPath=none"
         seen = start(world, "bash@h1", "fish@h1", "csh@h1", "dash@h1", "h1")
         support.expect((sorted(seen.started), set(seen.ended.values())), (["dash@h1"], {"0"}), seen.failed)
-        expect_failure(seen, "bash@h1", "^its login shell ended without running what it was given; it said nothing$")
+        expect_failure(seen, "bash@h1", f"^its login shell ended without running what it was given; it said nothing: {asks} bash@h1 true$")
         for name, words in (("fish@h1", 'exit code 4; the last words were "bye"'), ("csh@h1", 'exit code 5; the last words were "bye"'), ("h1", "exit code 7; it said nothing")):
-            expect_failure(seen, name, f"^its login shell ended with {words}$")
+            expect_failure(seen, name, f"^its login shell ended with {words}: {asks} {name} true$")
         # These shells leave the file alone by it.
         write(world, "h1", hosts.home("fish", ".config/fish/conf.d/own.fish"), "echo bye >&2; exit 4\n")
         write(world, "h1", hosts.home("csh", ".cshrc"), "echo bye; exit 5\n")
@@ -89,6 +90,19 @@ def a_start_file_that_takes_standard_input_away_is_named():
         expect_failure(start(world, "bash@h1"), "bash@h1", "a start file of the login shell has replaced it")
 
 
+def a_start_file_that_kills_its_shell_or_takes_standard_output_away_is_named():
+    with hosts.Hosts(1) as world:
+        for _ in range(2):  # where the agent has to be copied, and where it is there
+            write(world, "h1", hosts.home("bash", ".bashrc"), "exec 1>&2\n")
+            seen = start(world, "bash@h1")
+            expect_failure(seen, "bash@h1", "a start file of the login shell redirects its standard output")
+            assert "last words" not in seen.failed["bash@h1"], seen.failed
+            write(world, "h1", hosts.home("bash", ".bashrc"), "")
+            expect_started(start(world, "bash@h1"), "bash@h1")
+        write(world, "h1", hosts.home("bash", ".bashrc"), "kill -9 $$\n")
+        expect_failure(start(world, "bash@h1"), "bash@h1", r"^ssh failed; it said nothing: does a start file of the login shell kill it, .*; try by hand: ssh .* bash@h1 true$")
+
+
 def what_start_files_leave_running_goes_on():
     with hosts.Hosts(1) as world:
         write(world, "h1", hosts.home("bash", ".bashrc"), "(read -r x </tmp/gate; echo saved >/tmp/saved) >/dev/null 2>&1 &\n")
@@ -109,5 +123,5 @@ def what_start_files_leave_running_goes_on():
 support.parse_options("start_remote")
 support.main(start_files_may_print_read_wait_and_change_the_path, what_start_files_say_in_sshs_words_is_not_sshs,
              a_start_file_that_never_ends_is_named, start_files_that_end_or_wait_are_named_in_every_shell,
-             a_start_file_that_takes_standard_input_away_is_named,
+             a_start_file_that_takes_standard_input_away_is_named, a_start_file_that_kills_its_shell_or_takes_standard_output_away_is_named,
              what_start_files_leave_running_goes_on, why_not=hosts.why_not())

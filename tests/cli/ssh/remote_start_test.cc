@@ -146,12 +146,24 @@ TEST_CASE("remote_start: a host that does not keep to the rules fails, and costs
   RemoteStart floods(100, "x86_64", kBegin);
   for (int i = 0; i < 100; ++i) {
     floods.take_output(std::string(1 << 16, 'n') + "hvdrun-remote", kBegin);
-    floods.take_words(std::string(1 << 16, 'w'));
+    floods.take_words(std::string(1 << 16, 'w'), kBegin);
   }
   REQUIRE(floods.noise().size() <= 64 << 10);
   REQUIRE(floods.words().size() <= 64 << 10);
   floods.take_output(hello("still"), kBegin);
   REQUIRE(floods.hello() == "still");
+}
+
+TEST_CASE("remote_start: what comes as standard error for want of an output is no word of ssh's") {
+  for (const std::string& bytes : {mark("need"), "noise\n" + mark("found"), hello("\x08\xff")}) {
+    RemoteStart start(100, "x86_64", kBegin);
+    for (const char byte : bytes) start.take_words({&byte, 1}, kBegin);
+    REQUIRE(start.phase() == StartPhase::kFailed);
+    REQUIRE(start.failure().find("redirects its standard output") != std::string::npos);
+  }
+  RemoteStart traced(100, "x86_64", kBegin);  // by set -x
+  traced.take_words("+ exec /bin/sh -c 'mark=\"" + std::string(kRemoteMark) + "\"'\n", kBegin);
+  REQUIRE(traced.phase() == StartPhase::kConnecting);
 }
 
 TEST_CASE("remote_start: a silent login shell gets a line feed each second, until it is heard") {

@@ -128,8 +128,10 @@ TEST_CASE("ssh_carrier: a copy that ends before it speaks is replaced, once") {
     run.start(number++, host);
   run.until(number);
   CHECK(run.started.contains(0));
-  CHECK(run.failed.at(1) == "its login shell ended with exit code 1; it said nothing");
-  CHECK(run.failed.at(2) == "its login shell ended with exit code 126; it said nothing");
+  const std::string by_hand =
+      "; it said nothing; try by hand: " + (hosts / "ssh").string() + " -o ControlPath=none ";
+  CHECK(run.failed.at(1) == "its login shell ended with exit code 1" + by_hand + "speaks true");
+  CHECK(run.failed.at(2) == "its login shell ended with exit code 126" + by_hand + "worse true");
   CHECK_THAT(run.failed.at(3), Catch::Matchers::Contains("tried 3 times: the connection broke"));
   CHECK_THAT(run.failed.at(4), Catch::Matchers::Contains("agent: no threads"));
   CHECK_THAT(run.failed.at(5), Catch::Matchers::Contains("exit code 125"));
@@ -266,6 +268,12 @@ TEST_CASE(
                                        Catch::Matchers::EndsWith("(ulimit -n)"));
   REQUIRE_THAT(run.failed.at(0), Catch::Matchers::Contains("no-ssh: No such file or directory; "
                                                            "install it, or name one"));
+  write_file(hosts / "script", "exec true\n");
+  Run script(hosts, 64, "script");
+  script.start(0, "a");
+  script.until(1);
+  REQUIRE_THAT(script.failed.at(0), Catch::Matchers::Contains("script: Exec format error; ") &&
+                                        Catch::Matchers::EndsWith("a line as #!/bin/sh"));
 }
 
 // The judge is Hosts: it is not alone as long as a child is left, and sleeps here outlive any test.

@@ -154,26 +154,50 @@ constexpr Row kRows[] = {
      "directory\"", Retry::kNever},
     {"/bin/sh: 1: exec: /tmp/x: Exec format error\n", "", 126,
      "the agent is for another kind of processor", "error\"", Retry::kNever},
-    {"", "", 255, "ssh failed; it said nothing", "nothing", Retry::kNever},
+    {"", "", 255, "ssh failed; it said nothing: does a start file of the login shell kill it",
+     "(LogLevel)?", Retry::kNever},
     {"Warning: Permanently added 'h1' (ED25519) to the list of known hosts.\r\n", "bye\n", 3,
-     "its login shell ended with exit code 3", "the last words were \"bye\"", Retry::kNever},
+     "its login shell ended with exit code 3; the last words were \"bye\": is it a shell",
+     "start files end it?", Retry::kNever},
     {"Killed\n** WARNING: connection is not using a post-quantum key exchange algorithm.\n"
      "** This session may be vulnerable to \"store now, decrypt later\" attacks.\n",
      "", 255, "ssh failed", "\"Killed\"", Retry::kNever},
     {"Warning: Permanently added 'h1' (ED25519) to the list of known hosts.\n", "", 3,
-     "its login shell ended with exit code 3", "it said nothing", Retry::kNever},
+     "its login shell ended with exit code 3; it said nothing: is it a shell", "end it?",
+     Retry::kNever},
     // A start file says them, and ends the shell: ssh had reached it.
-    {"sync: Connection reset by peer\n", "", 3, "its login shell ended with exit code 3",
-     "reset by peer\"", Retry::kNever},
-    {"Error: Permission denied (os error 13)\n", "", 1, "its login shell ended with exit code 1",
-     "(os error 13)\"", Retry::kNever},
+    {"sync: Connection reset by peer\n", "", 3,
+     "its login shell ended with exit code 3; the last words were \"sync: Connection reset by "
+     "peer\"",
+     "end it?", Retry::kNever},
+    {"Error: Permission denied (os error 13)\n", "", 1,
+     "its login shell ended with exit code 1; the last words were \"Error: Permission denied (os "
+     "error 13)\"",
+     "end it?", Retry::kNever},
     {"redis: Connection refused\n", "", 0,
-     "its login shell ended without running what it was given", "refused\"", Retry::kNever},
+     "its login shell ended without running what it was given; the last words were \"redis: ",
+     "end it?", Retry::kNever},
+    // What is wrong with a configuration is said before how ssh ends by it.
+    {"/h/.ssh/config line 2: no argument after keyword \"port\"\r\n"
+     "/h/.ssh/config: terminating, 1 bad configuration options\r\n",
+     "", 255, "ssh does not understand its configuration",
+     "the words were \"/h/.ssh/config line 2: no argument after keyword \"port\"\"", Retry::kNever},
+    {"/h/.ssh/config: line 2: Bad configuration option: nonsense\r\n"
+     "/h/.ssh/config: terminating, 1 bad configuration options\r\n",
+     "", 255, "ssh does not understand its configuration", "option: nonsense\"", Retry::kNever},
+    {"bind 203.0.113.1: Cannot assign requested address\r\n"
+     "ssh: connect to host h1 port 22: failure\r\n",
+     "", 255, "ssh cannot begin a connection as its configuration wants it",
+     "\"bind 203.0.113.1: Cannot assign requested address\"", Retry::kNever},
+    {"ssh: connect to host h1 port 22: failure\r\n", "", 255,
+     "ssh cannot begin a connection as its configuration wants it", "port 22: failure\"",
+     Retry::kNever},
     {"", "mount: Connection timed out\n", 255, "ssh failed", "timed out\"", Retry::kNever},
     {"client_loop: send disconnect: Broken pipe\n", "mount: No route to host\n", 255,
      "the connection broke", "Broken pipe\"", Retry::kSometimes},
-    {"", "hello\n\n", 0, "its login shell ended without running what it was given", "\"hello\"",
-     Retry::kNever},
+    {"", "hello\n\n", 0,
+     "its login shell ended without running what it was given; the last words were \"hello\"",
+     "end it?", Retry::kNever},
 };
 
 }  // namespace
@@ -189,6 +213,17 @@ TEST_CASE("ssh_words: each end has a sentence that says what to do, and whether 
   }
   REQUIRE(explain_ssh("", "", 9, "/opt/ssh", false).reason ==
           "/opt/ssh was ended by signal 9; it said nothing");
+}
+
+TEST_CASE("ssh_words: what is not known is to be tried by hand, and no question misleads") {
+  const auto explained = [](const char* words, int code, const char* program, bool heard) {
+    return explain_ssh(words, "", exited(code), program, heard);
+  };
+  CHECK(explained("", 1, "ssh", false).is_riddle);
+  CHECK_FALSE(explained("h1: Permission denied (publickey).\n", 255, "ssh", false).is_riddle);
+  CHECK(explained("", 1, "ssh", true).reason ==
+        "its login shell ended with exit code 1; it said nothing");
+  CHECK(explained("", 1, "false", false).reason == "false ended with exit code 1; it said nothing");
 }
 
 TEST_CASE("ssh_words: another program's codes are its own until somebody there has spoken") {
