@@ -36,6 +36,11 @@ namespace {
 
 bool is_option_word(const std::string& word) { return word.size() > 1 && word[0] == '-'; }
 
+// Whether it may be RANKS of -x@; where they are forgotten, all that follows is taken wrongly.
+bool looks_like_ranks(std::string_view word) {
+  return word.find_first_not_of("0123456789,-") == word.npos;
+}
+
 // One option with its values, from words[0] on; `used` becomes the number of words it takes.
 GivenOption read_option(std::span<const std::string> words, size_t& used) {
   const std::string& word = words[0];
@@ -66,6 +71,10 @@ GivenOption read_option(std::span<const std::string> words, size_t& used) {
     }
     given.values.push_back(value);
   }
+  if (option->name == "--env@" && !looks_like_ranks(given.values[0]))
+    refuse(std::string(shown_name(*option)) +
+           " takes a list of ranks such as 0,2-5 before NAME=VALUE, not " +
+           quoted(given.values[0].substr(0, given.values[0].find('='))));
   for (const std::string& value : given.values) {
     if (value.empty())
       refuse(name + " takes " + std::string(option->values) + ", not an empty word");

@@ -31,7 +31,7 @@ using Tell = std::function<void(const std::string& host, const proto::CleanRepor
 // Those hosts of the list that are reached by ssh. False when one could not be looked at.
 bool clean_remote_hosts(const JobSpec& spec, const StartState& start, const CleanOrder& order,
                         const Tell& tell) {
-  const auto name = [&](int host) { return spec.hosts[size_t(host)].name; };
+  const auto name = [&](int host) { return with_user(spec.hosts[size_t(host)]); };
   bool done = true;
   run_errand(spec, start, role_words(order),
              {.told =

@@ -22,6 +22,8 @@ std::string with_user(const Host& host, const std::string& name) {
 
 }  // namespace
 
+std::string with_user(const Host& host) { return with_user(host, host.name); }
+
 std::vector<std::string> ssh_command(const SshOptions& options, const Host& host,
                                      const SshAttempt& attempt, std::string_view script) {
   // No terminal, X11 or agent there: whoever owns that host could use them.
@@ -99,7 +101,7 @@ std::string ssh_by_hand(const SshOptions& options, const Host& host) {
   words.insert(words.end(), options.arguments.begin(), options.arguments.end());
   words.insert(words.end(), {"-o", "ControlPath=none"});  // an open connection may need no login
   add_way(words, options);
-  words.push_back(with_user(host, host.name));
+  words.push_back(with_user(host));
   words.emplace_back("true");
   return shell_words(words, kByHandBytesMax);
 }

@@ -49,6 +49,7 @@ std::string objection_to_words(std::span<const std::string> arguments);
 // there.
 std::vector<std::string> ssh_environment(std::span<const std::string> users);
 
+std::string with_user(const Host& host);  // "ann@gpu7", or "gpu7"
 // What a user types to see for himself: "ssh -o ControlPath=none -p 2222 ann@gpu7 true".
 std::string ssh_by_hand(const SshOptions& options, const Host& host);
 // What he types to clean it: "hvdrun clean -H ann@gpu7 -p 2222".

@@ -316,7 +316,10 @@ TEST_CASE("command line: -x@ sets variables for some ranks") {
   CHECK(both.spec.environment ==
         std::vector<EnvironmentSetting>{{"A", "0", {}}, {"A", "1", {1}}, {"B", "", {1}}});
   const std::pair<Words, const char*> wrong[] = {
-      {{"-x@a", "A=1", "ls"}, "-x@ takes a list of ranks such as 0,2-5, not \"a\""},
+      {{"-x@a", "A=1", "ls"},
+       "-x@ takes a list of ranks such as 0,2-5 before NAME=VALUE, not \"a\""},
+      {{"-x@", "Z=1", "bash", "-c", "true"},
+       "-x@ takes a list of ranks such as 0,2-5 before NAME=VALUE, not \"Z\""},
       {{"-x@-1", "A=1", "ls"}, "-x@ takes a list of ranks such as 0,2-5, not \"-1\""},
       {{"-x@0", "A", "ls"}, "-x@ takes NAME=VALUE behind the ranks, not \"A\""},
       {{"-x@0"}, "-x@0 takes RANKS NAME=VALUE, but nothing follows it"},

@@ -95,6 +95,8 @@ TEST_CASE("environment: what is wrong with a variable is said without its value"
                          {"-x@0", "A?=canary"},
                          {"-x@1-0", "A=canary"},
                          {"-x@", "A=canary", "B=canary"},
+                         {"-x@", "A=can ary", "B=1"},
+                         {"-x@", "A=canary d", "B=1"},
                          {"-xA=canary"},
                          {"--enw=A=canary"},
                          {"--env@=A=canary", "B=1"},

@@ -158,7 +158,8 @@ def impostors_and_other_users_are_left_alone():
     impostors.wait()
     leave_behind("h2", "-H", "bash@h2")
     expect(lines("-H", "h2", "--all"), ["h2: nothing was left"])
-    expect(lines("-H", "bash@h2"), [f"h2: ended what a job had left {LEFT}"])
+    expect(lines("-H", "bash@h2"), [f"bash@h2: ended what a job had left {LEFT}"])
+    expect(set(lines("-H", "bash@h2,h2")), {"bash@h2: nothing was left", "h2: nothing was left"})
 
 
 def kill_agent_and_keeper(host, but=()):
