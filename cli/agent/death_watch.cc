@@ -111,6 +111,7 @@ void DeathWatch::suspect(int slot, pid_t pid) {
 void DeathWatch::forget(int slot) {
   MutexLock lock(mutex_);
   std::erase_if(watches_, [&](const Watch& watch) { return watch.slot == slot; });
+  std::erase_if(reports_, [&](const Report& report) { return report.slot == slot; });
 }
 
 void DeathWatch::poke() {

@@ -35,6 +35,11 @@ UniqueFd open_pidfd(pid_t pid) {
   return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
 }
 
+bool hung_up(int fd) {
+  pollfd end{fd, POLLRDHUP, 0};
+  return poll(&end, 1, 0) > 0;
+}
+
 AgentMessage refusal(ErrorCode code, const std::string& text) {
   AgentMessage message;
   message.kind = AgentMessage::kRefused;
@@ -213,11 +218,17 @@ std::string HostMemory::Impl::objection(const Connection& connection, const Agen
         return what + "it was started by rank " + std::to_string(other.rank) + kLeaveAgent;
     }
   }
-  if (slot.speaks())
+  if (!slot.speaks()) return "";
+  const bool by_exec =
+      slot.pid == peer.pid && (slot.connection == nullptr || hung_up(slot.connection->socket.fd()));
+  if (!by_exec)
     return what + "process " + std::to_string(slot.pid) +
            " has done so before; a rank is one process: call hvd::init() in one of them, or in the "
            "later one once the former has ended";
-  return "";
+  return owes_nothing(slot) ? ""
+                            : what +
+                                  "its program has replaced itself by exec without "
+                                  "hvd::shutdown(), on which others count; call that before exec";
 }
 
 void HostMemory::Impl::claim(Connection& connection, const AgentMessage& message) {
@@ -236,6 +247,12 @@ void HostMemory::Impl::claim(Connection& connection, const AgentMessage& message
   if (!why.empty()) throw Error(ErrorCode::kUnavailable, why);
 
   Slot& slot = slots[message.id];
+  if (slot.speaks()) {  // what was its program before an exec
+    loop.unwatch(slot.pidfd.get());
+    slot.pidfd.reset();
+    watch.forget(slot_number(slot));
+    if (slot.connection != nullptr) drop(*slot.connection);
+  }
   slot.page = make_mapped_memory("hvd-status", sizeof(StatusPage));
   StatusPage& page = *new (slot.page.mapping.get()) StatusPage{};
   page.magic = StatusPage::kMagic;

@@ -47,15 +47,17 @@ void HostMemory::Impl::found(int id, pid_t pid, DeathWatch::Finding finding) {
     tell_who_wants();
     return;
   }
-  if (slot.dead || !in_epoch(slot)) return;
-  // Whoever is done with the epoch, by shutdown() or by its failure, owes it nothing any more.
-  const RankWords& mine = words(slot);
-  if (mine.left.load(std::memory_order_acquire) != 0 ||
-      mine.quiet.load(std::memory_order_acquire) != 0)
-    return;
+  const bool is_back = slot.connection != nullptr;  // after an exec, which was seen since
+  if (slot.dead || is_back || owes_nothing(slot)) return;
   warn("rank " + std::to_string(slot.rank) + " (process " + std::to_string(pid) +
        ") closed its socket and lives on: exec, or its descriptors were closed");
   raise_trouble(TroubleReason::kLostSocket, slot.local_rank);
+}
+
+// Whoever is done with the epoch, by shutdown() or by its failure, owes it nothing any more.
+bool HostMemory::Impl::owes_nothing(const Slot& slot) const {
+  return !in_epoch(slot) || words(slot).left.load(std::memory_order_acquire) != 0 ||
+         words(slot).quiet.load(std::memory_order_acquire) != 0;
 }
 
 // In dying, a process closes its sockets before anybody is told of its death. So no verdict yet.

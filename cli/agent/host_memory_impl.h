@@ -130,6 +130,7 @@ struct HostMemory::Impl {
   void declare_dead(Slot& slot, bool well, std::optional<int> status);
   void freeze(const Slot& slot);
   bool others_live(int local_rank) const;
+  bool owes_nothing(const Slot& slot) const;
   void socket_ended(Slot& slot);
   void found(int slot, pid_t pid, DeathWatch::Finding finding);
   void raise_trouble(TroubleReason reason, int local_rank);

@@ -7,10 +7,59 @@
 #include "rendezvous/agent_socket.h"
 #include "runtime/base/status_page.h"
 #include "runtime/base/wake_fd.h"
+#include "tests/cli/agent/bare_rank.h"
 #include "tests/support/catch.h"
+#include "tests/support/host_job.h"
+#include "tests/support/rank_program.h"
 
 using namespace hvd;
 using namespace std::chrono_literals;
+
+namespace {
+
+// Counts itself, and what it throws lands on the board.
+int begin_again(const std::function<void(Peers&)>& then) {
+  try {
+    AgentPeers peers(connect_to_agent());
+    ++rank_board().numbers[0];
+    then(peers);
+    leave(peers);
+    return 0;
+  } catch (const Error& error) {
+    rank_board().write(error.what());
+    return 3;
+  }
+}
+
+void become_next() {
+  execl("/proc/self/exe", "test", "--rank-program", "the next program", nullptr);
+}
+
+const RankProgram next_program("the next program", [] { return begin_again([](Peers&) {}); });
+const RankProgram leaves_and_executes("leave and exec", [] {
+  return begin_again([](Peers& peers) {
+    leave(peers);
+    become_next();
+  });
+});
+const RankProgram deserts_and_executes("exec without leaving",
+                                       [] { return begin_again([](Peers&) { become_next(); }); });
+
+}  // namespace
+
+TEST_CASE("host memory: a program that replaces itself by exec may claim anew once it has left") {
+  HostJob left({.ranks = 2, .program = "leave and exec"});
+  REQUIRE(left.run());
+  INFO(left.describe());
+  for (int i = 0; i < 2; ++i) CHECK((left.rank(i).status == 0 && left.board(i).numbers[0] == 2));
+  CHECK(left.warnings().empty());
+
+  HostJob deserted({.ranks = 1, .program = "exec without leaving"});
+  REQUIRE(deserted.run());
+  CHECK_THAT(deserted.board(0).text,
+             Catch::Contains("claims rank 0, but its program has replaced itself by exec without "
+                             "hvd::shutdown()"));
+}
 
 TEST_CASE("host memory: who does not begin with a claim is refused and cut off") {
   Loop loop;
