@@ -52,7 +52,8 @@ class ArenaBuffer;
 HVD_API void init();
 // Ends this rank's part tidily, on the init thread. The others notice at their first operation that
 // needs this rank. A process may end without it once the others need it no more; while they still
-// do, that is a failure, which names this rank.
+// do, that is a failure, which names this rank. Before exec it is a must: only then may the new
+// program call init().
 HVD_API void shutdown();
 HVD_API bool is_initialized() noexcept;
 
