@@ -1,6 +1,7 @@
 #include "cli/agent/remote_agent.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -121,10 +122,20 @@ void note_use() {
   if (self) futimens(self.get(), nullptr);  // fails where it is not ours, or read-only
 }
 
+// Shells move what they redirect there meanwhile, and lose it where they cannot.
+constexpr rlim_t kKeptByShells = 10;
+
 // hvdrun speaks through it: a pipe or a socket of sshd's.
 void check_standard_input() {
   struct stat facts;
   if (fstat(0, &facts) == 0 && (S_ISFIFO(facts.st_mode) || S_ISSOCK(facts.st_mode))) return;
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur <= kKeptByShells)
+    throw Error(ErrorCode::kUnavailable,
+                "the shell that started it lost its standard input, for want of open files: the "
+                "limit is " +
+                    std::to_string(files.rlim_cur) +
+                    " (ulimit -n); raise it, maybe in a start file of the login shell");
   throw Error(
       ErrorCode::kUnavailable,
       "standard input is not what ssh gave: a start file of the login shell has replaced it "

@@ -30,6 +30,9 @@ constexpr std::string_view kUnverified = "Host key verification failed";
 constexpr std::string_view kNotForwarded = "stdio forwarding failed";
 constexpr std::string_view kBadConfiguration = ": terminating, ", kNoSocket = ": failure";
 constexpr std::string_view kClosedEarly = "kex_exchange_identification";
+constexpr std::string_view kNoOutput =  // as dash says it, and bash
+    "its shell cannot write to its standard output: does a start file of the login shell leave it "
+    "too few open files (ulimit -n)?";
 constexpr std::string_view kProxyEnded =
     "what leads to it (ProxyCommand or ProxyJump in ~/.ssh/config, or --ssh-arg) ended before the "
     "login: correct it";
@@ -108,6 +111,8 @@ constexpr Known kKnown[] = {
     {"Exec format error", "the agent is for another kind of processor", Retry::kNever, false, true},
     {"cannot execute binary file", "the agent is for another kind of processor", Retry::kNever,
      false, true},
+    {"echo: I/O error", kNoOutput, Retry::kNever, false, true},
+    {"echo: write error: Bad file descriptor", kNoOutput, Retry::kNever, false, true},
     {"Timeout, server", "it stopped answering"},
     {"Connection reset", "the connection was reset", Retry::kSoon},
     {"Connection closed by", "it closed the connection", Retry::kSometimes},  // an account, say

@@ -99,6 +99,10 @@ def a_start_file_that_kills_its_shell_or_takes_standard_output_away_is_named():
             assert "last words" not in seen.failed["bash@h1"], seen.failed
             write(world, "h1", hosts.home("bash", ".bashrc"), "")
             expect_started(start(world, "bash@h1"), "bash@h1")
+        write(world, "h1", hosts.home("bash", ".bashrc"), "ulimit -n 8\n")
+        expect_failure(start(world, "bash@h1"), "bash@h1", r"lost its standard input, for want of open files: the limit is 8 \(ulimit -n\); raise it")
+        world.run("h1", "rm", "-r", hosts.home("bash", ".cache"))
+        expect_failure(start(world, "bash@h1"), "bash@h1", r"^its shell cannot write .* too few open files \(ulimit -n\)\?; the words were ")
         write(world, "h1", hosts.home("bash", ".bashrc"), "kill -9 $$\n")
         expect_failure(start(world, "bash@h1"), "bash@h1", r"^ssh failed; it said nothing: does a start file of the login shell kill it, .*; try by hand: ssh .* bash@h1 true$")
 

@@ -152,6 +152,8 @@ constexpr Row kRows[] = {
      "not available.\"", Retry::kNever},
     {"bash: line 1: /bin/sh: No such file or directory\n", "", 127, "it has no /bin/sh",
      "directory\"", Retry::kNever},
+    {"/bin/sh: 1: echo: echo: I/O error\n", "", 1, "its shell cannot write to its standard output",
+     "I/O error\"", Retry::kNever},
     {"/bin/sh: 1: exec: /tmp/x: Exec format error\n", "", 126,
      "the agent is for another kind of processor", "error\"", Retry::kNever},
     {"", "", 255, "ssh failed; it said nothing: does a start file of the login shell kill it",
