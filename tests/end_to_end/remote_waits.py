@@ -139,15 +139,16 @@ def a_start_that_is_ended_names_the_hosts_that_are_not_there_and_their_step():
     world.limit("h1", "2mbit")
     ends_with(["h1"], r"copying hvdrun, \d+ of \d+ MB(, \d+ s left)?", [], ends[:1])
     world.limit("h1", None)
+    wait_until_empty("h1", limit_s=30)  # what was under way has come
     world.cut("h1")
     ends_with(["h1"], "connecting", [b"agent on h2 is up"])
     world.heal("h1")
-    wait_until_empty("h1", "h2")
+    wait_until_empty("h1", "h2", limit_s=30)
     expect(run("-H", "h1,h2", "--wdir", "/", "--", "true").returncode, 0)  # the agent is there
     world.cut_between("h1", "h2")
     ends_with(["h1", "h2"], "proving network", [b"h1 listens for links", b"h2 listens for links"])
     world.heal_between("h1")
-    wait_until_empty("h1", "h2")
+    wait_until_empty("h1", "h2", limit_s=30)
 
 
 def who_cannot_reach_hvdrun_tells_so_in_one_line():
