@@ -38,6 +38,14 @@ void GradientSlot::check_gradient() const {
                 "the gradient of \"" + name_ +
                     "\" is sparse, which is not supported; make it dense (sparse=false)");
   }
+  // backward(…, create_graph=true), or set so by hand. The memory that ranks share has no graph.
+  if (gradient.requires_grad()) {
+    throw Error(ErrorCode::kUnsupported,
+                "the gradient of \"" + name_ +
+                    "\" requires a gradient itself (create_graph), and a step exchanges values "
+                    "only; call backward() without create_graph, and take gradients of gradients "
+                    "with torch::autograd::grad()");
+  }
   if (gradient.device() != parameter_.device()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "the gradient of \"" + name_ + "\" is on " + gradient.device().str() +

@@ -127,7 +127,8 @@ class HVD_API DistributedOptimizer {
 
   // synchronize(), then the wrapped optimizer's step. With a closure: after it, before the step.
   // Throws kInvalidArgument on every rank, and changes no parameter on any, when one rank made a
-  // mistake since the last step (it is named).
+  // mistake since the last step (it is named): a second backward(), one with create_graph (take
+  // gradients of gradients with torch::autograd::grad()), a sparse gradient.
   torch::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr);
 
   // Waits until every .grad is the result; for clipping and the like. Go on with
