@@ -124,15 +124,16 @@ uint32_t GradientSlot::version() const {
 }
 
 void GradientSlot::note_sent() {
-  sent_ = gradient().unsafeGetTensorImpl();
+  sent_ = gradient().getIntrusivePtr();
   sent_version_ = version();
 }
 
 bool GradientSlot::is_as_sent() const {
-  return is_cast() || (gradient().unsafeGetTensorImpl() == sent_ && version() == sent_version_);
+  return gradient().unsafeGetTensorImpl() == sent_._unsafe_get_target() &&
+         version() == sent_version_;
 }
 
-// For a result that is copied. Users set .grad, also while it is under way.
+// For a result that is copied. Users set .grad; set_data() on it leaves no trace.
 bool GradientSlot::has_room(const at::Tensor& gradient) const {
   return gradient.defined() && gradient.layout() == at::kStrided &&
          gradient.device() == parameter_.device() && gradient.scalar_type() == registered_type_ &&

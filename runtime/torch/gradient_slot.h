@@ -56,7 +56,6 @@ class GradientSlot {
   // Of what lies in a bucket that goes out: .grad, as it is now, may not be changed any more.
   void note_sent();
   // It was not, as far as its tensor tells: what writes to .grad().data() leaves no trace there.
-  // With compression .grad is no part of what goes out.
   bool is_as_sent() const;
   // The result lies there: makes it .grad, but for the same. `used`: by any rank, otherwise .grad
   // stays as it is.
@@ -81,7 +80,9 @@ class GradientSlot {
   const bool streamed_;
   Memory memory_[2];     // by Home
   at::Tensor views_[2];  // the same; made when first needed, kept
-  const at::TensorImpl* sent_ = nullptr;
+  // Weak: holds no gradient, and keeps its address from being another one's.
+  c10::weak_intrusive_ptr<at::TensorImpl, c10::UndefinedTensorImpl> sent_{
+      at::Tensor().getIntrusivePtr()};
   uint32_t sent_version_ = 0;
 };
 

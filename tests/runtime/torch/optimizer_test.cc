@@ -297,15 +297,12 @@ TEST_CASE("optimizer: with compression a result finds its place, whatever .grad 
     }
     expect_result_over(unwritable);
 
-    // What it is set to while it is under way is no part of the step.
-    for (const at::Tensor& other : {at::zeros({3, 3}), at::zeros({2, 25, 2}), zeros.to(at::kDouble),
-                                    zeros.to_sparse(), zeros.to(at::kMeta)}) {
-      a.mutable_grad() = at::Tensor();
-      (a * float(rank.rank)).sum().backward();
-      if (rank.rank == 0) a.mutable_grad() = other;
-      one.impl->step(nullptr);
-      EXPECT(same_bits(a.grad(), half));
-    }
+    // What set_data() does to it while it is under way leaves no trace.
+    a.mutable_grad() = at::Tensor();
+    (a * float(rank.rank)).sum().backward();
+    if (rank.rank == 0) a.mutable_grad().set_data(at::zeros({3, 3}));
+    one.impl->step(nullptr);
+    EXPECT(same_bits(a.grad(), half));
   });
 }
 
