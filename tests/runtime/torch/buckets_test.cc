@@ -340,20 +340,6 @@ TEST_CASE("buckets: a sparse gradient is a named error") {
   });
 }
 
-TEST_CASE("buckets: backward with create_graph gives the same gradients") {
-  check_as_ranks([](const ThreadRank& rank) {
-    Training t(rank, nets::mlp(), nets::sgd());
-    Alone alone;
-    for (int step = 0; step < 5; ++step) {
-      t.optimizer->zero_grad();
-      t.net->loss(rank.rank, step).backward({}, true, true);
-      t.optimizer->step();
-      alone.step(rank.size, step);
-    }
-    expect_same(*t.net, *alone.net);
-  });
-}
-
 namespace {
 
 struct CountingHook : torch::autograd::PostAccumulateGradHook {
