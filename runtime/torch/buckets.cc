@@ -15,6 +15,7 @@
 #include "runtime/torch/compression.h"
 #include "runtime/torch/device_stream.h"
 #include "runtime/torch/element_type.h"
+#include "runtime/torch/plain_memory.h"
 
 namespace hvd {
 namespace {
@@ -74,10 +75,8 @@ void Buckets::check_parameter(const std::string& name, const at::Tensor& paramet
         ErrorCode::kInvalidArgument,
         "\"" + name + "\" is no leaf that requires a gradient; pass parameters of a module");
   }
-  if (parameter.layout() != at::kStrided)
-    throw Error(ErrorCode::kUnsupported,
-                "parameter \"" + name + "\" is sparse; only dense ones are supported");
   check_device(parameter, "parameter \"" + name + "\"");
+  check_plain(parameter, "parameter \"" + name + "\"");
   if (!at::isFloatingType(parameter.scalar_type())) {
     throw Error(ErrorCode::kUnsupported, "parameter \"" + name + "\" is " + describe(parameter) +
                                              "; gradients are exchanged in floating types only");

@@ -11,6 +11,7 @@
 
 #include "hvd/error.h"
 #include "runtime/torch/element_type.h"
+#include "runtime/torch/plain_memory.h"
 #include "runtime/torch/stream_copy.h"
 #include "runtime/torch/strides.h"
 
@@ -33,11 +34,12 @@ GradientSlot::GradientSlot(std::string name, at::Tensor parameter, at::ScalarTyp
 
 void GradientSlot::check_gradient() const {
   const at::Tensor& gradient = this->gradient();
-  if (gradient.layout() != at::kStrided) {
-    throw Error(ErrorCode::kUnsupported,
-                "the gradient of \"" + name_ +
-                    "\" is sparse, which is not supported; make it dense (sparse=false)");
+  if (gradient.device() != parameter_.device()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "the gradient of \"" + name_ + "\" is on " + gradient.device().str() +
+                    ", and the parameter on " + parameter_.device().str());
   }
+  check_plain(gradient, "the gradient of \"" + name_ + "\"");
   // backward(…, create_graph=true), or set so by hand. The memory that ranks share has no graph.
   if (gradient.requires_grad()) {
     throw Error(ErrorCode::kUnsupported,
@@ -45,11 +47,6 @@ void GradientSlot::check_gradient() const {
                     "\" requires a gradient itself (create_graph), and a step exchanges values "
                     "only; call backward() without create_graph, and take gradients of gradients "
                     "with torch::autograd::grad()");
-  }
-  if (gradient.device() != parameter_.device()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "the gradient of \"" + name_ + "\" is on " + gradient.device().str() +
-                    ", and the parameter on " + parameter_.device().str());
   }
   if (gradient.scalar_type() != registered_type_ || gradient.sizes() != sizes_ ||
       parameter_.scalar_type() != registered_type_) {

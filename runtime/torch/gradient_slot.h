@@ -42,8 +42,9 @@ class GradientSlot {
   const at::Tensor& parameter() const { return parameter_; }
   bool has_gradient() const { return gradient().defined(); }
 
-  // Throws kInvalidArgument or kUnsupported when .grad cannot be exchanged: sparse, with a
-  // graph behind it (create_graph), of another device, type or shape than at registration.
+  // Throws kInvalidArgument or kUnsupported when .grad cannot be exchanged: sparse or without
+  // memory, with a graph behind it (create_graph), of another device, type or shape than at
+  // registration.
   void check_gradient() const;
 
   // .grad stays autograd's own and is cast on its way (compression).

@@ -12,6 +12,7 @@
 #include "runtime/engine/text_hash.h"
 #include "runtime/torch/device_stream.h"
 #include "runtime/torch/element_type.h"
+#include "runtime/torch/plain_memory.h"
 
 namespace hvd {
 namespace {
@@ -51,9 +52,8 @@ void TensorCollective::check(const at::Tensor& tensor, Place place) const {
     throw Error(code, title() + ": " + text);
   };
   if (!tensor.defined()) refuse(ErrorCode::kInvalidArgument, "the tensor is undefined");
-  if (tensor.layout() != at::kStrided)
-    refuse(ErrorCode::kUnsupported, "the tensor is sparse; call to_dense() first");
   check_device(tensor, title() + ": the tensor");
+  check_plain(tensor, title() + ": the tensor");
   if (tensor.requires_grad() && c10::GradMode::is_enabled())
     refuse(ErrorCode::kUnsupported,
            "the tensor requires a gradient, and collectives are not differentiable yet; detach() "

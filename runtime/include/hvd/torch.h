@@ -35,8 +35,9 @@ namespace hvd {
 // GPU finds later is thrown by the next call. Those that do not end in _ leave their input alone;
 // they are not differentiable yet, so an input that requires a gradient is kUnsupported (detach()
 // it). Types: those of <hvd/types.h>; broadcast takes any. Different shapes or types on two ranks
-// are an Error on every rank; but a call that is refused for itself (a sparse tensor, Average of
-// bool) enters nothing, and other ranks wait for it as for one that was never made.
+// are an Error on every rank; but a call that is refused for itself (Average of bool; a
+// tensor that is sparse, quantized, nested or without memory) enters nothing, and other ranks wait
+// for it as for one that was never made.
 
 // A tensor to come. Copies share it.
 class HVD_API TensorWork {

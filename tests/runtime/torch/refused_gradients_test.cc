@@ -62,4 +62,25 @@ TEST_CASE("refused gradients: a penalty on gradients, by autograd::grad, is none
   });
 }
 
+TEST_CASE("refused gradients: those without memory, or in a layout of their own") {
+  const std::pair<at::Tensor, std::string> odd[] = {
+      {at::_efficientzerotensor({3}, at::kFloat), "\"c.bias\" has no memory of its own"},
+      {at::ones({3}).to_mkldnn(), "\"c.bias\" has layout Mkldnn"},
+      {at::ones({3}).to_sparse(), "\"c.bias\" is sparse"},
+  };
+  for (const auto& [gradient, why] : odd)
+    for (const Compression compression : {Compression::kNone, Compression::kFp16})
+      check_as_ranks([&](const ThreadRank& rank) {
+        Training t(rank, nets::mlp(), nets::sgd(), {.compression = compression});
+        const bool wrong = rank.rank == rank.size - 1;
+        at::Tensor bias = t.net->named_parameters()["c.bias"];
+        if (wrong) bias.mutable_grad() = gradient;
+        const std::string said = error_of([&] { t.optimizer->synchronize(); });
+        EXPECT(
+            contains(said, "rank " + std::to_string(rank.size - 1) + ": the gradient of " + why));
+        bias.mutable_grad() = at::Tensor();
+        t.train(0, 2);
+      });
+}
+
 }  // namespace hvd

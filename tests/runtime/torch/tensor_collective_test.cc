@@ -215,6 +215,37 @@ TEST_CASE("tensor_collective: what cannot be sent is refused by name") {
   });
 }
 
+TEST_CASE("tensor_collective: what is no plain memory is refused by name, whoever sends it") {
+  run_as_threads(1, [](const ThreadRank& rank) {
+    const at::Tensor quantized = at::quantize_per_tensor(at::ones({2, 2}), 0.1, 3, at::kQInt8);
+    const at::Tensor no_memory = at::_efficientzerotensor({4}, at::kFloat);
+    at::Tensor freed = at::ones({4});
+    freed.storage().unsafeGetStorageImpl()->set_data_ptr_noswap({});
+    const std::pair<at::Tensor, std::string> odd[] = {
+        {at::eye(3).to_sparse(), "the tensor is sparse; "},
+        {at::eye(3).to_sparse_csr(), "the tensor is sparse; "},
+        {at::ones({2, 2}).to_mkldnn(), "the tensor has layout Mkldnn; call to_dense() first"},
+        {at::_nested_tensor_from_tensor_list({at::ones({2}), at::ones({3})}), "tensor is nested; "},
+        {quantized, "the tensor is quantized, "},
+        {no_memory, "the tensor has no memory of its own "},
+        {freed, "the tensor has no memory of its own "},
+    };
+    for (const auto& [tensor, why] : odd) {
+      for (const Place place : {Place::kNew, Place::kInPlace}) {
+        EXPECT(contains(error_of([&] { allreduce(rank, tensor, kSum, place); }),
+                        "allreduce \"t\": the tensor "));
+        EXPECT(contains(error_of([&] { broadcast(rank, tensor, 0, place); }), why));
+      }
+      EXPECT(contains(error_of([&] { allgather(rank, tensor); }), "allgather \"t\": the tensor "));
+      EXPECT(contains(error_of([&] { broadcast_tensors(*rank.engine, {{"odd", tensor}}, 0); }),
+                      "broadcast \"odd\": the tensor "));
+    }
+    for (const at::Tensor& usual : {quantized.dequantize(), quantized.int_repr(), no_memory.clone(),
+                                    at::empty({0}), at::ones({2, 2}).to_mkldnn().to_dense()})
+      EXPECT(broadcast(rank, usual, 0, Place::kNew).equal(usual));
+  });
+}
+
 // Bringing the result back into such a tensor takes tens of milliseconds.
 TEST_CASE("tensor_collective: of several threads that wait all find the whole result") {
   check_as_ranks([](const ThreadRank& rank) {
