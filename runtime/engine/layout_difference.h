@@ -1,9 +1,12 @@
 // Where two ranks' descriptions of an optimizer's parameters part, for an error text.
 //
-// Pure. A description has a line of settings, one for each parameter, and a last one about all.
+// Pure, and of the LibTorch layer, too. A description has a line of settings, one for each
+// parameter, and a last one about all.
 #pragma once
 
 #include <string>
+
+#include "hvd/error.h"
 
 namespace hvd {
 
@@ -14,6 +17,6 @@ struct RankLayout {
 
 // The first lines that differ, as both ranks have them: "rank 0 has b.bias float32 [10], parameter
 // 4 of 4; rank 1 has …". Of a long line what is around the difference.
-std::string layout_difference(const RankLayout& first, const RankLayout& second);
+HVD_API std::string layout_difference(const RankLayout& first, const RankLayout& second);
 
 }  // namespace hvd

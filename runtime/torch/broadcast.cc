@@ -16,7 +16,10 @@
 #include <algorithm>
 #include <cstring>
 #include <sstream>
+#include <string>
+#include <string_view>
 
+#include "runtime/engine/layout_difference.h"
 #include "runtime/engine/log_words.h"
 #include "runtime/torch/element_type.h"
 #include "runtime/torch/tensor_collective.h"
@@ -38,12 +41,15 @@ std::string kind_of(const Optimizer& optimizer) {
                   " is not supported; Adagrad, Adam, AdamW, RMSprop and SGD are");
 }
 
-// "of SGD with groups of 8 2 parameters": what has to agree.
+// "SGD with groups of 8 2 parameters", a line for each and an empty one: what has to agree. State
+// has their shapes; that of a rank whose parameters have others would fail in a later step.
 std::string summary_of(const Optimizer& optimizer) {
-  std::string text = "of " + kind_of(optimizer) + " with groups of";
-  for (const auto& group : optimizer.param_groups())
+  std::string text = kind_of(optimizer) + " with groups of", parameters;
+  for (const auto& group : optimizer.param_groups()) {
     text += " " + std::to_string(group.params().size());
-  return text + " parameters";
+    for (const at::Tensor& parameter : group.params()) parameters += "\n" + describe(parameter);
+  }
+  return text + " parameters" + parameters + "\n\n";
 }
 
 at::Tensor broadcast_in_place(Engine& engine, const at::Tensor& tensor, int root,
@@ -53,15 +59,40 @@ at::Tensor broadcast_in_place(Engine& engine, const at::Tensor& tensor, int root
       TensorCollective::broadcast(tensor, TensorCollective::Place::kInPlace, root, name, agreed));
 }
 
+at::Tensor bytes_of(std::string_view text) {
+  at::Tensor tensor = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
+  std::memcpy(tensor.data_ptr(), text.data(), text.size());
+  return tensor;
+}
+
+// Throws on every rank, the same, where a rank's is another than rank 0's.
+void compare_summaries(Engine& engine, const std::string& name, const std::string& mine) {
+  const auto gather = [&](const at::Tensor& part) {
+    return TensorCollective::run(engine, TensorCollective::allgather(part, name));
+  };
+  const at::Tensor sizes = gather(at::tensor({static_cast<int64_t>(mine.size())}, at::kLong));
+  const at::Tensor bytes = gather(bytes_of(mine));
+  std::string_view rest(static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes());
+  RankLayout first;
+  for (int rank = 0; rank < engine.world().size; ++rank) {
+    const auto size = static_cast<size_t>(sizes[rank].item<int64_t>());
+    const RankLayout one{rank, std::string(rest.substr(0, size))};
+    rest.remove_prefix(size);
+    if (rank == 0) first = one;
+    if (one.text != first.text)
+      throw Error(ErrorCode::kInvalidArgument,
+                  "broadcast_optimizer_state: the optimizers differ between ranks: " +
+                      layout_difference(first, one) +
+                      "; build the same model and optimizer on all ranks");
+  }
+}
+
 at::Tensor save(const Optimizer& optimizer) {
   torch::serialize::OutputArchive archive;
   optimizer.save(archive);
   std::ostringstream stream;
   archive.save_to(stream);
-  const std::string bytes = stream.str();
-  at::Tensor tensor = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
-  std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
-  return tensor;
+  return bytes_of(stream.str());
 }
 
 // State lies where the parameters do, which may be another device than the root's.
@@ -95,12 +126,13 @@ void broadcast_tensors(Engine& engine, const NamedTensors& tensors, int root) {
 }
 
 void broadcast_optimizer(Engine& engine, Optimizer& optimizer, int root) {
-  const std::string name = "optimizer state", summary = summary_of(optimizer);
+  const std::string name = "optimizer state";
   at::NoGradGuard no_grad;
+  compare_summaries(engine, name, summary_of(optimizer));
   const bool is_root = engine.world().rank == root;
   at::Tensor bytes = is_root ? save(optimizer) : at::Tensor();
   at::Tensor size = at::tensor({is_root ? bytes.numel() : int64_t{0}}, at::kLong);
-  broadcast_in_place(engine, size, root, name, summary);
+  broadcast_in_place(engine, size, root, name);
   if (!is_root) bytes = at::empty({size.item<int64_t>()}, at::kByte);
   broadcast_in_place(engine, bytes, root, name);
   if (!is_root) load(optimizer, bytes);

@@ -14,7 +14,7 @@ void broadcast_tensors(Engine& engine, const NamedTensors& tensors, int root);
 
 // Options of the groups and all state; what root has none of is dropped elsewhere. Throws
 // kUnsupported for other optimizers than Adagrad, Adam, AdamW, RMSprop and SGD; kInvalidArgument on
-// every rank when their kind or their parameters differ.
+// every rank when their kind, groups or parameters' types and shapes differ, with where.
 void broadcast_optimizer(Engine& engine, torch::optim::Optimizer& optimizer, int root);
 
 }  // namespace hvd

@@ -175,7 +175,8 @@ class HVD_API DistributedOptimizer {
 };
 
 // The root's options (learning rate and so on, of every group) and state to all ranks. Of Adagrad,
-// Adam, AdamW, RMSprop and SGD; kUnsupported for others. A collective of the init thread.
+// Adam, AdamW, RMSprop and SGD; kUnsupported for others, kInvalidArgument on every rank where the
+// ranks' kinds, groups or parameters' types and shapes differ. A collective of the init thread.
 HVD_API void broadcast_optimizer_state(torch::optim::Optimizer& optimizer, int root = 0);
 HVD_API void broadcast_optimizer_state(DistributedOptimizer& optimizer, int root = 0);
 

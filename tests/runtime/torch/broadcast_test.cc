@@ -145,4 +145,27 @@ TEST_CASE("broadcast: LBFGS is refused by name, and different optimizers on ever
   });
 }
 
+TEST_CASE(
+    "broadcast: optimizers of parameters of other shapes or types are refused on every rank") {
+  check_as_ranks([](const ThreadRank& rank) {
+    if (rank.size == 1) return;
+    const bool odd = rank.rank == 1;
+    const auto said = [&](const at::Tensor& usual, const at::Tensor& other) {
+      const at::Tensor same = at::ones({2}).requires_grad_();
+      SGD sgd({same, (odd ? other : usual).requires_grad_()}, SGDOptions(0.1).momentum(0.9));
+      sgd.param_groups()[0].params()[1].sum().backward();
+      sgd.step();  // so that there is a state
+      return error_of([&] { broadcast_optimizer(*rank.engine, sgd, rank.size - 1); });
+    };
+    const std::string shapes = said(at::ones({3, 4}), at::ones({4, 3}));
+    EXPECT(contains(shapes,
+                    "rank 0 has float32 [3, 4], parameter 2 of 2; "
+                    "rank 1 has float32 [4, 3], parameter 2 of 2"));
+    EXPECT(contains(said(at::ones({3}), at::ones({3}, at::kDouble)),
+                    "rank 0 has float32 [3], parameter 2 of 2; "
+                    "rank 1 has float64 [3], parameter 2 of 2"));
+    EXPECT(said(at::ones({3}), at::ones({3})).empty());
+  });
+}
+
 }  // namespace hvd
