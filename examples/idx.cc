@@ -1,10 +1,11 @@
-// The IDX header and its bytes, through zlib, which passes plain files on unchanged.
+// The IDX header and its bytes, as they are or unpacked by zlib.
 #include "examples/idx.h"
 
 #include <unistd.h>
 #include <zlib.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <stdexcept>
@@ -14,14 +15,22 @@ namespace {
 constexpr uint64_t kBytesMax = uint64_t{1} << 30;
 constexpr uint8_t kUnsignedByte = 0x08;
 
+constexpr int kGzip = 15 + 16;  // inflateInit2(): the largest window, a gzip header
+
+// zlib's gzread() does not say that a file ends within the checksum where all data are there.
 class Reader {
  public:
   Reader(std::string file, bool compressed)
       : file_(std::move(file)),
         compressed_(compressed),
-        stream_(gzopen(file_.c_str(), "rb"), gzclose) {
+        stream_(std::fopen(file_.c_str(), "rb"), std::fclose) {
     if (!stream_) throw std::runtime_error(file_ + ": cannot be opened: " + std::strerror(errno));
+    if (compressed_ && inflateInit2(&packed_, kGzip) != Z_OK)
+      throw std::runtime_error(file_ + ": no memory to unpack it");
   }
+  ~Reader() { inflateEnd(&packed_); }
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
 
   [[noreturn]] void fail(uint64_t offset, const std::string& what) const {
     throw std::runtime_error(file_ + ": " + what + " at offset " + std::to_string(offset) +
@@ -41,35 +50,47 @@ class Reader {
   void expect_end() {
     uint8_t more;
     if (read_some(&more, 1) != 0) fail(offset_ - 1, "data behind the end of the array");
-    // zlib has given all data before it looks at the checksum and the length behind them.
-    if (error() == Z_BUF_ERROR) fail(offset_, "the file ends within its checksum");
+    if (compressed_ && !whole_) fail(offset_, "the file ends within its checksum");
   }
 
  private:
   uint64_t read_some(void* to, uint64_t bytes) {
-    const int got = gzread(stream_.get(), to, static_cast<unsigned>(bytes));
-    const int code = error();
-    if (code == Z_ERRNO) fail(offset_, std::strerror(errno));
-    if (got < 0 || (code != Z_OK && code != Z_BUF_ERROR)) fail(offset_, zlibs_words());
-    offset_ += static_cast<uint64_t>(got);
-    return static_cast<uint64_t>(got);
+    const uint64_t got = compressed_ ? unpack(to, bytes) : read_file(to, bytes);
+    offset_ += got;
+    return got;
   }
-  int error() const {
-    int code = Z_OK;
-    gzerror(stream_.get(), &code);
-    return code;
+  uint64_t read_file(void* to, uint64_t bytes) {
+    const uint64_t got = std::fread(to, 1, bytes, stream_.get());
+    if (got < bytes && std::ferror(stream_.get())) fail(offset_ + got, std::strerror(errno));
+    return got;
   }
-  // Which begin with the name that it was given.
-  std::string zlibs_words() const {
-    int code = Z_OK;
-    const std::string words = gzerror(stream_.get(), &code);
-    return words.starts_with(file_ + ": ") ? words.substr(file_.size() + 2) : words;
+  // Fewer than asked for: the file, or what is packed in it, ends.
+  uint64_t unpack(void* to, uint64_t bytes) {
+    packed_.next_out = static_cast<Bytef*>(to);
+    packed_.avail_out = static_cast<uInt>(bytes);
+    const auto got = [&] { return bytes - packed_.avail_out; };
+    while (packed_.avail_out > 0) {
+      if (packed_.avail_in == 0) {
+        packed_.next_in = input_;
+        packed_.avail_in = static_cast<uInt>(read_file(input_, sizeof input_));
+        if (packed_.avail_in == 0) break;
+      }
+      if (whole_) inflateReset(&packed_);  // there is more: a file may be several in a row
+      const int code = inflate(&packed_, Z_NO_FLUSH);
+      whole_ = code == Z_STREAM_END;
+      if (code != Z_OK && !whole_)
+        fail(offset_ + got(), packed_.msg != nullptr ? packed_.msg : zError(code));
+    }
+    return got();
   }
 
   const std::string file_;
   const bool compressed_;
-  const std::unique_ptr<gzFile_s, int (*)(gzFile)> stream_;
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> stream_;
   uint64_t offset_ = 0;
+  z_stream packed_ = {};
+  uint8_t input_[1 << 16];
+  bool whole_ = false;  // unpacked to its end, checksum included
 };
 
 }  // namespace

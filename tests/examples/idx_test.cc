@@ -4,6 +4,7 @@
 #include <zlib.h>
 
 #include <fstream>
+#include <random>
 #include <stdexcept>
 
 #include "tests/support/catch.h"
@@ -92,6 +93,32 @@ TEST_CASE("idx: a compressed file cut anywhere is an error that names the offset
   }
 }
 
+TEST_CASE(
+    "idx: a large compressed file cut within its checksum is an error that names the offset") {
+  hvd::TemporaryDirectory directory;
+  const std::string file = (directory.path() / "images").string();
+  // Of some hundred kB, and of as much as zlib unpacks at once.
+  for (const uint32_t columns : {300'000u, 16'384u - 12, 32'768u - 12}) {
+    std::string bytes(kHeader.substr(0, 4) + std::string("\0\0\0\x01", 4));
+    for (int shift = 24; shift >= 0; shift -= 8)
+      bytes += static_cast<char>(columns >> shift & 0xff);
+    std::mt19937 random(columns);  // so that it stays as large when it is packed
+    for (uint32_t i = 0; i < columns; ++i) bytes += static_cast<char>(random() & 0xff);
+    write_gzip(file + ".gz", bytes);
+    const std::string packed = read_whole(file + ".gz");
+    CHECK(read_idx(file, 2).bytes.size() == columns);
+    for (size_t cut = 1; cut <= 12; ++cut) {
+      write(file + ".gz", packed.substr(0, packed.size() - cut));
+      const std::string error = error_of(file);
+      INFO(columns << " columns, cut by " << cut << ": " << error);
+      CHECK(error.starts_with(file + ".gz: the file ends"));
+      if (cut <= 8)
+        CHECK(error == file + ".gz: the file ends within its checksum at offset " +
+                           std::to_string(bytes.size()) + " of the unpacked data");
+    }
+  }
+}
+
 TEST_CASE("idx: a compressed file that is damaged is an error") {
   hvd::TemporaryDirectory directory;
   const std::string file = (directory.path() / "images").string();
@@ -99,7 +126,22 @@ TEST_CASE("idx: a compressed file that is damaged is an error") {
   std::string bytes = read_whole(file + ".gz");
   bytes[bytes.size() - 6] = static_cast<char>(bytes[bytes.size() - 6] ^ 1);  // the checksum
   write(file + ".gz", bytes);
-  CHECK(error_of(file) == file + ".gz: incorrect data check at offset 0 of the unpacked data");
+  CHECK(error_of(file) == file + ".gz: incorrect data check at offset 18 of the unpacked data");
+}
+
+TEST_CASE("idx: a compressed file may be several in a row, and nothing else is behind it") {
+  hvd::TemporaryDirectory directory;
+  const std::string file = (directory.path() / "images").string(), packed = file + ".gz";
+  write_gzip(file + ".gz", kGood.substr(0, 15));
+  const std::string first = read_whole(packed);
+  write_gzip(file + ".gz", kGood.substr(15));
+  const std::string both = first + read_whole(packed);
+  write(packed, both);
+  CHECK(read_idx(file, 2).bytes.size() == 6);
+  write(packed, both.substr(0, both.size() - 1));
+  CHECK(contains(error_of(file), "the file ends within its checksum at offset 18"));
+  write(packed, both + "xx");
+  CHECK(error_of(file) == packed + ": incorrect header check at offset 18 of the unpacked data");
 }
 
 TEST_CASE("idx: the wrong kind of file is an error at offset 0") {
