@@ -1,9 +1,6 @@
 // What happens to a gradient between its hook and the end of the step.
 #include "runtime/torch/buckets.h"
 
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/variable.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -133,7 +130,6 @@ void Buckets::add_parameters(const NamedTensors& parameters, Compression compres
     parameters_.push_back(
         {std::move(slot), bucket, bytes, static_cast<size_t>(tensor.numel()) * size_of(type)});
     buckets_[static_cast<size_t>(bucket)].members.push_back(i);
-    accumulators_.push_back(torch::autograd::impl::grad_accumulator(tensor));
     hooks_.push_back(std::make_unique<GradientHook>(
         tensor, label, [this, i] { on_gradient(i); }, [this] { return !list_->ended(); }));
   }
@@ -141,6 +137,24 @@ void Buckets::add_parameters(const NamedTensors& parameters, Compression compres
 }
 
 Buckets::~Buckets() = default;
+
+// Of whoever holds several only one at a time: the buckets' mutex is held.
+class Buckets::HeldGradients {
+ public:
+  HeldGradients(std::span<const size_t> members, const std::vector<Parameter>& parameters)
+      : members_(members), parameters_(parameters) {
+    for (const size_t i : members_) parameters_[i].slot->lock();
+  }
+  ~HeldGradients() {
+    for (const size_t i : members_) parameters_[i].slot->unlock();
+  }
+  HeldGradients(const HeldGradients&) = delete;
+  HeldGradients& operator=(const HeldGradients&) = delete;
+
+ private:
+  const std::span<const size_t> members_;
+  const std::vector<Parameter>& parameters_;
+};
 
 bool Buckets::in_flight() const {
   MutexLock lock(mutex_);
@@ -176,9 +190,12 @@ void Buckets::accept_gradient(size_t index) {
                     " times before step(); raise backward_passes_per_step (now " +
                     std::to_string(passes_per_step_) + ") or call step() after each backward()");
   }
-  p.slot->check_gradient();
-  // A slot that somebody else sees is left alone: complete() moves the bucket to its spare then.
-  if (!waits(p) && p.slot->can_use(Home::kHome)) put(std::span(&index, 1), Home::kHome);
+  {
+    const HeldGradients held(std::span(&index, 1), parameters_);
+    p.slot->check_gradient();
+    // A slot that somebody else sees is left alone: complete() moves the bucket to its spare then.
+    if (!waits(p) && p.slot->can_use(Home::kHome)) put(std::span(&index, 1), Home::kHome);
+  }
   if (++p.passes < passes_per_step_) return;
   if (--bucket.missing == 0) complete(p.bucket);
 }
@@ -190,6 +207,7 @@ void Buckets::complete(int index) {
   bucket.ready = true;
   Home home = other(bucket.home);  // a void step overwrites no kept gradients either
   try {
+    const HeldGradients held(bucket.members, parameters_);
     home = choose_home(bucket);
     if (home == Home::kSpare && !take_spare(index)) return;  // the epoch ends
     gather(bucket, home);

@@ -82,6 +82,8 @@ class Buckets {
     Home home = Home::kHome;  // of this step once it is ready, of the last one before
   };
 
+  class HeldGradients;  // autograd leaves them alone
+
   void add_parameters(const NamedTensors& parameters, Compression compression,
                       const Layout& layout);
   void on_gradient(size_t index) EXCLUDES(mutex_);
@@ -101,9 +103,6 @@ class Buckets {
 
   const c10::Device device_;
   std::unique_ptr<BucketList> list_;
-  std::vector<std::shared_ptr<void>>
-      accumulators_;  // held, else autograd makes them anew per graph
-
   mutable Mutex mutex_;
   std::vector<Parameter> parameters_ GUARDED_BY(mutex_);
   std::vector<Bucket> buckets_ GUARDED_BY(mutex_);

@@ -98,10 +98,11 @@ HVD_API void broadcast_parameters(const std::vector<torch::Tensor>& tensors, int
 // It holds a reference to the optimizer, which goes on being the one for schedulers and
 // checkpoints. Make it, and step it, in the thread that called hvd::init(); every rank makes the
 // same ones, and steps them, in the same order; after shutdown() and another init(), new ones,
-// which take the parameters over from the earlier ones. A parameter that no rank used in a step
-// keeps an undefined gradient. After shutdown(), or once a call has thrown CommFailure, backward()
-// throws what step() throws for as long as it lives, and for longer where a hook of yours stands
-// behind its own.
+// which take the parameters over from the earlier ones. The backward_passes_per_step of a step may
+// run in several threads at once, and have returned before step(). A parameter that no rank used
+// in a step keeps an undefined gradient. After shutdown(), or once a call has thrown CommFailure,
+// backward() throws what step() throws for as long as it lives, and for longer where a hook of
+// yours stands behind its own.
 //
 // A gradient becomes memory that the ranks share, valid as long as the tensor is held; one that is
 // kept while the next two steps are made is overwritten: clone() what you keep for longer. That
