@@ -143,10 +143,10 @@ class Buckets::HeldGradients {
  public:
   HeldGradients(std::span<const size_t> members, const std::vector<Parameter>& parameters)
       : members_(members), parameters_(parameters) {
-    for (const size_t i : members_) parameters_[i].slot->lock();
+    for (const size_t i : members_) parameters_[i].slot->mutex().lock();
   }
   ~HeldGradients() {
-    for (const size_t i : members_) parameters_[i].slot->unlock();
+    for (const size_t i : members_) parameters_[i].slot->mutex().unlock();
   }
   HeldGradients(const HeldGradients&) = delete;
   HeldGradients& operator=(const HeldGradients&) = delete;

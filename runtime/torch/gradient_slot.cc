@@ -5,11 +5,8 @@
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <cstring>
-#include <mutex>
 #include <utility>
 
 #include "hvd/error.h"
@@ -19,15 +16,6 @@
 #include "runtime/torch/strides.h"
 
 namespace hvd {
-namespace {
-
-// What autograd guards .grad with is protected: a derived class may name it.
-struct OfAccumulator : torch::autograd::Node {
-  static std::mutex& mutex(Node& node) { return node.*(&OfAccumulator::mutex_); }
-};
-
-}  // namespace
-
 std::vector<int64_t> gradient_strides(const at::Tensor& parameter) {
   if (parameter.is_non_overlapping_and_dense()) return parameter.strides().vec();
   return at::empty_like(parameter, at::MemoryFormat::Contiguous).strides().vec();
@@ -41,12 +29,9 @@ GradientSlot::GradientSlot(std::string name, at::Tensor parameter, at::ScalarTyp
       registered_type_(parameter_.scalar_type()),
       sizes_(parameter_.sizes().vec()),
       strides_(gradient_strides(parameter_)),
-      accumulator_(torch::autograd::impl::grad_accumulator(parameter_)),
+      mutex_(parameter_),
       streamed_(streamed),
       memory_{std::move(home), {}} {}
-
-void GradientSlot::lock() const { OfAccumulator::mutex(*accumulator_).lock(); }
-void GradientSlot::unlock() const { OfAccumulator::mutex(*accumulator_).unlock(); }
 
 void GradientSlot::check_gradient() const {
   const at::Tensor& gradient = this->gradient();

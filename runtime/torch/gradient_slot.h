@@ -3,8 +3,8 @@
 // The place exists twice, as home and as spare. Unless the gradient is exchanged in another type,
 // the memory itself becomes the parameter's .grad, so that nothing is copied out. Such memory is
 // written only while nobody but its own parameter's .grad can see it: a gradient that a user kept
-// is never overwritten in the next step. Not thread-safe: Buckets guards it, and holds lock() where
-// threads may run backward().
+// is never overwritten in the next step. Not thread-safe: Buckets guards it, and holds mutex()
+// where threads may run backward().
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "runtime/engine/bucket_list.h"
+#include "runtime/torch/gradient_mutex.h"
 #include "runtime/torch/tensor_copies.h"
 
 namespace hvd {
@@ -39,11 +40,7 @@ class GradientSlot {
   // Before it is put there.
   void set_spare(Memory memory) { memory_[1] = std::move(memory); }
 
-  // Autograd adds to .grad in each thread that runs backward(), under a mutex of the parameter's
-  // that it lets go of before it calls hooks. While that is held here .grad is left alone.
-  void lock() const;
-  void unlock() const;
-
+  const GradientMutex& mutex() const { return mutex_; }
   const std::string& name() const { return name_; }
   const at::Tensor& parameter() const { return parameter_; }
   bool has_gradient() const { return gradient().defined(); }
@@ -84,7 +81,7 @@ class GradientSlot {
   const at::ScalarType type_;             // as exchanged
   const at::ScalarType registered_type_;  // of the parameter
   const std::vector<int64_t> sizes_, strides_;
-  const std::shared_ptr<torch::autograd::Node> accumulator_;  // held, else made anew per graph
+  const GradientMutex mutex_;
   const bool streamed_;
   Memory memory_[2];     // by Home
   at::Tensor views_[2];  // the same; made when first needed, kept
