@@ -2,7 +2,6 @@
 #include "runtime/torch/buckets.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <exception>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "runtime/torch/device_stream.h"
 #include "runtime/torch/element_type.h"
 #include "runtime/torch/plain_memory.h"
+#include "runtime/torch/result_digest.h"
 
 namespace hvd {
 namespace {
@@ -45,18 +45,6 @@ BucketListSpec make_spec(std::string_view name, std::span<const GradientShape> s
 constexpr size_t kStreamedBytes = size_t{64} << 20;
 
 Home other(Home home) { return home == Home::kHome ? Home::kSpare : Home::kHome; }
-
-// Of the first, the middle and the last word of a result: what scales or clears a gradient changes
-// these, too, and to read all of them would take as long as a part of the step.
-uint64_t mixed(uint64_t digest, const std::byte* result, size_t bytes) {
-  const size_t last = bytes - std::min(bytes, sizeof digest);
-  for (const size_t at : {size_t{0}, last / 2, last}) {
-    uint64_t word = 0;
-    memcpy(&word, result + at, std::min(bytes, sizeof word));
-    digest = std::rotl((digest ^ word) * 0x9e3779b97f4a7c15u, 29);
-  }
-  return digest;
-}
 
 size_t bytes_of(const Layout& layout) {
   size_t bytes = 0;
@@ -328,7 +316,7 @@ void Buckets::take_results(const StepVerdict& verdict) {
     const Home home = buckets_[static_cast<size_t>(p.bucket)].home;
     p.slot->take_result(home, is_used(verdict.used, i), copies);
     if (device_.is_cpu() && p.bytes != 0)
-      digest = mixed(digest, list_->memory(p.bucket, home) + p.offset, p.bytes);
+      digest = digest_of(digest, list_->memory(p.bucket, home) + p.offset, p.bytes, list_->step());
   }
   make_copies(std::move(copies), list_->device());
   if (device_.is_cpu()) digest_ = std::max(static_cast<uint32_t>(digest ^ digest >> 32), 1u);

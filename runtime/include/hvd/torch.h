@@ -137,8 +137,10 @@ class HVD_API DistributedOptimizer {
   // skip_synchronize(), otherwise step() reduces the results once more (and warns once). Between
   // backward() and this (or step()) gradients are under way, and not to be changed: the step is
   // void then, where a .grad tells of it (another tensor; its version). What writes to
-  // .grad().data(), as torch::nn::utils::clip_grad_norm_() does, leaves no trace there: where
-  // ranks' results have parted so on CPUs, the next step() says it.
+  // .grad().data(), as torch::nn::utils::clip_grad_norm_() does, leaves no trace there. On CPUs the
+  // ranks compare some words of each result, other ones in each step: where most of one was
+  // changed, so that it is not the same on all ranks, the next step() says it; where few elements
+  // were, as by clip_grad_value_(), a later one may, or none. On GPUs nothing is compared.
   void synchronize();
 
   // While one lives, step() does not synchronize, and refuses gradients that came since

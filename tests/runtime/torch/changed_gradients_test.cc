@@ -75,6 +75,25 @@ TEST_CASE(
   });
 }
 
+TEST_CASE("changed gradients: one element that ranks have otherwise is heard of some steps later") {
+  check_as_ranks([](const ThreadRank& rank) {
+    if (rank.size == 1) return;
+    Training t(rank, nets::mlp(), nets::sgd(), kSmallBuckets);
+    const at::Tensor weight = t.net->named_parameters()["c.weight"];  // of the first bucket
+    std::string said;
+    for (int64_t step = 0; said.empty(); ++step) {
+      EXPECT(step <= weight.numel());
+      t.optimizer->zero_grad();
+      t.backward(int(step));
+      await_first_bucket(t);
+      weight.grad().data().view(-1)[201].add_(rank.rank);
+      said = error_of([&] { t.optimizer->step(); });
+    }
+    EXPECT(
+        contains(said, "gradients of the step before were not the same on rank 0 and on rank 1"));
+  });
+}
+
 TEST_CASE(
     "changed gradients: behind synchronize(), and before they are under way, all is allowed") {
   check_as_ranks([](const ThreadRank& rank) {
