@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <fstream>
 #include <memory>
 #include <span>
 #include <string>
@@ -54,6 +55,51 @@ TEST_CASE("api: before init() every call says what to do") {
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
   CHECK(contains(error_of([&] { hvd::DistributedOptimizer o(sgd, net->named_parameters()); }),
                  "hvd::init()"));
+}
+
+namespace {
+
+struct SharedMemory {
+  int maps = 0;
+  int64_t kilobytes = 0;  // that are taken
+};
+
+SharedMemory shared_memory() {
+  SharedMemory found;
+  bool ours = false;
+  std::ifstream file("/proc/self/smaps");
+  for (std::string line; std::getline(file, line);) {
+    if (line.find("kB") == std::string::npos && line.find('/') != std::string::npos)
+      ours = contains(line, "/memfd:"), found.maps += ours ? 1 : 0;
+    if (ours && line.starts_with("Rss:")) found.kilobytes += std::stol(line.substr(4));
+    if (line.starts_with("VmFlags:")) ours = false;
+  }
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "api: an optimizer that goes leaves a map and some kB for each rank, as its header says") {
+  Job job;
+  torch::nn::Linear net(500, 500);
+  const auto make_one = [&] {
+    torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+    hvd::DistributedOptimizer optimizer(sgd, net->named_parameters());
+    net->forward(at::ones({2, 500})).sum().backward();
+    optimizer.step();
+    net->zero_grad();
+  };
+  make_one();
+  hvd::barrier();  // also what the others' went back from
+  const SharedMemory before = shared_memory();
+  constexpr int kMore = 5;
+  for (int i = 0; i < kMore; ++i) make_one();
+  hvd::barrier();
+  const SharedMemory after = shared_memory();
+  hvd::barrier();
+  CHECK(after.maps - before.maps == kMore * hvd::local_size());
+  CHECK(after.kilobytes - before.kilobytes <= int64_t{50} * kMore * hvd::local_size());
 }
 
 TEST_CASE("api: collectives, synchronous, in place and asynchronous") {
