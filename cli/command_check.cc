@@ -1,5 +1,6 @@
 #include "cli/command_check.h"
 
+#include <elf.h>
 #include <fcntl.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -134,6 +135,12 @@ std::optional<Refusal> check_first_bytes(const CommandPlace& place, const std::s
   if (count < 0) return std::nullopt;  // a program need not be readable
   const std::string_view start(buffer, static_cast<size_t>(count));
   if (start.starts_with("#!")) return check_interpreter(place, start.substr(0, start.find('\n')));
+  if (start.starts_with("\x7f"
+                        "ELF") &&
+      start.size() < sizeof(Elf32_Ehdr))
+    return Refusal{kExitNotExecutable, quoted(place.command[0]) + " is a program of which only " +
+                                           std::to_string(start.size()) +
+                                           " bytes are there; copy it again"};
   if (start.find('\0') != start.npos) return check_loader(place, file.get(), path);
   const std::string& name = place.command[0];
   return Refusal{kExitNotExecutable,

@@ -164,7 +164,11 @@ std::string list_of(std::string words, const std::vector<RankEnd>& ends, bool wi
 
 std::string how_it_ended(const RankEnd& end) {
   if (end.spawn_error != 0)
-    return "could not be started (" + end.spawn_step + ": " + error_text(end.spawn_error) + ")";
+    return "could not be started (" + end.spawn_step + ": " + error_text(end.spawn_error) +
+           (end.spawn_error == E2BIG
+                ? ": command and environment together; put what is long into a file"
+                : "") +
+           ")";
   if (end.unknown) return "ended, nobody knows how (its parent process does)";
   if (end.killed) return "was killed by " + signal_name(end.status);
   return "exited with code " + std::to_string(end.status);

@@ -54,7 +54,9 @@ constexpr Status kStatuses[] = {
      "what the first rank that failed ended with; 128 + N when signal N ended it. Of one that "
      "others waited for in vain, in init() or a collective, and that hvdrun had to end: what the "
      "first of those others ended with; but 137, its own, if it was stopped or did not answer and "
-     "was killed for that"},
+     "was killed for that. Of one whose program ended while others needed it, below a command that "
+     "goes on, as a script does: what that program ended with. Such a command is waited for, since "
+     "it may start the program again; --timeout sets a limit"},
     {"1", "also: a rank ended with 0 while others waited for it in a collective"},
     {"2",
      "the command line or a host file is wrong, or a file cannot be written; nothing started, and "
@@ -280,7 +282,8 @@ constexpr Field kResultFields[] = {
     {"cause",
      "finished, rank_failed, interrupted, terminated, hangup, quit, output_closed, time_limit, "
      "start_timeout, agent_lost, own_failure or not_started (the command cannot be run or is not "
-     "found, this machine lacks what a start needs, or no agent could be started on a host)"},
+     "found, this machine lacks what a start needs, or no agent could be started on a host; where "
+     "only the start of a rank showed it: rank_failed)"},
     {"cause_text",
      "the cause in words if it needs some, or an empty text; of rank_failed why and how the first "
      "rank failed, or which link between hosts was lost"},

@@ -110,6 +110,13 @@ void JobLog::starts(int number, const std::string& what) const {
   if (logger_) say(LogLevel::kDebug, host(number) + ": " + printable(what));
 }
 
+void JobLog::listens(const std::string& agent, const proto::Listening& where) {
+  for (int i = 0; i < std::min(where.addresses_size(), where.troubles_size()); ++i)
+    say(LogLevel::kDebug, where.addresses(i).empty()
+                              ? agent + " cannot listen for links: " + printable(where.troubles(i))
+                              : agent + " listens for links at " + printable(where.addresses(i)));
+}
+
 void JobLog::note(int number, const proto::FromAgent& message) {
   if (!logger_) return;
   const std::string on = " on " + host(number);
@@ -142,15 +149,8 @@ void JobLog::note(int number, const proto::FromAgent& message) {
       return say(LogLevel::kInfo, "epoch " + std::to_string(message.broken().epoch()) +
                                       " is broken" + on + ": " +
                                       printable(message.broken().reason()));
-    case proto::FromAgent::kListening: {
-      const proto::Listening& listening = message.listening();
-      for (int i = 0; i < std::min(listening.addresses_size(), listening.troubles_size()); ++i)
-        say(LogLevel::kDebug,
-            listening.addresses(i).empty()
-                ? "the agent" + on + " cannot listen for links: " + printable(listening.troubles(i))
-                : "the agent" + on + " listens for links at " + printable(listening.addresses(i)));
-      return;
-    }
+    case proto::FromAgent::kListening:
+      return listens("the agent" + on, message.listening());
     case proto::FromAgent::kReached:
       return say(LogLevel::kTrace, std::to_string(message.reached().tries_size()) + " tries" + on +
                                        " to reach other hosts have ended");

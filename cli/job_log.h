@@ -39,6 +39,7 @@ class JobLog {
 
  private:
   void say(LogLevel level, const std::string& text) const;
+  void listens(const std::string& agent, const proto::Listening& where);
   void perform(const action::StartWorkers& start);
   void perform(const action::StartEpoch& start);
   void perform(const action::RefuseEpoch& refuse);

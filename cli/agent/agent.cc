@@ -10,12 +10,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <string_view>
 
 #include "cli/agent/agent_impl.h"
 #include "cli/agent/process_state.h"
 #include "cli/agent/system_error_text.h"
+#include "cli/agent/worker_environment.h"
 #include "cli/exit_code.h"
 #include "cli/frame.h"
 #include "cli/loop.h"
@@ -34,6 +36,22 @@ using std::chrono::milliseconds;
 // What workers are started from comes one way or the other, and is checked before (job_check).
 static_assert(kOrderBytesMax == kFrameBytesMax);
 constexpr int kSpawnsPerTurn = 8;  // the lease and orders are looked at in between
+
+// As a rank will be started: in its directory, by its path or where PATH finds it.
+std::vector<Alternatives> looked_at_first(const proto::StartWorkers& start) {
+  const std::string& program = start.argv(0);
+  Alternatives places;
+  if (program.starts_with('/'))
+    places = {program};
+  else if (program.find('/') != std::string::npos)
+    places = {start.directory() + "/" + program};
+  const std::vector<std::string> environment(start.environment().begin(),
+                                             start.environment().end());
+  std::istringstream path(value_in(environment, "PATH", std::string(kDefaultPath)));
+  for (std::string entry; program.find('/') == std::string::npos && std::getline(path, entry, ':');)
+    places.push_back((entry.empty() ? start.directory() : entry) + "/" + program);
+  return {{start.named_directory(), start.directory()}, places};
+}
 
 }  // namespace
 
@@ -127,11 +145,19 @@ void Agent::say_no_master_port(const proto::StartWorkers& start) {
       (ports.high == 0 ? "" : ", " + range_text(ports)) + ": " + why_not(ports, held_port_.error));
 }
 
+// hvdrun itself has looked at what is here.
+void Agent::look_first(const proto::StartWorkers& start) {
+  host_ = start.worlds(0).host();
+  first_look_ = std::make_unique<FirstLook>(loop_, looked_at_first(start),
+                                            [this, start] { start_workers(start); });
+}
+
 // An order that comes when the end has begun (the keeper is dead, say) is too late.
 void Agent::start_workers(proto::StartWorkers start) {
   if (processes_.ending()) return;
   if (workers_ || start.worlds_size() == 0 || start.argv_size() == 0)
     throw Error(ErrorCode::kInternal, "hvdrun's order to start workers makes no sense");
+  if (key_ && !first_look_) return look_first(start);
   command_.assign(start.argv().begin(), start.argv().end());
   if (shipped_) start_from_shipped(*shipped_, start);
   find_directory(start);

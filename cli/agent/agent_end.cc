@@ -6,6 +6,7 @@
 #include "cli/agent/system_error_text.h"
 #include "cli/messages.h"
 #include "cli/pipe.h"
+#include "cli/quoted.h"
 #include "runtime/base/fault_point.h"
 
 namespace hvd {
@@ -40,6 +41,7 @@ void Agent::beat(TimePoint now) {
   } else {
     if (memory_) memory_->look_for_debuggers();
     say_who_was_waited_for();
+    say_what_is_slow(now);
     uplink_.beat();
   }
   if (!orphaned_ && uplink_.is_cut_off(now)) {
@@ -50,6 +52,12 @@ void Agent::beat(TimePoint now) {
         "agent: nothing was heard of hvdrun for 8 s: it was stopped, or this host cut off; "
         "ending what runs here\n");
   }
+}
+
+void Agent::say_what_is_slow(TimePoint now) {
+  if (!first_look_ || workers_ || processes_.ending()) return;
+  if (const auto path = first_look_->take_slow_path(now))
+    say(host_ + ": " + quoted(*path) + " does not answer; its ranks are started once it does");
 }
 
 void Agent::say_who_was_waited_for() {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "cli/agent/first_look.h"
 #include "cli/agent/held_port.h"
 #include "cli/agent/host_memory.h"
 #include "cli/agent/job_processes.h"
@@ -47,6 +48,7 @@ class Agent {
   void on_lease();
   void on_frame(const FrameReader::Piece& piece);
   void on_bootstrap();
+  void look_first(const proto::StartWorkers& start);
   void start_workers(proto::StartWorkers start);
   void say_no_master_port(const proto::StartWorkers& start);
   void find_directory(proto::StartWorkers& start);
@@ -65,6 +67,7 @@ class Agent {
   void describe();
   void say(const std::string& text);
   void beat(TimePoint now);
+  void say_what_is_slow(TimePoint now);
   void say_who_was_waited_for();
   void leave_when_done();
   void note_stuck();
@@ -93,6 +96,8 @@ class Agent {
   bool bootstrapped_ = false;
   std::unique_ptr<HostMemory> memory_;       // a worker's slot is its place in workers_->all()
   std::unique_ptr<OtherHosts> other_hosts_;  // of a job that has them
+  std::unique_ptr<FirstLook> first_look_;    // on another host, before they are started
+  std::string host_;                         // of which that is
   std::unique_ptr<Workers> workers_;
   std::vector<std::string> command_;  // theirs, as the user gave it
   std::unique_ptr<OutputForwarder> output_;

@@ -178,6 +178,10 @@ TEST_CASE("failure report: of the first failure it is said what its host sees to
         "rank 0 on h1 could not be started (exec of a: No such file or directory): try: hvdrun "
         "... ./a");
   CHECK(how_it_ended(end) == "could not be started (exec of a: No such file or directory)");
+  end.spawn_error = E2BIG;
+  CHECK(how_it_ended(end) ==
+        "could not be started (exec of a: Argument list too long: command and environment "
+        "together; put what is long into a file)");
 }
 
 TEST_CASE("failure report: a rank that left others alone with exit code 0 is the failure") {

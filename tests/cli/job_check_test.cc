@@ -195,6 +195,12 @@ TEST_CASE("job check: a script without a line for the kernel, or with a wrong on
   CHECK(check(job({"./bare"}, folder.path())) ==
         "126 \"./bare\" is neither a program nor a script with a #! line; try: hvdrun -np 2 sh "
         "./bare");
+  folder.write("cut",
+               "\x7f"
+               "ELF",
+               0755);
+  CHECK(check(job({"./cut"}, folder.path())) ==
+        "126 \"./cut\" is a program of which only 4 bytes are there; copy it again");
   folder.write("bare.py", "import sys\n", 0755);
   CHECK_THAT(check(job({"./bare.py"}, folder.path())),
              Catch::Contains("; try: hvdrun -np 2 python") && Catch::EndsWith(" ./bare.py"));

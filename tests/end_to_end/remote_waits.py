@@ -173,6 +173,44 @@ def who_cannot_reach_hvdrun_tells_so_in_one_line():
     wait_until_empty("h1", "h2")
 
 
+class SlowFolder:
+    """A folder on both hosts, which on h2 does not answer until it is told to."""
+
+    def __init__(self, name):
+        self.path = hosts.home("root", name)
+        self.said = f'hvdrun: h2: "{self.path}" does not answer; its ranks are started once it does\n'.encode()
+        world.run("h1", "mkdir", self.path)
+        self.server = subprocess.Popen(world.command("h2", "python3", f"{hosts.TREE}/tests/support/slow_folder.py", self.path),
+                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        expect(self.server.stdout.readline(), b"mounted\n")
+
+    def answer(self):
+        self.server.stdin.write(b"now\n")
+        self.server.stdin.flush()
+
+
+def a_directory_that_does_not_answer_is_named_and_waited_for():
+    """It is looked at beside the agent's work: a host whose agent is silent is lost after 6 s."""
+    folder = SlowFolder("slow")
+    job = start("-H", "h1,h2", "--start-timeout", "60", "--wdir", folder.path, "--", "pwd")
+    begin = time.monotonic()
+    wait_for_words(job, folder.said)
+    wait_for(lambda: time.monotonic() - begin > 8)
+    folder.answer()
+    out, err = job.communicate(timeout=60)
+    expect((job.returncode, sorted(out.splitlines())), (0, [f"[{rank}]<stdout>:{folder.path}".encode() for rank in (0, 1)]), err)
+    never = SlowFolder("never")
+    seen = run("-H", "h1,h2", "--start-timeout", "3", "--wdir", never.path, "--", "pwd")
+    expect(seen.returncode, 125, seen.stderr)
+    assert never.said in seen.stderr, seen.stderr
+    assert b"rank 1 (h2) could not be started within 3 s (--start-timeout)" in seen.stderr.splitlines()[-1], seen.stderr
+    never.answer()  # until then the kernel lets nobody go who asked
+    wait_until_empty("h1", "h2")
+    for one in (folder, never):
+        one.server.kill()
+        one.server.communicate()
+
+
 def every_step_of_a_start_is_logged_with_its_host():
     for copies in (["copying"], []):
         seen = run("-H", "h1,h2", "--verbose", "--wdir", "/", "--", "true")
@@ -189,5 +227,5 @@ if __name__ == "__main__":
     cases = [a_slow_line_is_no_failure_and_one_that_stands_still_is, all_hosts_that_are_not_there_are_named,
              who_is_reached_has_no_longer_for_hosts_that_are_waited_for, of_many_hosts_that_are_silent_few_have_a_line_and_none_that_was_not_tried,
              a_directory_is_looked_for_by_the_name_that_the_user_went_by, a_start_that_is_ended_names_the_hosts_that_are_not_there_and_their_step,
-             who_cannot_reach_hvdrun_tells_so_in_one_line, every_step_of_a_start_is_logged_with_its_host]
+             a_directory_that_does_not_answer_is_named_and_waited_for, who_cannot_reach_hvdrun_tells_so_in_one_line, every_step_of_a_start_is_logged_with_its_host]
     support.main(*[on_hosts(case) for case in cases], why_not=hosts.why_not())

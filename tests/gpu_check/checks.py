@@ -178,7 +178,8 @@ def synthetic(place):
         found = re.search(r"^Total img/sec on \d+ \S+: ([\d.]+)", ended.out, re.MULTILINE)
         need(found, f"no rate: {ended.words()}")
         rates[ranks] = found[1]
-    return f"{rates[1]} images a second of one process, {rates[2]} of two that share the GPU"
+    shared = " that share the GPU" * place.shares(2)
+    return f"{rates[1]} images a second of one process, {rates[2]} of two{shared}"
 
 
 # Together with what place.describe() may take they have no more than the whole run: main.LIMIT_S.

@@ -36,9 +36,9 @@ def compare(what, unit, over, under, at_least=None):
 class Trainer:
     """A job that makes steps on demand."""
 
-    def __init__(self, place, np, *words, share):
+    def __init__(self, place, np, *words):
         self.place = place
-        self.job = place.start(np, *words, share=share)
+        self.job = place.start(np, *words)
 
     def step_ms(self, steps):
         try:
@@ -62,25 +62,24 @@ def step_times(place):
     words, python = places.torch_words(place, "device_steps"), places.python_with_cuda(place)
     ours = [*words, "--", place.program("device_steps"), "times"]
     theirs = ["--", python, DDP, "nccl"]
-    share = place.gpus < 2
     try:
-        return compare_steps(place, 2, ours, theirs, share)
+        return compare_steps(place, 2, ours, theirs)
     except Peerless as error:
-        return f"{compare_steps(place, 1, ours, theirs, False)}; one rank each, since with two {error}"
+        return f"{compare_steps(place, 1, ours, theirs)}; one rank each, since with two {error}"
 
 
 class Peerless(Failed):
     """DDP did not make its first steps."""
 
 
-def compare_steps(place, np, ours, theirs, share):
+def compare_steps(place, np, ours, theirs):
     """The same net and ranks for both, that take turns; both started the same way."""
-    peer = Trainer(place, np, *theirs, share=share)
+    peer = Trainer(place, np, *theirs)
     try:
         peer.step_ms(STEPS)
     except Failed as error:
         raise Peerless(str(error)) from None
-    hvd = Trainer(place, np, *ours, share=share)
+    hvd = Trainer(place, np, *ours)
     hvd.step_ms(STEPS)
     times = {OURS: [], THEIRS: []}
     while len(times[OURS]) < ROUNDS and place.left_s() > LEAST_LEFT_S:
@@ -90,6 +89,7 @@ def compare_steps(place, np, ours, theirs, share):
     peer.end()
     hvd.end()
     # Where ranks share a GPU, it is the turns of their processes that are timed.
+    share = place.shares(np)
     judged = np > 1 and not share
     said, outcome = compare(f"{np} rank{'s' * (np > 1)}{' that share the GPU' * share}: a step of DDP and hvd", "ms",
                             times[THEIRS], times[OURS], 1.0 if judged else None)
@@ -125,7 +125,7 @@ def bandwidth(place):
         raise CouldNotRun("there is one GPU")
     sums, sizes_mib = (3, (1,)) if place.stand_ins else (SUMS, SIZES_MIB)
     sizes = [mib << 20 for mib in sizes_mib]
-    ours = place.command(place.gpus, "--", place.program("device_worker"), "bandwidth", *map(str, (sums, *sizes_mib)), share=False)
+    ours = place.command(place.gpus, "--", place.program("device_worker"), "bandwidth", *map(str, (sums, *sizes_mib)))
     peer = shutil.which(PERF)
     theirs = [peer, "-g", str(place.gpus), "-b", str(sizes[0]), "-e", str(sizes[-1]), "-f", "16", "-w", "5", "-n", str(sums), "-c", "0"]
     seen = {OURS: [], THEIRS: []}

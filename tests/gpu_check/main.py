@@ -11,7 +11,7 @@ from verdicts import FAILED, judge, line, text, write
 LIMIT_S = 480
 INTRODUCTION = """\
 Checks the backend for GPUs on a GPU of this machine: what collectives give beside what the CPU computes, with one to
-four ranks that share the GPU, what becomes of a job whose rank is killed, what a launch costs, whether sums go on beside
+four ranks, which share GPUs where these are fewer, what becomes of a job whose rank is killed, what a launch costs, whether sums go on beside
 compute, examples that train, how often gradients are copied, a step's time beside torch's DDP, on several GPUs also
 bandwidth, beside nccl-tests' all_reduce_perf where that is on the PATH. Reaches no network but loopback. The report,
 DIR/gpu_check.txt and .json, has each check's verdict: ok, failed, or could not run, and why."""

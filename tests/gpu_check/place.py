@@ -94,18 +94,22 @@ class Place:
         return subprocess.Popen(words, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
                                 env={**self.environment, **variables})
 
-    def command(self, np, *words, share=True):
-        """Ranks that share the GPU, or have one each; a word before "--" is hvdrun's."""
-        return [self.program("hvdrun"), "-np", str(np), *["--share-gpu"] * share, "--no-tag-output", *words]
+    def shares(self, np):
+        """Whether so many ranks have to share GPUs. Where they need not they do not: what NCCL does then is what users have."""
+        return self.gpus < np
+
+    def command(self, np, *words):
+        """A word before "--" is hvdrun's."""
+        return [self.program("hvdrun"), "-np", str(np), *["--share-gpu"] * self.shares(np), "--no-tag-output", *words]
 
     def job(self, np, *words, **variables):
         ended = self.run(self.command(np, *words), **variables)
         need(ended.status == 0, ended.words())
         return ended
 
-    def start(self, np, *words, share=True):
+    def start(self, np, *words):
         """A job whose output a check reads and whose input it writes, until at the limit it is killed; for finish()."""
-        job = self._popen(self.command(np, *words, share=share), stdin=subprocess.PIPE)
+        job = self._popen(self.command(np, *words), stdin=subprocess.PIPE)
         limit = threading.Timer(self.left_s(), job.kill)
         limit.daemon = True
         limit.start()

@@ -18,6 +18,7 @@ class StepTimes(unittest.TestCase):
     def setUp(self):
         self.place = place.Place(sys.argv[1])
         self.place.begin(LIMIT_S)
+        self.place.gpus = 2
         self.addCleanup(self.place.end_all)
         self.ours = ["--", self.place.program("device_steps"), "times", "cpu"]
 
@@ -26,7 +27,7 @@ class StepTimes(unittest.TestCase):
 
     def test_both_take_turns(self):
         with unittest.mock.patch.multiple(comparisons, ROUNDS=2, STEPS=1):
-            said = comparisons.compare_steps(self.place, 2, self.ours, self.theirs("gloo"), False)
+            said = comparisons.compare_steps(self.place, 2, self.ours, self.theirs("gloo"))
         self.assertRegex(said, r"^2 ranks: a step of DDP and hvd [\d.]+ and [\d.]+ ms, ratio [\d.]+ .* not judged \(2 quiet samples")
 
     def test_losses_are_those_of_one_process(self):
@@ -36,19 +37,20 @@ class StepTimes(unittest.TestCase):
 
     def test_shared_gpus_are_not_judged(self):
         with unittest.mock.patch.object(comparisons, "Trainer", PlayedTrainer):
-            self.assertRegex(comparisons.compare_steps(self.place, 2, self.ours, [], True), r"that share the GPU: .* ratio 0.500 .*; not judged$")
             with self.assertRaisesRegex(verdicts.Failed, "ratio 0.500 .* at least 1 is wanted: missed"):
-                comparisons.compare_steps(self.place, 2, self.ours, [], False)
+                comparisons.compare_steps(self.place, 2, self.ours, [])
+            self.place.gpus = 1
+            self.assertRegex(comparisons.compare_steps(self.place, 2, self.ours, []), r"that share the GPU: .* ratio 0.500 .*; not judged$")
 
     def test_a_peer_that_fails_is_told(self):
         with self.assertRaisesRegex(comparisons.Peerless, "device_ddp.py, but ''; exit status"):
-            comparisons.compare_steps(self.place, 2, self.ours, ["--", "/bin/false", comparisons.DDP, "gloo"], True)
+            comparisons.compare_steps(self.place, 2, self.ours, ["--", "/bin/false", comparisons.DDP, "gloo"])
 
 
 class PlayedTrainer:
     """Steps of ours that take twice as long as the peer's."""
 
-    def __init__(self, _, np, *words, share):
+    def __init__(self, _, np, *words):
         self.ms = 20.0 if words else 10.0
 
     def step_ms(self, _):
