@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD, CMAKE, WITH_TORCH, WITH_CUDA = sys.argv[1], sys.argv[2], sys.argv[3] == "1", sys.argv[4] == "1"
 SECONDS = 480
 # What libhvd shows beside its API: its torch layer is a library of its own.
-FOR_THE_TORCH_LIBRARY = {"Context", "Engine", "context", "check_failed", "throw_forked", "ProcessMark"}
+FOR_THE_TORCH_LIBRARY = {"Context", "Engine", "context", "check_failed", "throw_forked", "ProcessMark", "layout_difference"}
 SAME_BUILD = re.compile(r"hvd_of_the_same_build_[0-9a-f]{16}")
 # What the examples print alone and with two ranks.
 ALLREDUCE = (r"^1 ranks: 1\n$", r"(?m)^\[0\]<stdout>:2 ranks: 3$")
