@@ -17,6 +17,7 @@ constexpr std::chrono::milliseconds kLastWords{1000};
 // By then the agent of a host that says nothing has ended what runs there, if it lives
 // (agent/uplink).
 constexpr std::chrono::seconds kSafe{11};
+constexpr int64_t kOutputBytesMax = int64_t{1} << 50;  // that a host can claim
 
 }  // namespace
 
@@ -71,7 +72,7 @@ void HostAgent::close_lease() {
 
 void HostAgent::note_end(int64_t output_bytes) {
   ended_ = true;
-  output_bytes_all_ = output_bytes;
+  output_bytes_all_ = std::clamp<int64_t>(output_bytes, 0, kOutputBytesMax);
   watch_.expect_end(Clock::now());
   if (missing_output() > 0) be_patient(Clock::now());
 }

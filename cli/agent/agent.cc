@@ -212,7 +212,8 @@ void Agent::make_memory(const proto::StartWorkers& start) {
     uplink_.send(message);
   };
   events.dead = [this, rank_of](int slot, const Death& death) {
-    const std::string words = workers_->note_speaker_death(rank_of(slot), death);
+    const std::string words =
+        workers_->note_speaker_death(rank_of(slot), death, other_hosts_ != nullptr);
     if (!words.empty()) say(words);
   };
   events.held = [this, rank_of](const std::vector<Held>& all) {
@@ -229,6 +230,7 @@ void Agent::make_memory(const proto::StartWorkers& start) {
   if (other_hosts_) other_hosts_->add_to(events, options.ranks);
   memory_ = std::make_unique<HostMemory>(loop_, std::move(options), std::move(events));
   if (other_hosts_) other_hosts_->use(*memory_);
+  if (held_elsewhere_) memory_->hold_elsewhere(true);
 }
 
 void Agent::listen_for_links(const proto::ListenForLinks& order) {
@@ -314,8 +316,9 @@ void Agent::on_order(const proto::ToAgent& order) {
     other_hosts_->on(order.links_at());
   } else if (order.has_start_epoch()) {
     start_epoch(order.start_epoch());
-  } else if (order.has_held_elsewhere() && memory_) {
-    memory_->hold_elsewhere(order.held_elsewhere().any());
+  } else if (order.has_held_elsewhere()) {
+    held_elsewhere_ = order.held_elsewhere().any();
+    if (memory_) memory_->hold_elsewhere(held_elsewhere_);
   } else if (order.has_died() && memory_ && other_hosts_) {
     other_hosts_->on(order.died());
   } else if (order.has_broken() && memory_ && other_hosts_) {

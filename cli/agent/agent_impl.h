@@ -102,8 +102,9 @@ class Agent {
   std::vector<std::string> command_;  // theirs, as the user gave it
   std::unique_ptr<OutputForwarder> output_;
   StdinFeeder stdin_;
-  proto::RankEnds ends_;   // of this turn
-  bool orphaned_ = false;  // hvdrun is gone: nobody to report to
+  proto::RankEnds ends_;         // of this turn
+  bool held_elsewhere_ = false;  // ranks on other hosts are, by debuggers
+  bool orphaned_ = false;        // hvdrun is gone: nobody to report to
   TimePoint next_beat_ = Clock::now() + kBeat;
   proto::Ended ended_;                 // the first reason
   std::optional<TimePoint> finished_;  // the last word is out

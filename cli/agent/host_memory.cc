@@ -151,7 +151,10 @@ void HostMemory::Impl::greet(const EpochMember& one) {
   slot.given_up.clear();
   if (slot.dead || !slot.speaks()) return;
   watch.watch(one.slot, slot.pid, epoch->mapping(), &words(slot).life);
-  if (slot.connection == nullptr) return;  // its end is being looked at
+  if (slot.connection == nullptr) {  // which it ended, maybe before anybody looked
+    watch.suspect(one.slot, slot.pid);
+    return;
+  }
   AgentMessage message;
   message.kind = AgentMessage::kWorld;
   message.epoch = one.world.epoch;

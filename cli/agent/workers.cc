@@ -259,7 +259,7 @@ void Workers::note_death(int rank) {
   worker->died = Clock::now();
 }
 
-std::string Workers::note_speaker_death(int rank, const Death& death) {
+std::string Workers::note_speaker_death(int rank, const Death& death, bool others_elsewhere) {
   Worker* worker = of_rank(rank);
   if (worker == nullptr) return "";
   if (death.pid == worker->pid) {
@@ -270,13 +270,15 @@ std::string Workers::note_speaker_death(int rank, const Death& death) {
   worker->speaker = {death, ++deaths_, batch_, Clock::now()};
   proto::RankEnd end;
   set_end(end, death.pid, death.status);
-  std::string words = "rank " + std::to_string(rank) + " (pid " + std::to_string(death.pid) + ") " +
-                      how_it_ended(from_proto(end)) +
-                      " while other ranks needed it; waiting for the end of its command (pid " +
-                      std::to_string(worker->pid) + ")";
   const bool ended_well =
       death.status && WIFEXITED(*death.status) && WEXITSTATUS(*death.status) == 0;
-  if (!ended_well) return words;
+  const bool unknown_need = ended_well && others_elsewhere;  // who waits there is not known here
+  std::string words = "rank " + std::to_string(rank) + " (pid " + std::to_string(death.pid) + ") " +
+                      how_it_ended(from_proto(end)) +
+                      (unknown_need ? " without shutdown()" : " while other ranks needed it") +
+                      "; waiting for the end of its command (pid " + std::to_string(worker->pid) +
+                      ")";
+  if (!ended_well || others_elsewhere) return words;
   worker->speaker->words = std::move(words);
   return "";
 }

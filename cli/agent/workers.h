@@ -66,7 +66,7 @@ class Workers {
   // The process that spoke for the rank is. If others were needing it, and it was below the command
   // that hvdrun started, that is what the rank failed by, whatever becomes of the command: then
   // words for the user, else nothing. Of one that ended well they are held back.
-  std::string note_speaker_death(int rank, const Death& death);
+  std::string note_speaker_death(int rank, const Death& death, bool others_elsewhere);
   // Those that were held back and are not any longer: programs that forget shutdown() end so when
   // all is done, and who did wait has been `told` of it.
   std::vector<std::string> take_held_words(const std::function<bool(const Worker&)>& told);

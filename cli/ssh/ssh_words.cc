@@ -28,7 +28,8 @@ constexpr std::string_view kUnverified = "Host key verification failed";
 // What led to these has been said before: to the first by the jump host, to the last by a proxy,
 // if there is one.
 constexpr std::string_view kNotForwarded = "stdio forwarding failed";
-constexpr std::string_view kBadConfiguration = ": terminating, ", kNoSocket = ": failure";
+constexpr std::string_view kBadConfiguration = " bad configuration options",
+                           kNoSocket = ": failure\r";
 constexpr std::string_view kClosedEarly = "kex_exchange_identification";
 constexpr std::string_view kNoOutput =  // as dash says it, and bash
     "its shell cannot write to its standard output: does a start file of the login shell leave it "

@@ -2,9 +2,9 @@
 //
 // As a window where NCCL has those and can end a sum in one (2.29.7), else by itself
 // (ncclCommRegister), else not. Windows of all ranks lie at one offset to each other, which each
-// rank counts for itself (NCCL's src/dev_runtime.cc, symMemoryObtain), so they are added and removed
-// in the same order everywhere. NCCL has kernels of their own for them on one host alone, where all
-// devices reach each other. The holder of the progress token only.
+// rank counts for itself (NCCL's src/dev_runtime.cc, symMemoryObtain), so they are added and
+// removed in the same order everywhere. NCCL has kernels of their own for them on one host alone,
+// where all devices reach each other. The holder of the progress token only.
 #pragma once
 
 #include <vector>

@@ -27,8 +27,10 @@ bool ProgressToken::sleep(Waiter& waiter) {
            (waiter.done == nullptr || !waiter.done->load(std::memory_order_acquire)))
       waiter.wake.wait(mutex_);
     std::erase(waiters_, &waiter);
-    // Under the mutex: another urgent waiter sets it again before it sleeps.
-    if (waiter.done == nullptr) word_.fetch_and(~kWanted, std::memory_order_acq_rel);
+    // The flag is that of all urgent waiters: those that sleep do not set it again.
+    if (waiter.done == nullptr &&
+        std::ranges::find(waiters_, nullptr, &Waiter::done) == waiters_.end())
+      word_.fetch_and(~kWanted, std::memory_order_acq_rel);
   }
   word_.fetch_sub(kWaiter, std::memory_order_acq_rel);
   return taken;

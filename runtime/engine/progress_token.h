@@ -61,7 +61,8 @@ class ProgressToken {
   bool wanted() const { return (word_.load(std::memory_order_relaxed) & kWanted) != 0; }
   // Who finds nobody watching may write what a watcher has read.
   bool watched() const { return (word_.load(std::memory_order_acquire) & kWatched) != 0; }
-  bool has_waiters() const { return word_.load(std::memory_order_relaxed) >= kWaiter; }
+  bool has_waiters() const { return waiters() > 0; }
+  uint32_t waiters() const { return word_.load(std::memory_order_relaxed) / kWaiter; }
 
  private:
   // On its thread's stack, and in the list while it is there.

@@ -12,7 +12,8 @@ namespace hvd {
 class GradientMutex {
  public:
   explicit GradientMutex(const at::Tensor& parameter);
-  // Nothing, where LibTorch calls hooks under it.
+  // Nothing, where LibTorch calls hooks under it. There backward() in several threads must not go
+  // beyond backward_passes_per_step: a pass too many adds to a .grad that others are done with.
   void lock() const;
   void unlock() const;
 

@@ -194,6 +194,9 @@ constexpr Row kRows[] = {
     {"ssh: connect to host h1 port 22: failure\r\n", "", 255,
      "ssh cannot begin a connection as its configuration wants it", "port 22: failure\"",
      Retry::kNever},
+    // Words of a banner that look like ssh's own.
+    {"NOTICE: failure to comply is logged\r\nWarning: terminating, all sessions at 8 pm\r\nodd\r\n",
+     "", 255, "ssh failed", "odd\"", Retry::kNever},
     {"", "mount: Connection timed out\n", 255, "ssh failed", "timed out\"", Retry::kNever},
     {"client_loop: send disconnect: Broken pipe\n", "mount: No route to host\n", 255,
      "the connection broke", "Broken pipe\"", Retry::kSometimes},

@@ -149,6 +149,33 @@ TEST_CASE("progress token: who is done is woken, and one for the token, but nobo
   token.completed();
 }
 
+// Two want it at once; who gets it first lets go as a watcher, or while another watches.
+TEST_CASE("progress token: no urgent waiter is forgotten for another") {
+  const bool another_watches = GENERATE(true, false);
+  CAPTURE(another_watches);
+  const TimeLimit limit;
+  for (int round = 0; round < 50; ++round) {
+    ProgressToken token;
+    std::atomic<int> taken{0};
+    REQUIRE(token.try_take());
+    std::vector<std::jthread> threads;
+    for (int k = 0; k < 2; ++k)
+      threads.emplace_back([&] {
+        token.take_urgently();
+        ++taken;
+        while (!token.try_release(!another_watches)) {
+        }
+      });
+    until("both sleep", [&] { return token.waiters() == 2 && token.wanted(); });
+    while (!token.try_release(another_watches)) {
+    }
+    CHECK(comes_about([&] { return taken == 2; }));
+    token.stop_watching();
+    while (taken != 2)  // a test that has failed ends, too
+      if (token.try_take()) release(token, [] {});
+  }
+}
+
 TEST_CASE("progress token: while somebody watches, waiters leave it alone until they are done") {
   const TimeLimit limit;
   ProgressToken token;
