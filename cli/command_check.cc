@@ -197,6 +197,14 @@ std::optional<Refusal> check_path_command(const CommandPlace& place,
 
 }  // namespace
 
+std::vector<std::string> candidates_of(const CommandPlace& place) {
+  const std::string& name = place.command[0];
+  if (name.find('/') != name.npos) return {seen_from(place.directory, name)};
+  std::vector<std::string> candidates = path_entries(place);
+  for (std::string& entry : candidates) entry += "/" + name;
+  return candidates;
+}
+
 bool is_on_path(const CommandPlace& place) {
   return is_found(path_entries(place), place.command[0]);
 }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace hvd {
 
@@ -28,6 +29,9 @@ std::optional<Refusal> check_command(const CommandPlace& place);
 
 // What to do where the directory in which ranks start is not there.
 std::string missing_directory_advice(const CommandPlace& place);
+
+// Where its first word may be: at one path, or where it has no slash in each of the PATH's folders.
+std::vector<std::string> candidates_of(const CommandPlace& place);
 
 // Whether the PATH leads to a program of the first word's name.
 bool is_on_path(const CommandPlace& place);

@@ -10,7 +10,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <string_view>
 
@@ -18,6 +17,7 @@
 #include "cli/agent/process_state.h"
 #include "cli/agent/system_error_text.h"
 #include "cli/agent/worker_environment.h"
+#include "cli/command_check.h"
 #include "cli/exit_code.h"
 #include "cli/frame.h"
 #include "cli/loop.h"
@@ -39,18 +39,15 @@ constexpr int kSpawnsPerTurn = 8;  // the lease and orders are looked at in betw
 
 // As a rank will be started: in its directory, by its path or where PATH finds it.
 std::vector<Alternatives> looked_at_first(const proto::StartWorkers& start) {
-  const std::string& program = start.argv(0);
-  Alternatives places;
-  if (program.starts_with('/'))
-    places = {program};
-  else if (program.find('/') != std::string::npos)
-    places = {start.directory() + "/" + program};
+  const std::vector<std::string> command{start.argv(0)};
   const std::vector<std::string> environment(start.environment().begin(),
                                              start.environment().end());
-  std::istringstream path(value_in(environment, "PATH", std::string(kDefaultPath)));
-  for (std::string entry; program.find('/') == std::string::npos && std::getline(path, entry, ':');)
-    places.push_back((entry.empty() ? start.directory() : entry) + "/" + program);
-  return {{start.named_directory(), start.directory()}, places};
+  const CommandPlace place{.command = command,
+                           .program = "",
+                           .directory = start.directory(),
+                           .path = value_in(environment, "PATH", kDefaultPath),
+                           .start = ""};
+  return {{start.named_directory(), start.directory()}, candidates_of(place)};
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "cli/agent/worker_environment.h"
+#include "cli/command_check.h"
 #include "cli/frame.h"
 #include "runtime/base/unique_fd.h"
 #include "tests/support/catch.h"
@@ -449,4 +450,20 @@ TEST_CASE("job check: a result file may lie in a folder that is made for the out
   spec.output_directory.clear();
   spec.result_file = "logs/result.json";
   CHECK_THAT(check(spec), Catch::Contains("No such file"));
+}
+
+TEST_CASE("command check: a command may be at one path, or in each of the PATH's folders") {
+  const auto candidates = [](const std::string& name) {
+    const std::vector<std::string> command{name, "--option"};
+    return candidates_of({.command = command,
+                          .program = "",
+                          .directory = "/wd",
+                          .path = "/bin::tools:/sbin",
+                          .start = ""});
+  };
+  using Paths = std::vector<std::string>;
+  CHECK(candidates("/opt/train") == Paths{"/opt/train"});
+  CHECK(candidates("./train") == Paths{"/wd/./train"});
+  CHECK(candidates("train") ==
+        Paths{"/bin/train", "/wd/./train", "/wd/tools/train", "/sbin/train"});
 }
