@@ -164,11 +164,11 @@ bool RemoteStart::take_mark(TimePoint now) {
 }
 
 void RemoteStart::obey(std::string_view line, TimePoint now) {
-  if (line == "found") {
+  if (line == "found" && phase_ == StartPhase::kConnecting && !asks_) {
     enter(StartPhase::kStarting, now);
   } else if (line == "need" && !asks_ && !wants_file() && ++asked_ <= kAskedMax) {
     asks_ = true;
-  } else if (line == "copied" && !wants_file()) {
+  } else if (line == "copied" && phase_ == StartPhase::kCopying && !asks_ && !wants_file()) {
     enter(StartPhase::kStarting, now);
   } else if (line == "damaged") {
     fail("the agent arrived damaged, or cannot be run there", now);

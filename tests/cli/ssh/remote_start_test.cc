@@ -102,6 +102,7 @@ TEST_CASE("remote_start: what the script gives up for is the failure") {
       {"damaged", "the agent arrived damaged"},
       {"nowhere", "no folder there takes the agent, 1 MiB"},
       {"copied ", "it sent \"copied \" when that makes no sense"},
+      {"copied", "it sent \"copied\" when that makes no sense"},  // it had asked for nothing
       {"", "it sent \"\" when that makes no sense"},
   };
   for (const auto& [line, wanted] : rows) {
@@ -152,6 +153,15 @@ TEST_CASE("remote_start: a host that does not keep to the rules fails, and costs
   REQUIRE(floods.words().size() <= 64 << 10);
   floods.take_output(hello("still"), kBegin);
   REQUIRE(floods.hello() == "still");
+}
+
+// Each line is looked for in all that has come: only so many of them may be.
+TEST_CASE("remote_start: a step that was taken is not taken again") {
+  RemoteStart start(100, "x86_64", kBegin);
+  start.take_output(mark("found"), kBegin);
+  REQUIRE(start.phase() == StartPhase::kStarting);
+  start.take_output(mark("found"), kBegin);
+  CHECK(start.failure() == "it sent \"found\" when that makes no sense");
 }
 
 TEST_CASE("remote_start: what comes as standard error for want of an output is no word of ssh's") {
