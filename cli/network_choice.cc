@@ -111,6 +111,8 @@ std::vector<std::vector<int>> who_is_left(int hosts, int first) {
   return left;
 }
 
+bool is_faster(const Offer& offer, const Offer& first) { return speed_of(offer) > speed_of(first); }
+
 Choice choose(std::span<const Offer> offers, bool waits) {
   std::optional<size_t> best;
   for (size_t place = 0; place < offers.size(); ++place)
@@ -131,7 +133,7 @@ Reason reason_of(std::span<const Offer> offers, int place, bool asked_for) {
   if (asked_for) return Reason::kAsked;
   if (chosen.by_ssh) return Reason::kSsh;
   if (!ssh.by_ssh) return Reason::kReached;  // a name for it that it does not know itself
-  if (speed_of(chosen) > speed_of(ssh)) return Reason::kFaster;
+  if (is_faster(chosen, ssh)) return Reason::kFaster;
   if (ssh.failed > 0) return Reason::kSshFailed;
   return ssh.awaited > 0 ? Reason::kSshSilent : Reason::kNearer;
 }

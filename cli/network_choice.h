@@ -43,6 +43,10 @@ std::vector<std::vector<int>> who_tries_whom(int hosts, int first);
 // All others, the farthest first, and those of one distance together: one kernel's neighbours then
 // are, too.
 std::vector<std::vector<int>> who_is_left(int hosts, int first);
+// Up to so many hosts all have to reach each other where the link is faster than the first offer's,
+// ssh's as a rule, which is left for nothing less.
+inline constexpr int kFasterPairsMax = 64;
+bool is_faster(const Offer& offer, const Offer& first);
 
 // The best offer at which all who tried reached the host: on the fastest link, then where the round
 // trip is not far longer, then ssh's, then the first. ssh's link counts as one of kAssumedMbps

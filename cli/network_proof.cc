@@ -50,15 +50,22 @@ void NetworkProof::begin(std::vector<Party> parties, int first, bool asked_for,
   int at = 0;
   for (size_t i = 0; i < parties_.size(); ++i)
     if (parties_[i].host == first) at = int(i);
-  tries_ = who_tries_whom(int(parties_.size()), at);
-  for (int who = 0; who < int(parties_.size()); ++who)
-    for (const int whom : tries_[size_t(who)]) {
-      std::vector<Offer>& offers = parties_[size_t(whom)].offers;
-      for (int place = 0; place < int(offers.size()); ++place) {
-        ++offers[size_t(place)].awaited;
-        awaited_.emplace(who, whom, place);
-      }
-    }
+  const int hosts = int(parties_.size());
+  const auto tries = who_tries_whom(hosts, at), left = who_is_left(hosts, at);
+  for (int who = 0; who < hosts; ++who) {
+    for (const int whom : tries[size_t(who)]) await(who, whom, false);
+    if (hosts > kFasterPairsMax) continue;
+    for (const int whom : left[size_t(who)]) await(who, whom, true);
+  }
+}
+
+void NetworkProof::await(int who, int whom, bool only_faster) {
+  std::vector<Offer>& offers = parties_[size_t(whom)].offers;
+  for (int place = 0; place < int(offers.size()); ++place) {
+    if (only_faster && !is_faster(offers[size_t(place)], offers.front())) continue;
+    ++offers[size_t(place)].awaited;
+    awaited_.emplace(who, whom, place);
+  }
 }
 
 NetworkProof::Party* NetworkProof::party_of(int host) {
@@ -81,18 +88,22 @@ void NetworkProof::note(int host, const proto::Listening& listening, TimePoint n
 }
 
 void NetworkProof::tell_all_to_try() {
-  for (size_t who = 0; who < parties_.size(); ++who) {
-    proto::ToAgent order;
-    proto::TryToReach& reach = *order.mutable_try_to_reach();
-    reach.set_patience_ms(int(std::chrono::duration_cast<milliseconds>(patience_).count()));
-    for (const int whom : tries_[who]) {
-      const Party& other = parties_[size_t(whom)];
+  std::vector<proto::ToAgent> orders(parties_.size());
+  for (const auto& [who, whom, place] : awaited_) {  // those of one peer are together
+    proto::TryToReach& reach = *orders[size_t(who)].mutable_try_to_reach();
+    const Party& other = parties_[size_t(whom)];
+    if (reach.peers().empty() || reach.peers().rbegin()->number() != other.host) {
       proto::TryToReach::Peer& peer = *reach.add_peers();
       peer.set_number(other.host);
       peer.set_name(other.name);
-      for (const std::string& place : other.places) peer.add_addresses(place);
+      for (size_t i = 0; i < other.places.size(); ++i) peer.add_addresses();
     }
-    send_(parties_[who].host, order);
+    reach.mutable_peers()->rbegin()->set_addresses(place, other.places[size_t(place)]);
+  }
+  for (size_t who = 0; who < parties_.size(); ++who) {
+    orders[who].mutable_try_to_reach()->set_patience_ms(
+        int(std::chrono::duration_cast<milliseconds>(patience_).count()));
+    send_(parties_[who].host, orders[who]);
   }
 }
 
@@ -136,13 +147,15 @@ std::optional<NetworkProof::Verdict> NetworkProof::decide(TimePoint now) {
   if (!found_) found_ = now;
   if (!all_final && now < *found_ + kForBetter) return {};
   Verdict verdict;
-  for (const Party& one : std::exchange(parties_, {})) {
+  const std::vector<Party> parties = std::exchange(parties_, {});
+  for (const Party& one : parties) {
     const int place = choose(one.offers, false).place;
     const Offer& offer = one.offers[size_t(place)];
     verdict.places.push_back({one.host, one.name, offer.at, one.places[size_t(place)],
                               reason_of(one.offers, place, asked_for_), one.here,
                               why_chosen(one.offers, place, asked_for_, one.here),
-                              !asked_for_ && (offer.by_ssh || !one.offers.front().by_ssh)});
+                              !asked_for_ && (offer.by_ssh || !one.offers.front().by_ssh),
+                              offer.reached + 1 == int(parties.size())});
   }
   return verdict;
 }
@@ -180,7 +193,7 @@ std::string network_note(const std::vector<NetworkProof::Place>& places) {
   std::string text = "other hosts reach ";
   for (const auto& key : order)
     text += (key == order.front() ? "" : "; ") + group_text(groups[key]);
-  if (int(places.size()) > kAllPairsMax)
+  if (!std::ranges::all_of(places, &NetworkProof::Place::by_all))
     text += "; tried by some of the others each, by the rest while ranks run";
   return text;
 }

@@ -43,6 +43,7 @@ class NetworkProof {
     bool here = false;  // hvdrun's own
     std::string why;
     bool as_ssh = true;  // where ssh reaches the host, if that is known, and nobody asked for more
+    bool by_all = true;  // every other host has reached it there
   };
   struct Verdict {
     std::vector<Place> places;
@@ -73,13 +74,13 @@ class NetworkProof {
 
  private:
   Party* party_of(int host);
+  void await(int who, int whom, bool only_faster);
   void tell_all_to_try();
   static bool is_silent(const Party& one) { return one.places.empty() && !one.offers.empty(); }
 
   const Send send_;
   std::vector<Party> parties_;
-  std::vector<std::vector<int>> tries_;  // by place in parties_
-  // Tries whose end is not known: who, whom, at which offer.
+  // Tries whose end is not known: who, whom (by their places in parties_), at which offer.
   std::set<std::tuple<int, int, int>> awaited_;
   bool asked_for_ = false;
   Clock::duration patience_{};

@@ -29,6 +29,8 @@ void OtherPairs::begin(std::vector<NetworkProof::Place> places, int first, Clock
   for (int i = 0; i < hosts; ++i)
     if (places_[size_t(i)].host == first) at = i;
   left_ = who_is_left(hosts, at);
+  for (std::vector<int>& others : left_)
+    std::erase_if(others, [&](int whom) { return places_[size_t(whom)].by_all; });
   if (std::ranges::any_of(left_, [](const auto& one) { return !one.empty(); })) due_ = now + kFirst;
 }
 

@@ -23,7 +23,7 @@ class OtherPairs {
  public:
   explicit OtherPairs(NetworkProof::Send send) : send_(std::move(send)) {}
 
-  // `first`: rank 0's host. Up to kAllPairsMax hosts nothing is left to try.
+  // `first`: rank 0's host. Where all have reached a host (Place::by_all) nothing is left to try.
   void begin(std::vector<NetworkProof::Place> places, int first, Clock::duration patience,
              TimePoint now);
   // Its ranks have ended, before others' maybe: it is not there any more.

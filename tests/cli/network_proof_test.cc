@@ -1,6 +1,7 @@
 // What hvdrun asks of the agents, what it makes of their words, and when it decides.
 #include "cli/network_proof.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "tests/support/catch.h"
@@ -88,6 +89,32 @@ TEST_CASE("network proof: all are asked to try all when all listen, and the fast
   CHECK_FALSE(job.proof.going());
   CHECK_FALSE(job.proof.decide(kBegin + 1h));
   CHECK_FALSE(job.proof.next_deadline());
+}
+
+TEST_CASE("network proof: of many hosts all have to reach each other on a faster link") {
+  constexpr int kHosts = 20;  // 5 is at none of the distances that are tried anyway from 2
+  const auto told = who_tries_whom(kHosts, 0);
+  for (const bool all : {true, false}) {
+    Proof job(kHosts);
+    for (int host = 0; host < kHosts; ++host) job.listens(host);
+    REQUIRE(int(job.sent.size()) == kHosts);
+    for (int who = 0; who < kHosts; ++who) {
+      const proto::TryToReach& order = job.sent[size_t(who)].second.try_to_reach();
+      REQUIRE(order.peers_size() == kHosts - 1);
+      for (const proto::TryToReach::Peer& peer : order.peers()) {
+        const int whom = peer.number();
+        CHECK(peer.addresses(1) == "10.1.0." + std::to_string(whom) + ":4000");
+        const bool first_too = std::ranges::binary_search(told[size_t(who)], whom);
+        CHECK(peer.addresses(0).empty() == !first_too);
+        job.tried(who, whom, 0);
+        job.tried(who, whom, 1, all || who != 2 || whom != 5 ? "" : "No route to host");
+      }
+    }
+    const auto verdict = job.proof.decide(kBegin);
+    REQUIRE(verdict);
+    CHECK(verdict->places[5].at.interface == (all ? "ib0" : "eth0"));
+    CHECK(verdict->places[6].at.interface == "ib0");
+  }
 }
 
 TEST_CASE("network proof: a faster one that is silent is waited for only so long") {

@@ -22,12 +22,14 @@ struct Pairs {
     tried[host].push_back(peer.number());
   }};
 
-  explicit Pairs(int hosts) {
+  // All have reached host `reached`.
+  explicit Pairs(int hosts, int reached = -1) {
     std::vector<NetworkProof::Place> places;
     for (int host = 0; host < hosts; ++host) {
       const std::string last = std::to_string(host), address = "10.0.0." + last;
       places.push_back(
           {host, "h" + last, {"eth0", address}, address + ":4000", Reason::kSsh, false, ""});
+      places.back().by_all = hosts <= kAllPairsMax || host == reached;
     }
     pairs.begin(std::move(places), 0, 5s, kBegin);
   }
@@ -62,8 +64,12 @@ TEST_CASE("other pairs: each host tries who is left, one after the other") {
     CHECK(job.tried[host] == std::vector(left[size_t(host)].rbegin(), left[size_t(host)].rend()));
 }
 
-TEST_CASE("other pairs: of few hosts none are left") {
+TEST_CASE("other pairs: of few hosts none are left, nor is one that all have reached") {
   CHECK_FALSE(Pairs(16).pairs.next_deadline());
+  Pairs job(17, 8);
+  job.ask_all();
+  CHECK(std::ranges::count(job.tried[2], 5) == 1);
+  for (const auto& [host, others] : job.tried) CHECK(std::ranges::count(others, 8) == 0);
 }
 
 TEST_CASE(
