@@ -14,6 +14,7 @@
 
 namespace hvd {
 
+inline constexpr int kOfSpawns = -1;  // of ranks that never ran
 struct RankEnd {
   int rank = -1;
   std::string host;
@@ -24,7 +25,7 @@ struct RankEnd {
   int64_t run_ns = 0;
   int64_t at_ns = 0;             // from the job's start, by hvdrun's clock
   int order = 0;                 // among the deaths on its host
-  int batch = 0;                 // deaths seen in one wake-up share it
+  int batch = 0;                 // deaths seen in one wake-up share it; or kOfSpawns
   int sent_signal = 0;           // the last one we had sent, 0: none
   int spawn_error = 0;           // errno: it never ran
   std::string spawn_step;        // "exec of ./train"

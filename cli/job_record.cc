@@ -41,10 +41,12 @@ std::vector<Event> JobRecord::note(const proto::Started& started) {
   return {event};
 }
 
-std::vector<Event> JobRecord::note(const proto::SpawnFailed& failure) {
+std::vector<Event> JobRecord::note(const proto::SpawnFailed& failure, TimePoint at) {
   if (!ends_now(failure.rank())) return {};
   RankEnd& end = facts_.ends.emplace_back();
   end.rank = failure.rank();
+  end.at_ns = std::chrono::nanoseconds(at - began_).count();
+  end.batch = kOfSpawns;
   end.host = facts_.places[size_t(end.rank)].host;
   end.spawn_error = failure.error();
   const bool of_command = !failure.step().starts_with("chdir");

@@ -31,7 +31,8 @@ class JobRecord {
   // Each returns what the Membership is to be told. Of ranks that ended together the likeliest
   // cause comes first: it is the one that the user reads about while the job ends.
   std::vector<Event> note(const proto::Started& started);
-  std::vector<Event> note(const proto::SpawnFailed& failure);
+  // `at`: when it was, by our clock.
+  std::vector<Event> note(const proto::SpawnFailed& failure, TimePoint at);
   // `our_time`: a time of the agent's clock by ours.
   std::vector<Event> note(const proto::RankEnds& ends,
                           const std::function<TimePoint(int64_t its_ns)>& our_time);

@@ -103,7 +103,8 @@ void Supervisor::perform(const action::EndJob& end) {
   if (suspend_deadline_) resume();  // an end is not put off
   const bool first = record_.note_cause(end.cause, end.reason);
   if (first) note_who_is_late(end.cause);
-  if (first && end.cause == EndCause::kRankFailed) say_why_at_ = Clock::now() + kReportSoon;
+  const bool has_words = end.cause == EndCause::kRankFailed || end.cause == EndCause::kNotStarted;
+  if (first && has_words) say_why_at_ = Clock::now() + kReportSoon;
   order_all(to_message(end));
   limit_end(end);
   limit_readers(end);
@@ -273,7 +274,7 @@ void Supervisor::on_message(HostAgent& agent, const proto::FromAgent& message) {
       tell(record_.note(message.started()));
       break;
     case proto::FromAgent::kSpawnFailed:
-      tell(record_.note(message.spawn_failed()));
+      tell(record_.note(message.spawn_failed(), agent.our_time(message.clock_ns())));
       break;
     case proto::FromAgent::kEnds:
       for (const proto::RankEnd& end : message.ends().ends()) relay_.note_end(end.rank());

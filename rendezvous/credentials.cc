@@ -262,6 +262,11 @@ Credentials AgentKey::with(std::string authority, std::string certificate) const
   return {std::move(authority), std::move(certificate), pem_of(impl_->key.get())};
 }
 
+WallClock::time_point clock_of(int64_t seconds) {
+  constexpr int64_t kMost = 8'000'000'000;  // in 2223; the type ends in 2262
+  return WallClock::time_point(std::chrono::seconds(std::clamp(seconds, -kMost, kMost)));
+}
+
 std::string clock_objection(WallClock::time_point launcher, WallClock::time_point here) {
   using namespace std::chrono;
   const bool behind = here + kClockMargin < launcher;

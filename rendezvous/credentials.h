@@ -86,6 +86,9 @@ class AgentKey {
   std::unique_ptr<Impl> impl_;
 };
 
+// What a clock shows whose seconds since 1970 another machine has sent, whatever they are: a time
+// that can be reckoned with.
+WallClock::time_point clock_of(int64_t seconds);
 // Why this machine, where it is `here`, will not believe hvdrun's certificates, made when hvdrun's
 // clock showed `launcher`. Empty when it will.
 std::string clock_objection(WallClock::time_point launcher, WallClock::time_point here);

@@ -15,6 +15,7 @@ constexpr int kNoRank = -1;  // in Stuck: of a process that a rank had started
 struct Speaker {
   int host;
   const std::set<int>& ranks;
+  uint32_t epoch;
 
   std::string objection_to(const Message& message) const {
     const Reflection& look = *message.GetReflection();
@@ -37,6 +38,10 @@ struct Speaker {
     if (field->type() == FieldDescriptor::TYPE_MESSAGE)
       return objection_to(many ? look.GetRepeatedMessage(message, field, i)
                                : look.GetMessage(message, field));
+    if (field->type() == FieldDescriptor::TYPE_UINT32 && field->name() == "epoch") {
+      const uint32_t value = look.GetUInt32(message, field);
+      return value <= epoch ? "" : "it speaks of epoch " + std::to_string(value);
+    }
     if (field->type() != FieldDescriptor::TYPE_INT32) return {};
     const int value =
         many ? look.GetRepeatedInt32(message, field, i) : look.GetInt32(message, field);
@@ -52,8 +57,9 @@ struct Speaker {
 
 }  // namespace
 
-std::string objection(const proto::FromAgent& message, int host, const std::set<int>& ranks) {
-  return Speaker{host, ranks}.objection_to(message);
+std::string objection(const proto::FromAgent& message, int host, const std::set<int>& ranks,
+                      uint32_t epoch) {
+  return Speaker{host, ranks, epoch}.objection_to(message);
 }
 
 }  // namespace hvd

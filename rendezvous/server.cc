@@ -55,6 +55,7 @@ struct Session {
   Stream stream{&context};
   grpc::Status ending;      // set before the pump is told to finish
   std::optional<int> host;  // by its certificate
+  uint32_t epoch = 0;       // the last that it was told to start
   Pump pump;
   std::string why;           // this end closed it
   bool closed_seen = false;  // by the owner
@@ -276,7 +277,7 @@ struct RendezvousServer::Impl {
     if (!session.host) return received;
     const std::set<int>& ranks = permitted[*session.host];
     for (size_t i = 0; i < received.messages.size(); ++i) {
-      const std::string why = objection(received.messages[i], *session.host, ranks);
+      const std::string why = objection(received.messages[i], *session.host, ranks, session.epoch);
       if (why.empty()) continue;
       refuse("the agent of host " + std::to_string(*session.host), why);
       received.messages.resize(i);
@@ -363,6 +364,7 @@ void RendezvousServer::send(int session, const proto::ToAgent& message) {
   MutexLock lock(impl_->mutex);
   HVD_CHECK(session >= 0 && size_t(session) < impl_->sessions.size(), "no such session");
   Session& to = *impl_->sessions[size_t(session)];
+  if (message.has_start_epoch()) to.epoch = message.start_epoch().epoch();
   if (!to.pump.send(message)) Impl::give_up(to);
 }
 

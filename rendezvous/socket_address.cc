@@ -10,13 +10,18 @@
 #include <system_error>
 
 #include "runtime/base/error.h"
+#include "runtime/base/utf8.h"
 
 namespace hvd {
 namespace {
 
+constexpr size_t kShownMost = 100;
+
 [[noreturn]] void refuse(std::string_view text) {
+  const std::string what = is_shown(text) ? "\"" + std::string(head_of(text, kShownMost)) + "\""
+                                          : "what cannot be shown";
   throw Error(ErrorCode::kInvalidArgument,
-              "\"" + std::string(text) + "\" is no address; write 10.0.0.1:4000 or [fd00::1]:4000");
+              what + " is no address; write 10.0.0.1:4000 or [fd00::1]:4000");
 }
 
 uint32_t interface_number(const std::string& name) {

@@ -265,7 +265,7 @@ void Agent::fill_status(const Worker& worker, proto::RankStatus& status) const {
 }
 
 void Agent::connect() {
-  const WallClock::time_point launcher{std::chrono::seconds(bootstrap_.clock_s())};
+  const WallClock::time_point launcher = clock_of(bootstrap_.clock_s());
   if (const std::string why = clock_objection(launcher, WallClock::now()); !why.empty())
     throw Error(ErrorCode::kUnavailable, why);
   uplink_.connect({{bootstrap_.addresses().begin(), bootstrap_.addresses().end()},

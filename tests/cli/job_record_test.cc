@@ -15,11 +15,39 @@ TEST_CASE("job record: what an agent advises is shown cleaned and cut") {
   failure.set_error(ENOENT);
   failure.set_step("exec");
   failure.set_advice("look:\x1b[2J\n" + std::string(1u << 20, 'x'));
-  const std::vector<Event> events = record.note(failure);
+  const std::vector<Event> events = record.note(failure, Clock::now());
   REQUIRE(events.size() == 1);
   const std::string words = std::get<event::RankEnded>(events[0]).how;
   CHECK_THAT(words, Catch::Contains("exec of ./train: No such file or directory): look:?[2J?xxx"));
   CHECK(words.size() < 1000);
+}
+
+TEST_CASE("job record: a rank that died before another could not be started was first") {
+  for (const bool died_before : {true, false}) {
+    JobSpec spec;
+    spec.size = 3;
+    spec.command = {"./train"};
+    const TimePoint begin = Clock::now();
+    JobRecord record(spec, assign_slots(std::vector<Host>{{"h1", "", 2}, {"h2", "", 1}}, 3), begin);
+    const TimePoint death = begin + std::chrono::seconds(died_before ? 1 : 2);
+    for (const int rank : {1, 2}) {  // on either host
+      proto::SpawnFailed failure;
+      failure.set_rank(rank);
+      failure.set_error(ENOENT);
+      failure.set_step("exec");
+      record.note(failure, begin + std::chrono::milliseconds(1500 + rank));
+    }
+    proto::RankEnds ends;
+    proto::RankEnd& end = *ends.add_ends();
+    end.set_rank(0);
+    end.set_status(3);
+    record.note(ends, [&](int64_t) { return death; });
+    record.note_cause(EndCause::kRankFailed, "");
+    const Verdict verdict = record.result(Clock::now()).verdict;
+    REQUIRE(verdict.first);
+    CHECK(verdict.first->rank == (died_before ? 0 : 1));
+    CHECK(verdict.status.code == (died_before ? 3 : 127));
+  }
 }
 
 TEST_CASE("job record: hosts that do not start are listed up to a limit, and then counted") {

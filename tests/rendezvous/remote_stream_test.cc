@@ -179,14 +179,27 @@ TEST_CASE("remote stream: an agent's certificate cannot pass for hvdrun's") {
   CHECK(why.find("certificate verify failed") != why.npos);
 }
 
-TEST_CASE("remote stream: an agent speaks for its own host and ranks, and for nobody else") {
+TEST_CASE(
+    "remote stream: an agent speaks for its own host, ranks and epochs, and for nobody else") {
   JobServer job;
   job.server->permit(1, {4, 5});
   job.server->permit(2, {6});
-  const auto refused = [&](proto::FromAgent message, const std::string& words) {
+  const auto in_epoch = [](uint32_t epoch) {
+    proto::FromAgent message;
+    message.mutable_broken()->set_epoch(epoch);
+    return message;
+  };
+  const auto refused = [&](proto::FromAgent message, const std::string& words, bool begun = false) {
     const size_t before = job.server->refused();
     const auto agent = job.agent(1);
     agent->send(attached(1));
+    if (begun) {  // its second epoch
+      const auto there = at_server(*job.server, [](auto& all) { return !all.messages.empty(); });
+      proto::ToAgent start;
+      start.mutable_start_epoch()->set_epoch(2);
+      job.server->send(there.session, start);
+      agent->send(in_epoch(2));
+    }
     agent->send(message);
     const auto got = at_server(*job.server, [](auto& all) { return all.closed; });
     CHECK(got.messages.size() == 1);
@@ -198,6 +211,8 @@ TEST_CASE("remote stream: an agent speaks for its own host and ranks, and for no
   SECTION("another host") { refused(attached(2), "it speaks for host 2"); }
   SECTION("a rank of another host") { refused(claimed(6), "it speaks for rank 6"); }
   SECTION("rank 0, which no field says") { refused(claimed(0), "it speaks for rank 0"); }
+  SECTION("an epoch before there is one") { refused(in_epoch(1), "it speaks of epoch 1"); }
+  SECTION("an epoch to come") { refused(in_epoch(3), "it speaks of epoch 3", true); }
 }
 
 TEST_CASE("remote stream: a host has one agent, and its certificate is of this job") {
@@ -236,38 +251,50 @@ TEST_CASE("permission: every field that names a host or a rank is looked at") {
                                        "of_ranks", "rank_failed", "machine_ranks"});
 
   const std::set<int> own{2, 3};
-  CHECK(objection(attached(1), 1, own).empty());
-  CHECK(objection(attached(0), 1, own) == "it speaks for host 0");
-  CHECK(objection(claimed(2), 1, own).empty());
-  CHECK(objection(claimed(0), 1, own) == "it speaks for rank 0");
+  CHECK(objection(attached(1), 1, own, 3).empty());
+  CHECK(objection(attached(0), 1, own, 3) == "it speaks for host 0");
+  CHECK(objection(claimed(2), 1, own, 3).empty());
+  CHECK(objection(claimed(0), 1, own, 3) == "it speaks for rank 0");
   proto::FromAgent message;
   message.mutable_started()->add_ranks(2);
   message.mutable_started()->add_ranks(4);
-  CHECK(objection(message, 1, own) == "it speaks for rank 4");
+  CHECK(objection(message, 1, own, 3) == "it speaks for rank 4");
   message.mutable_ends()->add_ends()->set_rank(3);
   message.mutable_ends()->mutable_ends(0)->mutable_last()->set_rank(3);
   message.mutable_ends()->mutable_ends(0)->mutable_last()->add_waited_for(0);  // of another host
-  CHECK(objection(message, 1, own).empty());
+  CHECK(objection(message, 1, own, 3).empty());
   message.mutable_ends()->mutable_ends(0)->mutable_last()->set_rank(9);
-  CHECK(objection(message, 1, own) == "it speaks for rank 9");
+  CHECK(objection(message, 1, own, 3) == "it speaks for rank 9");
   message.mutable_ended()->add_stuck()->set_rank(-1);
-  CHECK(objection(message, 1, own).empty());
+  CHECK(objection(message, 1, own, 3).empty());
   message.mutable_ended()->add_stuck()->set_rank(5);
-  CHECK(objection(message, 1, own) == "it speaks for rank 5");
+  CHECK(objection(message, 1, own, 3) == "it speaks for rank 5");
   message.mutable_claimed()->set_rank(-1);
-  CHECK(objection(message, 1, own) == "it speaks for rank -1");
+  CHECK(objection(message, 1, own, 3) == "it speaks for rank -1");
   message.mutable_beat();
-  CHECK(objection(message, 1, own).empty());
+  CHECK(objection(message, 1, own, 3).empty());
   message.mutable_died()->add_ranks(3);
-  CHECK(objection(message, 1, own).empty());
+  CHECK(objection(message, 1, own, 3).empty());
   message.mutable_died()->add_ranks(1);
-  CHECK(objection(message, 1, own) == "it speaks for rank 1");
+  CHECK(objection(message, 1, own, 3) == "it speaks for rank 1");
   message.mutable_store_question()->set_rank(2);
-  CHECK(objection(message, 1, own).empty());
+  CHECK(objection(message, 1, own, 3).empty());
   message.mutable_store_question()->set_rank(1);
-  CHECK(objection(message, 1, own) == "it speaks for rank 1");
+  CHECK(objection(message, 1, own, 3) == "it speaks for rank 1");
   message.mutable_broken()->add_waited_for(0);  // of another host
-  CHECK(objection(message, 1, own).empty());
+  CHECK(objection(message, 1, own, 3).empty());
+  message.mutable_broken()->set_epoch(2);  // late
+  CHECK(objection(message, 1, own, 3).empty());
+  for (const auto tell : {+[](proto::FromAgent& it) { it.mutable_broken()->set_epoch(4); },
+                          +[](proto::FromAgent& it) { it.mutable_died()->set_epoch(4); },
+                          +[](proto::FromAgent& it) {
+                            it.mutable_store_question()->set_rank(2);
+                            it.mutable_store_question()->set_epoch(4);
+                          }}) {
+    proto::FromAgent early;
+    tell(early);
+    CHECK(objection(early, 1, own, 3) == "it speaks of epoch 4");
+  }
 }
 
 }  // namespace hvd
