@@ -13,6 +13,8 @@ namespace hvd {
 namespace {
 
 constexpr uint32_t kSilenceMostMs = 10'000;
+// Of a kernel that says nothing when it has no room: a reader may be stopped for so long.
+constexpr uint32_t kSilenceOfOldMs = 120'000;
 constexpr int kIdleSeconds = 3, kAgainSeconds = 1, kProbes = 7;  // together as much
 static_assert((kIdleSeconds + kAgainSeconds * kProbes) * 1000 == kSilenceMostMs);
 constexpr int kRtoMaxMs = 44;  // TCP_RTO_MAX_MS, newer than the headers we build with
@@ -48,8 +50,9 @@ bool is_cut(int socket) {
 
 bool is_cut(const tcp_info& facts, bool answers_when_full) {
   const uint32_t silent_ms = std::min(facts.tcpi_last_ack_recv, facts.tcpi_last_data_recv);
-  const bool data_unanswered = answers_when_full && facts.tcpi_retransmits >= kUnansweredLeast;
-  return silent_ms >= kSilenceMostMs && (data_unanswered || facts.tcpi_probes >= kUnansweredLeast);
+  const uint32_t data_silent_ms = answers_when_full ? kSilenceMostMs : kSilenceOfOldMs;
+  return (silent_ms >= data_silent_ms && facts.tcpi_retransmits >= kUnansweredLeast) ||
+         (silent_ms >= kSilenceMostMs && facts.tcpi_probes >= kUnansweredLeast);
 }
 
 bool answers_when_full(std::string_view release) {

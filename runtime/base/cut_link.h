@@ -43,8 +43,9 @@ bool is_cut(int socket);
 // Pure. `answers_when_full`: data that find no room at the other end are answered as well.
 bool is_cut(const tcp_info& facts, bool answers_when_full);
 // By the release that uname() tells ("6.1.0-18-amd64"): before 6.6 the kernel drops data that find
-// the memory of a socket full, because its reader is stopped, without a word. Then only keep-alive
-// and probes tell of a cut. Hosts of one job are taken to run much the same kernel. Pure.
+// the memory of a socket full, because its reader is stopped, without a word. Then keep-alive and
+// probes tell of a cut, and of data only two minutes without an answer do. Hosts of one job are
+// taken to run much the same kernel. Pure.
 bool answers_when_full(std::string_view release);
 
 }  // namespace hvd
