@@ -170,9 +170,9 @@ void Supervisor::on_deadlines(TimePoint now) {
   note_lost(now);
 }
 
-// Of a rank's failure or a lost agent, if the report is not there yet. Who reads the ranks' output
-// may stand still, for ever: neither the user nor who looks for the result in a file has to wait
-// for that.
+// Of a failed rank, a lost agent or a host without one, if the report is not there yet. Who reads
+// the ranks' output may stand still, for ever: neither the user nor who looks for the result in a
+// file has to wait for that.
 void Supervisor::say_why(TimePoint now) {
   // An interrupt has its own words, and an end for readers that stand still.
   const bool speaks = interrupts_ == 0;

@@ -117,6 +117,7 @@ class Supervisor {
   // the end
   bool over() const;
   void end_ssh();
+  void kill_left(const HostAgent& agent);
   void sweep();
   void write_out();
   JobResult result() const;

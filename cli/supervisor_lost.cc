@@ -2,10 +2,12 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 
 #include "cli/agent/clean_host.h"
+#include "cli/agent/descendants.h"
 #include "cli/agent/process_state.h"
 #include "cli/messages.h"
 #include "cli/quoted.h"
@@ -19,6 +21,7 @@ namespace {
 
 using std::chrono::milliseconds;
 constexpr milliseconds kCleanLimit{10'000};  // of a host whose end readers hold up
+constexpr milliseconds kKillLimit{300};      // of what forks without end, until sweep()
 constexpr size_t kWordsShown = 300;
 // What last words before one cut differ by: a beat, a look that is a tick old, and some delay.
 constexpr milliseconds kTogether{2500};
@@ -157,12 +160,25 @@ void Supervisor::clean_after(const HostAgent& agent) {
   }
 }
 
+// A keeper that ended has left nobody. If it was killed with its agent, what ranks had started is
+// below us now; who reads their output may be waited for long, so that does not wait for sweep().
+void Supervisor::kill_left(const HostAgent& agent) {
+  if (agent.remote() || agent.keeper_ended()) return;
+  kill_descendants(Deadline::in(kKillLimit), [this](pid_t child) {
+    const auto is_keeper = [&](const auto& one) {
+      return !one->keeper_gone() && one->pipes().pid() == child;
+    };
+    return strangers_.have(child) || std::ranges::any_of(agents_, is_keeper);
+  });
+}
+
 // An agent without a last word: its ranks were ended, whatever they had done. That is known before
 // their output has come out, which its reader may put off for ever.
 void Supervisor::note_lost(TimePoint now) {
   for (const auto& agent : agents_) {
     if (agent->lost || agent->ended() || !agent->silenced(now)) continue;
     agent->lost = true;
+    kill_left(*agent);
     const std::string words = lost_words(*agent);
     record_.note_agent_lost({agent->host().name, words}, agent->stopping);
     if (!agent->frames().noise().empty()) say("before the agent spoke: " + agent->frames().noise());

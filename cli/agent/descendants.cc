@@ -202,6 +202,12 @@ void stop_descendants(Deadline deadline, const Spared& spared) {
   }
 }
 
+void kill_descendants(Deadline deadline, const Spared& spared) {
+  stop_descendants(deadline, spared);
+  for (const Descendant& one : descendants(getpid(), spared))
+    if (one.alive) signal_descendant(one, SIGKILL);
+}
+
 int end_descendants(std::chrono::milliseconds limit,
                     const std::function<void(pid_t, int status)>& reaped, const Spared& spared) {
   Deadline deadline = Deadline::in(limit);
@@ -214,9 +220,7 @@ int end_descendants(std::chrono::milliseconds limit,
   };
   for (int round = 0;; ++round) {
     if (nobody()) return 0;
-    stop_descendants(deadline, spared);
-    for (const Descendant& one : walk())
-      if (one.alive) signal_descendant(one, SIGKILL);
+    kill_descendants(deadline, spared);
     if (round == 0) deadline = Deadline::in(limit);  // of which the walks took their part
     if (nobody()) return 0;
     if (deadline.passed()) break;

@@ -101,6 +101,9 @@ bool signal_descendant(const Descendant& one, int signal);
 // and the deadline has not passed.
 void stop_descendants(Deadline deadline, const Spared& spared = nullptr);
 
+// Stops all, then kills all; who has come meanwhile is for the next call. Reaps nobody.
+void kill_descendants(Deadline deadline, const Spared& spared);
+
 // Stops all, kills all, reaps all; repeats until nobody is left alive or the deadline. `reaped`
 // sees every wait status, also of spared children. Returns how many could not be ended.
 int end_descendants(std::chrono::milliseconds limit,

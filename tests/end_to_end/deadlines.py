@@ -362,6 +362,20 @@ def a_reader_that_stands_still_hides_no_lost_agent():
         assert b"nobody read" not in err and out.endswith(b":y\n"), (out[-20:], err)
 
 
+def a_reader_that_stands_still_keeps_nobody_alive_whose_agent_and_keeper_were_killed():
+    job = start_whose_reader_stands_still("setsid sleep 300 & sleep 300 & exec yes")
+    sleepers = [pid for pid in support.descendants(job.pid) if support.read(pid, "comm") == "sleep"]
+    expect(len(sleepers), 4)
+    for pid in (support.keeper_of(job.pid), agent_of(job.pid)):
+        os.kill(pid, signal.SIGKILL)
+    wait_for_words(job, b"; all ranks have ended, and who reads their output is waited for (INT: drop it)")
+    wait_for(lambda: not set(sleepers) & set(support.descendants(job.pid)))
+    expect(job.poll(), None)
+    out, err = job.communicate(timeout=LIMIT_S)
+    expect(job.returncode, 125, err)
+    assert out.endswith(b":y\n"), (out[-20:], err)
+
+
 def an_interrupt_keeps_back_no_result_while_a_slow_reader_is_waited_for():
     with tempfile.TemporaryDirectory() as folder:
         result = f"{folder}/result.json"
@@ -421,5 +435,6 @@ support.main(the_start_timeout_bounds_an_agent_that_never_comes,
              a_reader_that_leaves_after_an_interrupt_is_no_cause_once_all_ranks_have_ended,
              a_second_interrupt_kills_what_ranks_left_running_and_the_status_stays_theirs, a_reader_that_comes_late_gets_all,
              a_reader_that_stands_still_hides_no_failure, a_reader_that_stands_still_hides_no_lost_agent,
+             a_reader_that_stands_still_keeps_nobody_alive_whose_agent_and_keeper_were_killed,
              an_interrupt_keeps_back_no_result_while_a_slow_reader_is_waited_for,
              one_interrupt_ends_a_job_whose_reader_stands_still)
