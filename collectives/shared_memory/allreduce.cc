@@ -38,8 +38,7 @@ Slice chunk_of(uint64_t chunk, size_t count, int ranks, DataType type) {
 SharedMemoryCommunicator::Step SharedMemoryCommunicator::await_lines(Operation& operation) {
   const uint64_t sequence = operation.sequence;
   const uint64_t expected = word_of(sequence, operation.hash);
-  const size_t bytes = operation.result.bytes();
-  const size_t count = bytes <= kLineBytes ? 1 : (bytes + kLineBytes - 1) / kLineBytes;
+  const size_t count = lines_of(operation);
   for (; cursor_.rank < size_; ++cursor_.rank, cursor_.line = 0) {
     if (cursor_.rank == me_) continue;
     WordLine* line = lines(cursor_.rank, sequence);

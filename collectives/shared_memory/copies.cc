@@ -9,13 +9,6 @@
 #include "runtime/base/fault_point.h"
 
 namespace hvd {
-namespace {
-
-constexpr size_t kCopyBytes = 64 * 1024;  // in one call, and in one chunk of staging
-static_assert(kCopyBytes <= kChunkBytesMax);
-constexpr uint64_t kSlots = staging_slots(kCopyBytes);
-
-}  // namespace
 
 SharedMemoryCommunicator::Step SharedMemoryCommunicator::broadcast(Operation& operation) {
   if ((operation.stage & kStagedData) != 0) return staged_broadcast(operation);
@@ -46,8 +39,8 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::staged_broadcast(Operat
   const size_t part = std::min(kCopyBytes, bytes - at);
   std::byte* staged = staging(operation.root, c.taken, kCopyBytes);
   if (me_ == operation.root) {
-    if (c.taken >= kSlots) {
-      const uint64_t free = chunks_before_ + c.taken + 1 - kSlots;
+    if (c.taken >= kCopySlots) {
+      const uint64_t free = chunks_before_ + c.taken + 1 - kCopySlots;
       const Step step = await_counters(&CommunicatorWords::summed, free);
       if (step != Step::kDone) return step;
     }
@@ -59,6 +52,7 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::staged_broadcast(Operat
   } else {
     const std::atomic<uint64_t>& brought = words(operation.root).brought;
     if (brought.load(std::memory_order_acquire) < chunks_before_ + c.taken + 1) {
+      behind_ = {&CommunicatorWords::brought, chunks_before_ + c.taken + 1, operation.root};
       if (!closed_ || !is_gone(operation.root)) return Step::kWait;
       if (brought.load(std::memory_order_acquire) < chunks_before_ + c.taken + 1)
         return Step::kFailed;
@@ -80,7 +74,7 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::allgather(Operation& op
   const bool staged = (operation.stage & kStagedData) != 0;
   bool moved = false;
   if (staged && c.brought < c.chunks) {
-    const uint64_t used = c.brought < kSlots ? 0 : c.brought + 1 - kSlots;
+    const uint64_t used = c.brought < kCopySlots ? 0 : c.brought + 1 - kCopySlots;
     const Step step =
         await_counters(&CommunicatorWords::summed, used == 0 ? 0 : chunks_before_ + used);
     if (step == Step::kFailed) return step;

@@ -1,5 +1,6 @@
 // Waiting for peers, and what follows when they differ, die or leave.
 #include <algorithm>
+#include <iterator>
 
 #include "collectives/describe.h"
 #include "collectives/refusal.h"
@@ -86,6 +87,7 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::await_counters(
   for (int k = 0; k < size_; ++k) {
     const std::atomic<uint64_t>& word = words(k).*counter;
     if (word.load(kAcquire) >= value) continue;
+    behind_ = {counter, value};
     if (!closed_ || !is_gone(k)) return Step::kWait;
     if (word.load(kAcquire) < value) return Step::kFailed;
   }
@@ -95,14 +97,14 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::await_counters(
 // After this rank did its part: the commit words of what is committed by `done`, and readers of
 // this rank's tensor. A wait for reuse is satisfied by a rank that is gone, one for commitment is
 // not.
-SharedMemoryCommunicator::Step SharedMemoryCommunicator::await_done(
-    const Operation& operation) const {
+SharedMemoryCommunicator::Step SharedMemoryCommunicator::await_done(const Operation& operation) {
   if ((operation.stage & kDiffers) != 0) return Step::kDone;
   const bool commit = (operation.stage & kStagedData) != 0 || is_large(operation);
   if (!commit && (operation.stage & kHasReaders) == 0) return Step::kDone;
   for (int k = 0; k < size_; ++k) {
     const std::atomic<uint64_t>& done = words(k).done;
     if (done.load(kAcquire) >= operation.sequence) continue;
+    behind_ = {&CommunicatorWords::done, operation.sequence};
     if (!closed_ || !is_gone(k)) return Step::kWait;
     if (commit && done.load(kAcquire) < operation.sequence) return Step::kFailed;
   }
@@ -116,11 +118,13 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::refuse(Operation& opera
     return word.load(kAcquire) >= value || is_gone(k);
   };
   if ((operation.stage & kTold) == 0) {
+    behind_ = {&CommunicatorWords::done, last_told_};
     for (int k = 0; k < size_; ++k)  // has everybody read what was told before?
       if (k != me_ && !settled(k, words(k).done, last_told_)) return Step::kWait;
     tell(operation);
     operation.stage |= kTold;
   }
+  behind_ = {&CommunicatorWords::told, operation.sequence};
   for (; cursor_.rank < size_; ++cursor_.rank)
     if (!settled(cursor_.rank, words(cursor_.rank).told, operation.sequence)) return Step::kWait;
   compose_refusal(operation);
@@ -165,9 +169,7 @@ void SharedMemoryCommunicator::compose_refusal(Operation& operation) const {
 // others all entries. What had them and failed all the same stood behind a failure, or was cut.
 bool SharedMemoryCommunicator::was_begun(const Operation& operation) const {
   const uint64_t expected = word_of(operation.sequence, operation.hash);
-  const bool has_lines = is_small(operation);
-  const size_t count =
-      has_lines ? std::max<size_t>(1, (operation.result.bytes() + kLineBytes - 1) / kLineBytes) : 1;
+  const size_t count = is_small(operation) ? lines_of(operation) : 1;
   for (int k = 0; k < size_; ++k)
     for (size_t i = 0; i < count; ++i)
       if (lines(k, operation.sequence)[i].word.load(kAcquire) != expected) return false;
@@ -177,17 +179,50 @@ bool SharedMemoryCommunicator::was_begun(const Operation& operation) const {
 std::vector<int> SharedMemoryCommunicator::missing_ranks() const {
   std::vector<int> missing;
   if (idle()) return missing;
-  const uint64_t sequence = queue_.oldest()->sequence;
+  const Operation& oldest = *queue_.oldest();
+  const uint64_t sequence = oldest.sequence;
   if (sequence > entered_) {  // not even here: who still holds its slot?
     for (int k = 0; k < size_; ++k)
       if (k != me_ && words(k).done.load(kAcquire) + kOperationSlots < sequence)
         missing.push_back(world_rank(k));
     return missing;
   }
-  for (int k = 0; k < size_; ++k)
-    if (!reached(lines(k, sequence)[0].word.load(kAcquire), sequence))
+  const size_t count = is_small(oldest) ? lines_of(oldest) : 1;
+  for (int k = 0; k < size_; ++k) {
+    const WordLine* line = lines(k, sequence);
+    if (!std::all_of(line, line + count, [&](const WordLine& one) {
+          return reached(one.word.load(kAcquire), sequence);
+        }))
       missing.push_back(world_rank(k));
-  return missing;
+  }
+  return missing.empty() ? ranks_behind() : missing;
+}
+
+// All have entered. Who stands still in the midst of an operation has a counter that the others
+// wait for. They come as far as they can without it, so that of several who are not there yet the
+// one is meant who has done less than this rank.
+std::vector<int> SharedMemoryCommunicator::ranks_behind() const {
+  std::vector<int> behind, less;
+  const int root = behind_.root;
+  const auto add = [&](const auto& counter, uint64_t value, int only) {
+    for (int k = 0; k < size_; ++k)
+      if (k != me_ && (only < 0 || k == only) && (words(k).*counter).load(kAcquire) < value)
+        behind.push_back(k);
+  };
+  if (root >= 0) {  // does it wait for who still reads what is in its slots?
+    const uint64_t brought = words(root).brought.load(kAcquire);
+    if (brought >= chunks_before_ + kCopySlots)
+      add(&CommunicatorWords::summed, brought + 1 - kCopySlots, -1);
+  }
+  if (behind.empty()) add(behind_.counter, behind_.value, root);
+  const CommunicatorWords& my = words(me_);
+  std::ranges::copy_if(behind, std::back_inserter(less), [&](int k) {
+    return words(k).summed.load(kAcquire) < my.summed.load(kAcquire) ||
+           words(k).brought.load(kAcquire) < my.brought.load(kAcquire);
+  });
+  if (!less.empty()) behind.swap(less);
+  for (int& rank : behind) rank = world_rank(rank);
+  return behind;
 }
 
 }  // namespace hvd

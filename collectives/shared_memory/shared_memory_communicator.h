@@ -13,6 +13,7 @@
 // failing), allreduce, copies (broadcast and allgather).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -71,10 +72,19 @@ class SharedMemoryCommunicator final : public Communicator {
     uint64_t chunks = 0;
     std::byte* result = nullptr;  // allgather
   };
+  // Counters that this rank found too low, last: whoever is still below it is waited for.
+  struct Behind {
+    std::atomic<uint64_t> CommunicatorWords::* counter = &CommunicatorWords::done;
+    uint64_t value = 0;
+    int root = -1;  // it alone, unless it has to wait itself; -1: all ranks
+  };
 
-  // The two kinds of allreduce: by lines, and by `done`.
+  // The two kinds of allreduce: by lines, so many for its data, and by `done`.
   static bool is_small(const Operation& operation) {
     return operation.kind == OperationKind::kAllreduce && operation.result.bytes() <= kSmallBytes;
+  }
+  static size_t lines_of(const Operation& operation) {
+    return std::max<size_t>(1, (operation.result.bytes() + kLineBytes - 1) / kLineBytes);
   }
   static bool is_large(const Operation& operation) {
     return operation.kind == OperationKind::kAllreduce && operation.result.bytes() > kSmallBytes;
@@ -103,8 +113,9 @@ class SharedMemoryCommunicator final : public Communicator {
   Step await_word(int rank, const std::atomic<uint64_t>& word, uint64_t sequence);
   Step await_entries(Operation& operation);
   Step await_counters(std::atomic<uint64_t> CommunicatorWords::* counter, uint64_t value);
-  Step await_done(const Operation& operation) const;
+  Step await_done(const Operation& operation);
   void notice_departure(int rank, uint64_t sequence);
+  std::vector<int> ranks_behind() const;
   Step refuse(Operation& operation);
   void tell(const Operation& operation);
   bool is_agreed(const Operation& operation) const;
@@ -168,6 +179,7 @@ class SharedMemoryCommunicator final : public Communicator {
   uint64_t last_told_ = 0;
   uint64_t chunks_before_ = 0;  // of all earlier staged operations
   Cursor cursor_;
+  Behind behind_;
   bool closed_ = false, departure_noticed_ = false;
   NewSegment new_segment_;
   // Filled anew for each operation, never allocated there.

@@ -26,6 +26,10 @@ inline constexpr size_t kGatheredBytes = kLines * kLineBytes;  // of one rank, w
 inline constexpr size_t kStagingBytes = 768 * 1024;
 inline constexpr size_t kChunkBytesMax = kStagingBytes / 3;
 constexpr uint64_t staging_slots(size_t chunk_bytes) { return kStagingBytes / chunk_bytes; }
+// Of broadcast and allgather: in one call, and in one chunk of staging.
+inline constexpr size_t kCopyBytes = 64 * 1024;
+static_assert(kCopyBytes <= kChunkBytesMax);
+inline constexpr uint64_t kCopySlots = staging_slots(kCopyBytes);
 
 // Data and word in one cache line: whoever sees the word sees the data, in one miss.
 struct alignas(64) WordLine {

@@ -23,6 +23,8 @@ inline constexpr int kWorldSizeMax = 1 << 20;
 // Who of a rank may sleep on a doorbell; bit numbers of RankWords::asleep.
 enum Sleeper : uint32_t { kCaller = 0, kEngineThread = 1 };
 inline constexpr int kSleepers = 2;
+// And a bit behind theirs: a thread of it waits, and has slept since it began to.
+inline constexpr uint32_t kWaitsBit = 1u << kSleepers;
 
 enum class TroubleReason : uint32_t {
   kNone,
@@ -42,7 +44,8 @@ enum class TroubleReason : uint32_t {
 enum class GivenUp : uint32_t { kNo, kSilent, kStopped, kAborts };
 
 struct alignas(64) RankWords {
-  std::atomic<uint32_t> asleep;  // by the rank: bit per Sleeper that wants its doorbell rung
+  std::atomic<uint32_t> asleep;  // by the rank: bit per Sleeper that wants its doorbell rung, and
+                                 // kWaitsBit
   std::atomic<uint32_t> cpu;     // by the rank when it has waited for a while: 1 + the CPU it is on
   alignas(64) std::atomic<uint32_t> dead;  // by the agent: no task of it runs any more
   std::atomic<GivenUp> given_up;           // by the agent, before it kills the rank; kAborts by the
@@ -69,7 +72,7 @@ struct alignas(8) FateWords {
 
 struct ControlBlock {
   static constexpr uint32_t kMagic = 0x68766442;  // "hvdB"
-  static constexpr uint32_t kVersion = 14;
+  static constexpr uint32_t kVersion = 15;
 
   uint32_t magic;
   uint32_t version;

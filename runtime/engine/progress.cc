@@ -103,13 +103,16 @@ bool Progress::is_done(const Awaited& awaited) {
 
 void Progress::settle_awaited() {
   bool any = false;
+  int slept = 0;
   std::erase_if(awaited_, [&](Awaited* one) {
     const bool done = is_done(*one);
+    if (done && one->since != TimePoint{}) ++slept;
     if (done) one->done.store(true, std::memory_order_release);  // from here on it may be gone
     any |= done;
     return done;
   });
   if (!any) return;
+  if (slept != 0 && (slept_ -= slept) == 0) say_asleep();
   token_.completed();
   if (token_.watched()) peers_.ring(peers_.world().local_rank, kCaller);
 }
@@ -239,7 +242,10 @@ bool Progress::pass_on(Awaited& awaited) {
 // Nothing moves: sleeps. One thread watches the doorbell, others wait for it. True: with the token.
 bool Progress::rest(Awaited& awaited) {
   const TimePoint now = Clock::now();
-  if (awaited.since == TimePoint{}) awaited.since = job_time(now);
+  if (awaited.since == TimePoint{}) {
+    awaited.since = job_time(now);
+    ++slept_;
+  }
   if (awaited.on_sleep) awaited.on_sleep(now);
   tick(now);
   if (token_.watched()) return pass_on(awaited);
@@ -280,14 +286,18 @@ void Progress::wait_until_over() {
 // --- Sleeping.
 
 void Progress::arm(uint32_t sleepers) {
-  words_.asleep.store(sleepers, std::memory_order_relaxed);
-  full_fence();  // what follows looks at other words once more
   armed_ = sleepers;
+  say_asleep();
+  full_fence();  // what follows looks at other words once more
 }
 
 void Progress::lower_arms() {
-  words_.asleep.store(0, std::memory_order_relaxed);
   armed_ = 0;
+  say_asleep();
+}
+
+void Progress::say_asleep() {
+  words_.asleep.store(armed_ | (slept_ > 0 ? kWaitsBit : 0), std::memory_order_relaxed);
 }
 
 void Progress::ring_engine_thread() {
@@ -390,14 +400,15 @@ void Progress::run_engine_thread(const std::stop_token& stop) {
   // Held until the thread ends, by whatever: the kernel marks it, so the agent learns early.
   const bool holds_life = pthread_mutex_lock(&words_.life) == 0;
   TimePoint idle_since = Clock::now();
-  while (!stop.stop_requested()) engine_round(&idle_since);
+  while (!stop.stop_requested()) engine_round(stop, &idle_since);
   if (holds_life) pthread_mutex_unlock(&words_.life);
 }
 
-void Progress::engine_round(TimePoint* idle_since) {
+void Progress::engine_round(const std::stop_token& stop, TimePoint* idle_since) {
   // In this order: who finds it set rings not, and is seen by what follows here. The other way
   // round a ring between the two is taken away, and those after it are not given.
   drain(kEngineThread);
+  if (stop.stop_requested()) return;  // that ring may be gone now
   engine_rung_ = false;
   auto most = kBackstop;
   bool moved = false, links = false;

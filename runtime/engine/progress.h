@@ -152,6 +152,7 @@ class Progress {
       lower_arms();
   }
   void lower_arms();
+  void say_asleep();
   void ring_engine_thread();
   void drain(Sleeper sleeper);
   void watch_links(Sleeper sleeper);
@@ -168,7 +169,7 @@ class Progress {
   void look_for_stalls(TimePoint now);
 
   void run_engine_thread(const std::stop_token& stop);
-  void engine_round(TimePoint* idle_since);
+  void engine_round(const std::stop_token& stop, TimePoint* idle_since);
 
   Peers& peers_;
   RankWords& words_;
@@ -183,7 +184,8 @@ class Progress {
   std::vector<Awaited*> awaited_;
   EpochEnd end_;
   StallInspector stall_inspector_;
-  uint32_t armed_ = 0;       // what words_.asleep says
+  uint32_t armed_ = 0;       // sleepers that words_.asleep names
+  int slept_ = 0;            // of awaited_
   bool shares_cpu_ = false;  // a peer waited last on the CPU that this rank waits on
   TimePoint shares_cpu_until_{};
   int agent_answers_ = 0;

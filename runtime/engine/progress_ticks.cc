@@ -116,8 +116,8 @@ void Progress::look_for_left_ranks() {
 }
 
 // The coordinator reports what the log waits for and, of several hosts, who waits in which call and
-// who has not acted on what is in the log; on one host the lowest rank that is in a call, or waits
-// for what is in the log, reports it.
+// who has not acted on what is in the log; on one host the lowest rank that waits in a call, or for
+// what is in the log, reports it: who is not missing may be elsewhere in its program.
 void Progress::look_for_stalls(TimePoint now) {
   const Clock::duration quarter = options_.stall_warning / 4;  // short ones are for tests
   const auto every = quarter.count() == 0 ? kStallLookEvery : std::min(kStallLookEvery, quarter);
@@ -131,8 +131,12 @@ void Progress::look_for_stalls(TimePoint now) {
     if (!one->missing || (one->reported_by_other && one->reported_by_other())) continue;
     if (several_hosts && one->told_by_other) continue;  // rank 0 hears of it, and reports
     std::vector<int> missing = one->missing();
+    const auto reports = [&](int rank) {
+      const bool waits = several_hosts || (peers_.block().rank(rank).asleep & kWaitsBit) != 0;
+      return waits && std::ranges::find(missing, rank) == missing.end();
+    };
     int lowest = 0;
-    while (std::find(missing.begin(), missing.end(), lowest) != missing.end()) ++lowest;
+    while (lowest < me && !reports(lowest)) ++lowest;
     if (missing.empty() || lowest != me) continue;
     // Of one name there are many waits, one after the other.
     const uint64_t sequence = one->operation != nullptr

@@ -352,6 +352,47 @@ TEST_CASE("outcome: who is waited for is known") {
   CHECK_FALSE(zero.idle());
 }
 
+// Rank 2 stands still once it has entered; where its data go through staging, after a chunk or
+// more.
+TEST_CASE("outcome: who stands still in the midst of an operation is waited for, and nobody else") {
+  constexpr size_t kCount = 1 << 20;
+  const auto [kind, root] =
+      GENERATE(values<std::pair<OperationKind, int>>({{OperationKind::kAllreduce, 0},
+                                                      {OperationKind::kBroadcast, 0},
+                                                      {OperationKind::kBroadcast, 2},
+                                                      {OperationKind::kAllgather, 0}}));
+  const int steps = GENERATE(1, 2, 3, 40);
+  RankThreads ranks(3);
+  std::vector<std::vector<float>> data(3, std::vector<float>(kCount, 1)), all(3);
+  std::vector<Operation> operations(3);
+  const auto progress = [&](int rank) { ranks.rank(rank).communicator->progress(); };
+  for (size_t k = 0; k < 3; ++k) {
+    Operation& one = operations[k];
+    one.kind = kind;
+    one.root = root;
+    if (kind == OperationKind::kAllgather)
+      one.input = {data[k].data(), kCount, DataType::kFloat32};
+    else
+      one.result.data = data[k].data(), one.result.count = kCount;
+    one.allocate = [&, k](std::span<const uint64_t> counts) -> void* {
+      all[k].resize(counts[0] * 3);
+      return all[k].data();
+    };
+    ranks.rank(int(k)).communicator->start(one);
+  }
+  for (const int k : {0, 1}) progress(k);
+  for (int i = 0; i < steps; ++i) progress(2);
+  for (int i = 0; i < 1000; ++i)
+    for (const int k : {0, 1}) progress(k);
+  for (const int k : {0, 1}) {
+    CAPTURE(k, steps, int(kind), root);
+    CHECK(ranks.rank(k).communicator->missing_ranks() == std::vector{2});
+  }
+  const auto pending = [](const Operation& one) { return one.outcome == Outcome::kPending; };
+  while (std::ranges::any_of(operations, pending))
+    for (const int k : {2, 0, 1}) progress(k);
+}
+
 TEST_CASE("outcome: publishing rings who sleeps") {
   RankThreads ranks(2);
   Peers& one = *ranks.rank(1).peers;
