@@ -79,9 +79,10 @@ std::string StallInspector::describe(std::span<const Stalled> stalled) const {
 
 std::string StallInspector::describe(std::map<int, std::vector<const Stalled*>> by_rank) const {
   std::string text =
-      "Some ranks wait for operations that others have not submitted for more than " +
+      "Some ranks wait for operations that others have not submitted, or stand still in, for more "
+      "than " +
       seconds(warning_after_) +
-      " seconds. Either ranks submit different operations, or some have stopped submitting any; "
+      " seconds. Either ranks submit different operations, or some have stopped; "
       "until they go on, none of these can complete.\nMissing ranks:";
   for (auto& [rank, missing] : by_rank) {
     std::sort(missing.begin(), missing.end(), [](const Stalled* a, const Stalled* b) {

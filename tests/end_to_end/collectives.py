@@ -200,6 +200,16 @@ def a_stall_is_warned_of_with_the_missing_ranks():
     assert b"Missing ranks:" in seen.stderr and b">:1: [" in seen.stderr, seen.stderr
 
 
+def a_rank_that_stands_still_in_an_operation_is_missing():
+    point = "link_post:30" if support.options.apart else "collective_sum:40"
+    script = f"[ $HVD_RANK != 2 ] || export HVD_FAULT_POINT={point}:stop; exec '{support.options.worker}' bulk none"
+    seen = run("--stall-check-warning-time-seconds", "1", "--stall-check-shutdown-time-seconds", "2", "--", "sh", "-c", script, np=3)
+    expect(seen.returncode, 128 + signal.SIGKILL, seen.stderr)  # of the rank that was given up on
+    missing = re.findall(rb">:(\d!?): \[", seen.stderr)
+    assert b"2!" in missing and set(missing) <= {b"2", b"2!"}, seen.stderr
+    assert re.search(r"first failure: rank 2 .*was killed by SIGKILL", last_line(seen)), seen.stderr
+
+
 def a_stall_ends_the_job_when_asked_to():
     seen = run("--stall-check-warning-time-seconds", "1", "--stall-check-shutdown-time-seconds", "2", *worker("idle", 1), np=3)
     expect(seen.returncode, 3, seen.stderr)
@@ -333,7 +343,7 @@ support.main(ten_epochs, memory_beyond_the_limit_of_files_is_an_error_of_the_ran
              a_stopped_rank_is_given_up_on_with_the_reason_and_its_number, a_rank_whose_way_to_its_agent_got_lost_says_so,
              a_rank_whose_whole_environment_got_lost_is_warned_of,
              a_stall_is_warned_of_with_the_missing_ranks,
-             a_stall_ends_the_job_when_asked_to, no_stall_check_looks_for_none,
+             a_rank_that_stands_still_in_an_operation_is_missing, a_stall_ends_the_job_when_asked_to, no_stall_check_looks_for_none,
              every_time_the_command_line_takes_the_ranks_take_too, under_another_launcher_init_names_its_variable,
              a_rank_that_never_calls_init_is_named, a_rank_that_was_stopped_before_init_is_told_as_stopped,
              a_time_limit_says_what_each_rank_was_doing,

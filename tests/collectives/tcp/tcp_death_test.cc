@@ -227,7 +227,7 @@ class Drama {
 #if defined(__SANITIZE_THREAD__)
 const long kEvery = thorough() ? 13 : 29;
 #elif defined(__SANITIZE_ADDRESS__)
-constexpr long kEvery = 3;
+const long kEvery = thorough() ? 3 : 7;
 #else
 constexpr long kEvery = 1;
 #endif

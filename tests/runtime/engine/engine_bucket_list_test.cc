@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <mutex>
 #include <numeric>
 #include <random>
 #include <span>
@@ -180,6 +181,41 @@ TEST_CASE("bucket list: buckets but the last finish everywhere before finish() i
     list->finish({});
   });
   CHECK(finished == 6);
+}
+
+// Rank 0 has given a bucket away and computes; the stall is that of rank 2, and of rank 1's step.
+TEST_CASE("bucket list: a stall is reported by a rank that waits, though a lower one does not") {
+  std::mutex mutex;
+  std::string warning;
+  const auto warned = [&] {
+    std::lock_guard lock(mutex);
+    return warning.find("sgd") != std::string::npos;
+  };
+  std::atomic<bool> ready{false};
+  EngineOptions options;
+  options.stall_warning = 200ms;
+  options.warn = [&](const std::string& text) {
+    std::lock_guard lock(mutex);
+    if (text.find("sgd") != std::string::npos) warning = text;
+  };
+  run_engines(
+      {3},
+      [&](int rank, Engine& engine) {
+        const auto list = engine.make_bucket_list(spec_of("sgd"));
+        if (rank == 0) {
+          list->ready(0, Home::kHome);
+          ready = true;
+          until("rank 1 reports the stall", warned);
+          for (int bucket = 1; bucket < 4; ++bucket) list->ready(bucket, Home::kHome);
+          list->finish({});
+          return;
+        }
+        until("rank 0 has given a bucket away", [&] { return ready.load(); });
+        if (rank == 2) until("rank 1 reports the stall", warned);
+        step(*list);
+      },
+      options);
+  CHECK_THAT(warning, Catch::Contains("Missing ranks:\n2: ["));
 }
 
 TEST_CASE("bucket list: the verdict gathers poison, later layouts and used bits of all ranks") {
