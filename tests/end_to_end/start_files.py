@@ -124,8 +124,32 @@ def what_start_files_leave_running_goes_on():
         os.close(os.open(world.path("h1", "/tmp/other_gate"), os.O_WRONLY | os.O_NONBLOCK))
 
 
+def a_host_that_fails_is_named_before_others_have_ended():
+    with hosts.Hosts(1) as world:
+        world.run("h1", "mkfifo", "-m", "666", "/tmp/gate", "/tmp/other_gate")
+        write(world, "h1", hosts.home("bash", ".bashrc"), "cat /tmp/gate &\n")  # for which its ssh would wait
+        write(world, "h1", hosts.home("root", ".bashrc"), "read x </tmp/other_gate; exit 3\n")
+        job = subprocess.Popen(world.command("h0", support.options.hvdrun, "-np", "2", "-H", "bash@h1,h1", "--", "true"),
+                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        support.wait_for(lambda: "hvd-agent" in world.run("h1", "ps", "-A", "-o", "comm=").stdout)
+        os.close(support.wait_for(lambda: opened(world.path("h1", "/tmp/other_gate"))))
+        _, err = job.communicate(timeout=60)
+        support.expect(job.returncode, 125, err)
+        named, waited = (err.find(words) for words in ("hvdrun: no agent on h1: ", "the ssh to h1 does not end"))
+        assert -1 < named < waited, err
+        os.close(os.open(world.path("h1", "/tmp/gate"), os.O_WRONLY | os.O_NONBLOCK))
+
+
+def opened(fifo):
+    """For writing, once somebody reads there."""
+    try:
+        return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+
+
 support.parse_options("start_remote")
 support.main(start_files_may_print_read_wait_and_change_the_path, what_start_files_say_in_sshs_words_is_not_sshs,
              a_start_file_that_never_ends_is_named, start_files_that_end_or_wait_are_named_in_every_shell,
              a_start_file_that_takes_standard_input_away_is_named, a_start_file_that_kills_its_shell_or_takes_standard_output_away_is_named,
-             what_start_files_leave_running_goes_on, why_not=hosts.why_not())
+             what_start_files_leave_running_goes_on, a_host_that_fails_is_named_before_others_have_ended, why_not=hosts.why_not())
