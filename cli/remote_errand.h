@@ -41,6 +41,7 @@ class RemoteErrand {
   void turn(TimePoint now) { carrier_.turn(now); }
   std::optional<TimePoint> next_deadline() const { return carrier_.next_deadline(); }
   void kill_ssh(pid_t pid) const { carrier_.kill_ssh(pid); }
+  bool is_ssh(pid_t pid) const { return carrier_.is_ssh(pid); }
   bool child_ended(pid_t pid, int wait_status) { return carrier_.child_ended(pid, wait_status); }
 
  private:

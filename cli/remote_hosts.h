@@ -65,6 +65,7 @@ class RemoteHosts {
   void turn(TimePoint now);
   std::optional<TimePoint> next_deadline() const;
   void kill_ssh(pid_t pid) const { carrier_->kill_ssh(pid); }
+  bool is_ssh(pid_t pid) const { return carrier_->is_ssh(pid); }
   bool child_ended(pid_t pid, int wait_status) { return carrier_->child_ended(pid, wait_status); }
   std::vector<AwaitedHost> progress(TimePoint now) const;
 

@@ -162,13 +162,16 @@ void Supervisor::clean_after(const HostAgent& agent) {
 
 // A keeper that ended has left nobody. If it was killed with its agent, what ranks had started is
 // below us now; who reads their output may be waited for long, so that does not wait for sweep().
+// Other keepers and every ssh go on; a look at the GPUs that runs is given up.
 void Supervisor::kill_left(const HostAgent& agent) {
   if (agent.remote() || agent.keeper_ended()) return;
+  gpu_look_.reset();
   kill_descendants(Deadline::in(kKillLimit), [this](pid_t child) {
     const auto is_keeper = [&](const auto& one) {
       return !one->keeper_gone() && one->pipes().pid() == child;
     };
-    return strangers_.have(child) || std::ranges::any_of(agents_, is_keeper);
+    return strangers_.have(child) || (remote_hosts_ && remote_hosts_->is_ssh(child)) ||
+           (cleaning_ && cleaning_->is_ssh(child)) || std::ranges::any_of(agents_, is_keeper);
   });
 }
 

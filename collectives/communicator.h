@@ -148,10 +148,11 @@ class Communicator {
   // Any thread: the epoch is broken from now on; who makes progress sees it.
   virtual void abort() noexcept = 0;
 
-  // Ranks of the job that have not entered the oldest unresolved operation of this rank, for
-  // warnings. The
-  // holder only.
+  // Ranks of the job that have not entered the oldest unresolved operation of this rank or, where
+  // that is known, stand still in it: for warnings and timeouts. The holder only.
   virtual std::vector<int> missing_ranks() const = 0;
+  // Those that have not entered it.
+  virtual std::vector<int> not_entered() const { return missing_ranks(); }
   // For the same, and for timeouts.
   virtual DeviceWait device_wait() const { return {}; }
   virtual uint64_t entered() const = 0;  // operations so far

@@ -173,7 +173,7 @@ void SshCarrier::fail(int host, const std::string& reason, bool of_ours) {
 }
 
 void SshCarrier::kill_ssh(pid_t pid) const {
-  if (kept_.contains(pid) || handed_over_.contains(pid)) kill(-pid, SIGKILL);
+  if (is_ssh(pid)) kill(-pid, SIGKILL);
 }
 
 bool SshCarrier::child_ended(pid_t pid, int wait_status) {

@@ -85,6 +85,7 @@ class SshCarrier {
   // not: kills it and what it started for a jump host, which ignores the SIGHUP that ssh sends it,
   // since ssh does. To be called for one that has ended, too.
   void kill_ssh(pid_t pid) const;
+  bool is_ssh(pid_t pid) const { return kept_.contains(pid) || handed_over_.contains(pid); }
   // True if that child, which has been reaped, was this carrier's.
   bool child_ended(pid_t pid, int wait_status);
 

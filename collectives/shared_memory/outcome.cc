@@ -177,6 +177,12 @@ bool SharedMemoryCommunicator::was_begun(const Operation& operation) const {
 }
 
 std::vector<int> SharedMemoryCommunicator::missing_ranks() const {
+  std::vector<int> missing = not_entered();
+  const bool is_entered = !idle() && queue_.oldest()->sequence <= entered_;
+  return missing.empty() && is_entered ? ranks_behind() : missing;
+}
+
+std::vector<int> SharedMemoryCommunicator::not_entered() const {
   std::vector<int> missing;
   if (idle()) return missing;
   const Operation& oldest = *queue_.oldest();
@@ -195,7 +201,7 @@ std::vector<int> SharedMemoryCommunicator::missing_ranks() const {
         }))
       missing.push_back(world_rank(k));
   }
-  return missing.empty() ? ranks_behind() : missing;
+  return missing;
 }
 
 // All have entered. Who stands still in the midst of an operation has a counter that the others

@@ -45,6 +45,7 @@ class SharedMemoryCommunicator final : public Communicator {
   void fail_rest() override;
   void abort() noexcept override;
   std::vector<int> missing_ranks() const override;
+  std::vector<int> not_entered() const override;
   uint64_t entered() const override { return entered_; }
 
   // For tests of the sequence numbers' wrap: the next operation is `sequence` + 1. On every rank,

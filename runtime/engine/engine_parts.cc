@@ -344,8 +344,7 @@ void Engine::Parts::use_device(DeviceBackend& its_device) {
 void Engine::Parts::end_unfinished_step() {
   const int me = peers->world().rank;
   for (const Communicator* one : progress.communicators())
-    if (one != log.get() && one != on_device.get() && !one->idle() &&
-        !one->missing_ranks().empty()) {
+    if (one != log.get() && one != on_device.get() && !one->idle() && !one->not_entered().empty()) {
       raise_trouble(*peers, TroubleReason::kLeft,
                     rank_text(*peers, me) + " called shutdown() in the middle of a step",
                     std::span(&me, 1));
