@@ -263,7 +263,7 @@ Credentials AgentKey::with(std::string authority, std::string certificate) const
 }
 
 WallClock::time_point clock_of(int64_t seconds) {
-  constexpr int64_t kMost = 8'000'000'000;  // in 2223; the type ends in 2262
+  constexpr int64_t kMost = 4'000'000'000;  // in 2096; half of what the type can hold
   return WallClock::time_point(std::chrono::seconds(std::clamp(seconds, -kMost, kMost)));
 }
 

@@ -152,11 +152,11 @@ def a_start_that_is_ended_names_the_hosts_that_are_not_there_and_their_step():
 
 
 def who_cannot_reach_hvdrun_tells_so_in_one_line():
-    # What h1 sends to h0 is lost, but for what its sshd sends.
+    # What h1 sends to h0 is lost, but for what its sshd sends; by TCP's number, as not each system has /etc/protocols.
     for family, network in (("-4", "10.77.0."), ("-6", "fd77::")):
         world.run("h1", "ip", "neigh", "replace", f"{network}200", "lladdr", "02:00:00:00:00:01", "nud", "permanent", "dev", "eth0")
         world.run("h1", "ip", family, "route", "add", f"{network}254", "via", f"{network}200", "table", "7")
-        world.run("h1", "ip", family, "rule", "add", "pref", "10", "ipproto", "tcp", "sport", "22", "lookup", "main")
+        world.run("h1", "ip", family, "rule", "add", "pref", "10", "ipproto", "6", "sport", "22", "lookup", "main")
         world.run("h1", "ip", family, "rule", "add", "pref", "20", "to", f"{network}254", "lookup", "7")
     words = ["-H", "h1,h2", "--start-timeout", "4", "--wdir", "/", "--", "true"]
     seen = run(*words)
