@@ -51,12 +51,13 @@ void NetworkProof::begin(std::vector<Party> parties, int first, bool asked_for,
   for (size_t i = 0; i < parties_.size(); ++i)
     if (parties_[i].host == first) at = int(i);
   const int hosts = int(parties_.size());
-  const auto tries = who_tries_whom(hosts, at), left = who_is_left(hosts, at);
-  for (int who = 0; who < hosts; ++who) {
+  const auto tries = who_tries_whom(hosts, at);
+  for (int who = 0; who < hosts; ++who)
     for (const int whom : tries[size_t(who)]) await(who, whom, false);
-    if (hosts > kFasterPairsMax) continue;
+  if (hosts > kFasterPairsMax) return;
+  const auto left = who_is_left(hosts, at);
+  for (int who = 0; who < hosts; ++who)
     for (const int whom : left[size_t(who)]) await(who, whom, true);
-  }
 }
 
 void NetworkProof::await(int who, int whom, bool only_faster) {

@@ -82,8 +82,8 @@ std::string StallInspector::describe(std::map<int, std::vector<const Stalled*>> 
       "Some ranks wait for operations that others have not submitted, or stand still in, for more "
       "than " +
       seconds(warning_after_) +
-      " seconds. Either ranks submit different operations, or some have stopped; "
-      "until they go on, none of these can complete.\nMissing ranks:";
+      " seconds. Either ranks submit different operations, or some have stopped; until they go on, "
+      "none of these can complete.\nMissing ranks:";
   for (auto& [rank, missing] : by_rank) {
     std::sort(missing.begin(), missing.end(), [](const Stalled* a, const Stalled* b) {
       return std::pair(-a->age, a->waiting->name) < std::pair(-b->age, b->waiting->name);

@@ -363,12 +363,12 @@ def a_reader_that_stands_still_hides_no_lost_agent():
 
 
 def a_reader_that_stands_still_keeps_nobody_alive_whose_agent_and_keeper_were_killed():
-    job = start_whose_reader_stands_still("setsid sleep 300 & sleep 300 & exec yes")
-    sleepers = wait_for(lambda: len(now := {pid for pid in support.descendants(job.pid) if support.read(pid, "comm") == "sleep"}) == 4 and now)
+    job = start_whose_reader_stands_still("setsid tail -f /dev/null & tail -f /dev/null & exec yes")
+    left = wait_for(lambda: len(now := {pid for pid in support.descendants(job.pid) if support.read(pid, "comm") == "tail"}) == 4 and now)
     for pid in (support.keeper_of(job.pid), agent_of(job.pid)):
         os.kill(pid, signal.SIGKILL)
     wait_for_words(job, b"; all ranks have ended, and who reads their output is waited for (INT: drop it)")
-    wait_for(lambda: not sleepers & set(support.descendants(job.pid)))
+    wait_for(lambda: not left & set(support.descendants(job.pid)))
     expect(job.poll(), None)
     out, err = job.communicate(timeout=LIMIT_S)
     expect(job.returncode, 125, err)

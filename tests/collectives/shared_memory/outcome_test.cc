@@ -388,9 +388,8 @@ TEST_CASE("outcome: who stands still in the midst of an operation is waited for,
     CHECK(ranks.rank(k).communicator->missing_ranks() == std::vector{2});
     CHECK(ranks.rank(k).communicator->not_entered().empty());
   }
-  const auto pending = [](const Operation& one) { return one.outcome == Outcome::kPending; };
-  while (std::ranges::any_of(operations, pending))
-    for (const int k : {2, 0, 1}) progress(k);
+  for (int i = 0; i < 10'000; ++i) progress((i + 2) % 3);
+  for (const Operation& one : operations) CHECK(one.outcome == Outcome::kComplete);
 }
 
 TEST_CASE("outcome: publishing rings who sleeps") {
