@@ -19,7 +19,7 @@ class NotBuilt(Exception):
 
 def built(folder, name):
     """A program of this project in a build folder."""
-    path = os.path.join(folder, "bin", name)
+    path = os.path.abspath(os.path.join(folder, "bin", name))  # whoever runs it may be elsewhere
     if not os.access(path, os.X_OK):
         raise NotBuilt(f"{path} is not there; build it: scripts/build release")
     return path
