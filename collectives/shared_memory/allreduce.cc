@@ -34,7 +34,8 @@ Slice chunk_of(uint64_t chunk, size_t count, int ranks, DataType type) {
 
 }  // namespace
 
-// Everybody's lines, into `gathered_` as they come; nothing is stored before all are here.
+// Everybody's lines, into `gathered_` as they come; nothing is stored before all are here. Where
+// they cannot come, or are another operation's, the entries decide, as on the ranks that differ.
 SharedMemoryCommunicator::Step SharedMemoryCommunicator::await_lines(Operation& operation) {
   const uint64_t sequence = operation.sequence;
   const uint64_t expected = word_of(sequence, operation.hash);
@@ -47,9 +48,10 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::await_lines(Operation& 
       const std::atomic<uint64_t>& word = line[cursor_.line].word;
       if (word.load(kAcquire) != expected) {
         const Step step = await_word(cursor_.rank, word, sequence);
-        if (step != Step::kDone) return step;
-        if (word.load(kAcquire) != expected) {  // something else under this number
-          operation.stage |= kDiffers;
+        const bool cut = step == Step::kFailed && cursor_.line > 0;
+        if (step != Step::kDone && !cut) return step;
+        if (cut || word.load(kAcquire) != expected) {
+          operation.stage |= cut ? kCutLines : kDiffers;
           cursor_ = Cursor{};
           return Step::kMoved;
         }

@@ -224,7 +224,8 @@ bool SharedMemoryCommunicator::is_identity(const Operation& operation) const {
 
 SharedMemoryCommunicator::Step SharedMemoryCommunicator::work_on(Operation& operation) {
   const bool predecessor_resolved = resolved_ + 1 == operation.sequence;
-  if (is_small(operation) && (operation.stage & kDiffers) == 0 && !is_identity(operation))
+  const bool has_lines = (operation.stage & (kDiffers | kCutLines)) == 0;
+  if (is_small(operation) && has_lines && !is_identity(operation))
     return predecessor_resolved ? small_allreduce(operation) : Step::kWait;
   if ((operation.stage & kAllEntered) == 0) {
     const Step step = await_entries(operation);
@@ -234,6 +235,7 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::work_on(Operation& oper
                         (operation.stage & (kDiffers | kStagedData)) == 0;
   if (!overlaps && !predecessor_resolved) return Step::kWait;
   if ((operation.stage & kDiffers) != 0) return refuse(operation);
+  if ((operation.stage & kCutLines) != 0) return Step::kFailed;
   switch (operation.kind) {
     case OperationKind::kAllreduce:
       if (is_identity(operation)) return Step::kDone;

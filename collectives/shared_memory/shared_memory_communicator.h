@@ -62,6 +62,7 @@ class SharedMemoryCommunicator final : public Communicator {
     kRefusedHere = 8,
     kStagedData = 16,  // somebody's part comes in chunks: `done` is the commit word
     kHasReaders = 32,  // peers read this rank's tensor, or fault it in: it waits for them
+    kCutLines = 64,    // a rank's lines will never all be here: refused, or failed
   };
   // How far the operation under work has come. Reset with each.
   struct Cursor {
@@ -120,6 +121,7 @@ class SharedMemoryCommunicator final : public Communicator {
   Step refuse(Operation& operation);
   void tell(const Operation& operation);
   bool is_agreed(const Operation& operation) const;
+  std::string text_of(int rank, uint64_t sequence) const;
   void compose_refusal(Operation& operation) const;
   bool was_begun(const Operation& operation) const;
 

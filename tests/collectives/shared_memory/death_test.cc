@@ -36,10 +36,12 @@ struct Step {
   bool arena;
   int root = 0;
   bool last_of_group = false;
+  bool refused = false;  // the last rank does it with one element less
 };
 constexpr Step kSteps[] = {
     {OperationKind::kBarrier, 0, false, 0, true},
     {OperationKind::kAllreduce, 3, false, 0, true},
+    {OperationKind::kAllreduce, 40, false, 0, true, true},  // several lines
     {OperationKind::kAllreduce, 9000, true, 0, true},
     {OperationKind::kAllreduce, 40000, false, 0, true},
     {OperationKind::kBroadcast, 100, false, 1, true},
@@ -61,7 +63,7 @@ constexpr Step kSteps[] = {
     {OperationKind::kAllreduce, 7, false, 0, true},
 };
 constexpr size_t kCount = std::size(kSteps);
-constexpr size_t kTogether = 9;  // the first of those
+constexpr size_t kTogether = 10;  // the first of those
 
 // One rank's side of one step.
 struct Item {
@@ -85,7 +87,8 @@ void prepare(Rank& rank, std::byte* arena, size_t step, Item& item) {
   operation.kind = s.kind;
   operation.reduction = {.op = ReduceOp::kAverage};
   operation.root = s.root;
-  operation.result = {item.data, s.count, DataType::kFloat32};
+  const size_t less = s.refused && rank.rank == rank.size - 1 ? 1 : 0;
+  operation.result = {item.data, s.count - less, DataType::kFloat32};
   operation.input = {item.data, s.count, DataType::kFloat32};
   operation.allocate = [&item](std::span<const uint64_t> counts) {
     size_t sum = 0;
@@ -95,12 +98,13 @@ void prepare(Rank& rank, std::byte* arena, size_t step, Item& item) {
   };
 }
 
-// Right results when complete, whole inputs when untouched.
+// Right results when complete, whole inputs when refused or untouched.
 void verify(const Rank& rank, size_t step, const Item& item, Outcome outcome) {
   const Step& s = kSteps[step];
-  if (outcome == Outcome::kFailedUntouched &&
-      !std::equal(item.before.begin(), item.before.end(), item.data))
+  const bool untouched = outcome == Outcome::kFailedUntouched || outcome == Outcome::kRefused;
+  if (untouched && !std::equal(item.before.begin(), item.before.end(), item.data))
     fail(step, "touched");
+  if (s.refused && outcome == Outcome::kComplete) fail(step, "summed what differs");
   if (outcome != Outcome::kComplete) return;
   for (size_t i = 0; i < s.count; ++i) {
     float expected = value(rank.rank, step, i);
@@ -211,7 +215,11 @@ class Drama {
       if (!kSteps[step].last_of_group) continue;
       if (step > kTogether && rank.rank == ahead_) go_ahead(rank);
       if (!wait(rank)) return;
-      for (; group <= step; ++group) verify(rank, group, *items[group], Outcome::kComplete);
+      for (; group <= step; ++group) {
+        const Outcome due = kSteps[group].refused ? Outcome::kRefused : Outcome::kComplete;
+        if (items[group]->operation.outcome.load() != due) fail(group, "not as it is due");
+        verify(rank, group, *items[group], due);
+      }
     }
   }
 
