@@ -4,6 +4,7 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
 #include <utility>
@@ -42,6 +43,9 @@ int64_t row_elements(const at::Tensor& tensor) {
 }
 
 }  // namespace
+
+TensorCollective::TensorCollective(OperationKind kind, std::string name)
+    : kind_(kind), inference_(c10::InferenceMode::is_enabled()), name_(std::move(name)) {}
 
 std::string TensorCollective::title() const {
   return std::string(name_of(kind_)) + (name_.empty() ? "" : " \"" + name_ + "\"");
@@ -141,12 +145,14 @@ std::shared_ptr<TensorCollective> TensorCollective::allgather(const at::Tensor& 
   return made;
 }
 
+// On whichever thread waits for anything.
 void* TensorCollective::allocate_parts(std::span<const uint64_t> counts) {
   if (row_elements(buffer_) == 0) return nullptr;  // take_result() says so
   uint64_t elements = 0;
   for (const uint64_t count : counts) elements += count;
   std::vector<int64_t> sizes = buffer_.sizes().vec();
   sizes[0] = static_cast<int64_t>(elements) / row_elements(buffer_);
+  const c10::InferenceMode mode(inference_);
   try {
     target_ = at::empty(sizes, buffer_.options());
   } catch (const c10::Error& error) {

@@ -57,7 +57,7 @@ class TensorCollective {
   at::Tensor take_result() EXCLUDES(mutex_);
 
  private:
-  TensorCollective(OperationKind kind, std::string name) : kind_(kind), name_(std::move(name)) {}
+  TensorCollective(OperationKind kind, std::string name);
   void check(const at::Tensor& tensor, Place place) const;
   void check_root(const World& world) const;
   void set_buffer(const at::Tensor& tensor, Place place, std::optional<at::ScalarType> type = {});
@@ -73,6 +73,7 @@ class TensorCollective {
   std::string title() const;            // `allreduce "loss"`, for errors
 
   const OperationKind kind_;
+  const bool inference_;  // the mode it was made in, of the result too
   std::string name_;
   std::string no_room_;                   // why a copy could not be had; empty: it could
   std::string shape_;                     // what has to agree, in words; its hash is compared

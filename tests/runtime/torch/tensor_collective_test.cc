@@ -2,6 +2,7 @@
 #include "runtime/torch/tensor_collective.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/InferenceMode.h>
 
 #include <atomic>
 #include <barrier>
@@ -268,6 +269,27 @@ TEST_CASE("tensor_collective: of several threads that wait all find the whole re
     }
     EXPECT(whole == 4);
     EXPECT(mine.eq(sum_of_ranks(rank.size)).all().item<bool>());
+  });
+}
+
+TEST_CASE("tensor_collective: a result is of the mode it was asked for in, whoever waits for it") {
+  check_as_ranks([](const ThreadRank& rank) {
+    for (int turn = 0; turn < 40; ++turn) {
+      const bool inference = turn % 2 == 1;
+      std::shared_ptr<TensorCollective> rows;
+      {
+        const c10::InferenceMode mode(inference);
+        rows = TensorCollective::allgather(at::ones({2}), "rows");
+      }
+      const std::shared_ptr<Work> work = TensorCollective::submit(*rank.engine, rows);
+      std::string said;
+      std::thread([&] {
+        const c10::InferenceMode mode(!inference);
+        said = error_of([&] { work->wait(); });
+      }).join();
+      EXPECT(said.empty());
+      EXPECT(rows->take_result().is_inference() == inference);
+    }
   });
 }
 
