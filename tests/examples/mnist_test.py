@@ -76,15 +76,20 @@ class Mnist(unittest.TestCase):
                     self.assertEqual(found[1], accuracy)
 
     def test_resumed_run_ends_with_the_same_bits(self):
-        whole = self.run_mnist("--epochs", "4", name="whole.pt")
-        first = self.run_mnist("--epochs", "2", name="parts.pt")
-        second = self.run_mnist("--epochs", "4", "--resume", name="parts.pt")
+        for ranks in (2, 4):
+            with self.subTest(ranks=ranks):
+                self.check_resumed(ranks)
+
+    def check_resumed(self, ranks):
+        whole = self.run_mnist("--epochs", "4", name="whole.pt", ranks=ranks)
+        first = self.run_mnist("--epochs", "2", name="parts.pt", ranks=ranks)
+        second = self.run_mnist("--epochs", "4", "--resume", name="parts.pt", ranks=ranks)
         self.assertEqual([whole.returncode, first.returncode, second.returncode], [0, 0, 0], second.stderr)
         self.assertEqual(whole.stdout, first.stdout + second.stdout)
         self.assertEqual(self.tensors("whole.pt"), self.tensors("parts.pt"))
         self.assertGreater(len(self.tensors("whole.pt")), 15)
         # The comparison can fail: another epoch has other bits.
-        self.assertEqual(self.run_mnist("--epochs", "5", "--resume", name="parts.pt").returncode, 0)
+        self.assertEqual(self.run_mnist("--epochs", "5", "--resume", name="parts.pt", ranks=ranks).returncode, 0)
         self.assertNotEqual(self.tensors("whole.pt"), self.tensors("parts.pt"))
 
     # Over ssh they are those of pretended hosts, bit for bit (tests/end_to_end/several_hosts.py). Sums of four in another order

@@ -16,7 +16,9 @@
 // wait for each other. Those without a name are matched by their count.
 //
 // Calls that differ between ranks are an Error on every rank; but what one rank calls, and another
-// submits (…_async) under the same name, breaks the world: CommFailure. A call that is refused for
+// submits (…_async) under the same name and waits for in its init thread, breaks the world:
+// CommFailure. (Where that one only asks whether it is done(), or another thread waits, the call
+// may still come: the stall warning names who is missing.) A call that is refused for
 // itself (Average of bool, a root that is no rank) enters nothing: where others made theirs well
 // they wait for it as for one that was never made, and without a name this rank's next call takes
 // its number, and its place if it is of that kind.
@@ -271,6 +273,14 @@ auto broadcast(const Range& data, int root, const BroadcastOptions& options = {}
   return result;
 }
 
+template <CopiedElements Range>
+auto broadcast_async(const Range& data, int root, const BroadcastOptions& options = {}) {
+  using T = std::ranges::range_value_t<Range>;
+  auto result = std::make_shared<std::vector<T>>(std::ranges::begin(data), std::ranges::end(data));
+  return Result<T>(detail::broadcast_async(detail::part_of(*result), root, options, result),
+                   result);
+}
+
 template <LastingElements Range>
 std::shared_ptr<Work> broadcast_async_(Range&& data, int root,
                                        const BroadcastOptions& options = {}) {
@@ -307,7 +317,7 @@ auto allgather_async(const Range& mine, const AllgatherOptions& options = {}) {
 HVD_API void barrier();
 
 // Objects, as bytes: the root's to all, or all ranks' to all by rank.
-HVD_API std::vector<std::byte> broadcast_bytes(std::span<const std::byte> bytes, int root,
+HVD_API std::vector<std::byte> broadcast_bytes(std::span<const std::byte> bytes, int root = 0,
                                                const BroadcastOptions& options = {});
 HVD_API std::vector<std::vector<std::byte>> allgather_bytes(std::span<const std::byte> bytes,
                                                             const AllgatherOptions& options = {});

@@ -117,7 +117,8 @@ class HVD_API DistributedOptimizer {
   // Collective. Throws kInvalidArgument when a parameter of `optimizer` that requires a gradient
   // has no name, or belongs to another DistributedOptimizer of this epoch; when the ranks'
   // parameters differ (the text says in what); kUnsupported for what cannot be exchanged (LBFGS,
-  // Adasum, sparse). On a GPU a step is under way when step() returns: where the epoch breaks
+  // Adasum, sparse). Who alone is refused so has entered nothing: the others wait for it until it
+  // makes another or ends. On a GPU a step is under way when step() returns: where the epoch breaks
   // before it is over there, a later call throws CommFailure, and parameters and the optimizer's
   // state may hold anything, and differ between ranks. Go on from a checkpoint then.
   DistributedOptimizer(torch::optim::Optimizer& optimizer, const NamedParameters& named_parameters,

@@ -94,6 +94,35 @@ const RankProgram leaver("submit and leave", [] {
   return 0;
 });
 
+// Of two buckets rank 0 gives one away, and leaves when the test says so; rank 1 makes the whole
+// step.
+const RankProgram half_a_step("half a step", [] {
+  auto link =
+      std::make_shared<AgentConnection>(AgentAddress::parse(env::get("HVD_AGENT").value_or("")));
+  Engine engine(std::make_unique<AgentPeers>(link), {});
+  BucketListSpec spec;
+  spec.name = "sgd";
+  spec.buckets.assign(2, {DataType::kFloat32, 5'000});
+  spec.parameters = 2;
+  spec.reduction.op = ReduceOp::kSum;
+  const auto list = engine.make_bucket_list(spec);
+  barrier(engine);
+  list->ready(0, BucketList::Home::kHome);
+  if (engine.world().rank == 0) {
+    while (rank_board().numbers[StepsBoard::kMayEnd] == 0) std::this_thread::yield();
+  } else {
+    list->ready(1, BucketList::Home::kHome);
+    rank_board().write(error_of([&] { list->finish({}); }));
+  }
+  engine.shutdown();
+  return 0;
+});
+
+bool is_stopped(HostJob& job, int rank) {
+  const auto state = read_process_state(job.rank(rank).pid);
+  return state && state->stopped();
+}
+
 }  // namespace
 
 TEST_CASE("engine death: a rank killed at its k-th step; survivors agree and keep their memory") {
@@ -192,10 +221,7 @@ TEST_CASE(
   if (waits) options.environment.push_back("HVD_TEST_WAIT=1");
   options.rank_environment[1] = {"HVD_FAULT_POINT=engine_start:1:stop"};
   HostJob job(std::move(options));
-  REQUIRE(job.run_until([&] {
-    const auto state = read_process_state(job.rank(1).pid);
-    return state && state->stopped();
-  }));
+  REQUIRE(job.run_until([&] { return is_stopped(job, 1); }));
   job.board(0).numbers[StepsBoard::kMayEnd] = 1;
   CHECK(job.run(std::chrono::seconds(20)));
   INFO(job.describe());
@@ -210,4 +236,27 @@ TEST_CASE(
   } else {
     CHECK_THAT(said, Catch::Contains("rank 0 waited 0.300 s for rank 1 in " + call));
   }
+}
+
+TEST_CASE(
+    "engine death: shutdown() waits for who is in the midst of a bucket that both have entered") {
+  HostJobOptions options = options_for(2);
+  options.program = "half a step";
+  options.rank_environment[1] = {"HVD_FAULT_POINT=collective_slice:1:stop"};
+  HostJob job(std::move(options));
+  REQUIRE(job.run_until([&] { return is_stopped(job, 1); }));
+  job.board(0).numbers[StepsBoard::kMayEnd] = 1;
+  REQUIRE(job.run_until([&] {
+    const auto state = read_process_state(job.rank(0).pid);
+    return job.facts(0).status.phase == Phase::kShutdown && state && state->letter == 'S';
+  }));
+  job.signal(1, SIGCONT);
+  CHECK(job.run(std::chrono::seconds(20)));
+  INFO(job.describe());
+  CHECK(job.rank(0).status == 0);
+  CHECK(job.rank(1).status == 0);
+  // Of the bucket that rank 0 never gave away, not of the one that it did.
+  const std::string said = job.board(1).text;
+  CHECK_THAT(said, Catch::EndsWith("rank 0 let go of \"sgd\", or called shutdown(), while other "
+                                   "ranks went on"));
 }
