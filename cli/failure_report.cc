@@ -284,6 +284,7 @@ std::string report(const Verdict& verdict, const JobFacts& facts,
 }
 
 void StderrTail::feed(std::string_view bytes) {
+  if (closed_) return;
   const bool has_cr = after_cr_ || bytes.find('\r') != bytes.npos;
   while (!bytes.empty()) {
     if (after_cr_) {

@@ -107,6 +107,9 @@ class StderrTail {
  public:
   static constexpr size_t kTailLines = 20, kLineBytesMax = 2u << 10;
   void feed(std::string_view bytes);
+  // The rank has said its last: what comes now, of processes that it left and that were told to
+  // end, does not push that out. It counts where there was nothing.
+  void close() { closed_ = !ended_.empty() || open_.bytes > 0; }
   std::vector<std::string> lines() const;
 
  private:
@@ -118,6 +121,7 @@ class StderrTail {
 
   std::deque<Line> ended_;
   Line open_;
+  bool closed_ = false;
   bool after_cr_ = false;       // the open line has ended; with a \n next it is no update
   bool update_before_ = false;  // the last of ended_ may be overwritten
 };

@@ -243,7 +243,11 @@ constexpr Setting kSettings[] = {
      [](Draft& d, Source s, Value v) { d.line.spec.stall_shutdown = read_whole_seconds(s, v, 0); }},
     {"--no-stall-check", [](Draft& d, Source, Value) { d.stall_check = false; }},
     {"--stall-check", [](Draft& d, Source, Value) { d.stall_check = true; }},
-    {"--output-filename", [](Draft& d, Source, Value v) { d.line.spec.output_directory = v; }},
+    {"--output-filename",
+     [](Draft& d, Source s, Value v) {
+       if (v == "-") refuse(s, "a directory (./- is one of that name)", v);
+       d.line.spec.output_directory = v;
+     }},
     {"--prefix-output-with-timestamp",
      [](Draft& d, Source, Value) { d.line.spec.timestamps = true; }},
     {"--no-tag-output", [](Draft& d, Source, Value) { d.line.spec.tags = false; }},

@@ -277,7 +277,7 @@ void Supervisor::on_message(HostAgent& agent, const proto::FromAgent& message) {
       tell(record_.note(message.spawn_failed(), agent.our_time(message.clock_ns())));
       break;
     case proto::FromAgent::kEnds:
-      for (const proto::RankEnd& end : message.ends().ends()) relay_.note_end(end.rank());
+      for (const proto::RankEnd& end : message.ends().ends()) on_rank_end(end.rank());
       tell(record_.note(message.ends(), [&](int64_t its_ns) { return agent.our_time(its_ns); }));
       break;
     case proto::FromAgent::kClaimed:

@@ -97,7 +97,9 @@ bool is_this_machine(std::string_view host, const ThisMachine& machine) {
   if (address == "0.0.0.0" || address == "::") return true;  // to a connect(), this machine
   if (!address.empty()) return is_ours(address, machine.addresses);
   const std::string name = plain_name(host);
-  if (name == "localhost" || name == "localhost.localdomain") return true;
+  // The last two: as Debian's /etc/hosts calls ::1.
+  for (const char* local : {"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"})
+    if (name == local) return true;
   return std::any_of(machine.names.begin(), machine.names.end(), [&](const std::string& own) {
     const std::string plain = plain_name(own);
     // A short name may stand for a long one of ours, but not the other way round: another domain

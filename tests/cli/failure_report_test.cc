@@ -409,6 +409,16 @@ TEST_CASE("stderr tail: keeps the last twenty lines") {
   CHECK(lines.back() == "line 99999");
 }
 
+TEST_CASE("stderr tail: once closed it takes nothing more, unless it was empty") {
+  StderrTail tail;
+  tail.close();
+  tail.feed("of what it left\n");
+  CHECK(tail.lines() == std::vector<std::string>{"of what it left"});
+  tail.close();
+  tail.feed("of what it left, later\n");
+  CHECK(tail.lines() == std::vector<std::string>{"of what it left"});
+}
+
 TEST_CASE("stderr tail: a long line is cut between characters, says so, and costs no other") {
   constexpr size_t kMax = StderrTail::kLineBytesMax;
   const std::string whole(kMax, 'a'), umlaut = std::string(kMax - 1, 'b') + "\u00e4";

@@ -1,4 +1,4 @@
-// Files for the ranks' output that cannot be had.
+// Files for the ranks' output that cannot be had, and the last lines of a rank.
 #include "cli/output.h"
 
 #include <fcntl.h>
@@ -102,4 +102,27 @@ TEST_CASE("output: what cannot be emptied is no wrong command line: hosts were s
           "cannot empty the output file " + file +
               ": Operation not permitted; give --output-filename a directory that can be written");
   }
+}
+
+TEST_CASE("output: a rank's last lines are final at their time, but not before what came is fed") {
+  OutputOptions options;
+  options.ranks = 2;
+  options.shown = {1};  // of rank 0 nothing goes to the test's own standard error
+  Output output(options);
+  const TimePoint now = Clock::now(), due = now + std::chrono::milliseconds(450);
+  const auto say = [&](std::string_view words) {
+    output.feed({.header = {.stream = Stream::kStderr, .rank = 0}, .bytes = words}, due);
+  };
+  say("one\n");
+  output.close_stderr_tail(0, due);
+  output.close_stderr_tail(2, due);  // there is none
+  CHECK(output.next_deadline() == due);
+  output.tick(now, false, false);
+  say("two\n");
+  output.tick(due, true, false);
+  say("three\n");
+  output.tick(due, false, false);
+  CHECK(!output.next_deadline());
+  say("four\n");
+  CHECK(output.stderr_tail(0) == std::vector<std::string>{"one", "two", "three"});
 }

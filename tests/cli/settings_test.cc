@@ -47,6 +47,8 @@ TEST_CASE("settings: a file is named, and - is none") {
   CHECK(error_of({"--hostfile=-"}) ==
         "--hostfile takes a file (/dev/stdin is one, and ./- one of that name), not \"-\"");
   CHECK(spec_of({"--result-file", "./-"}).result_file == "./-");
+  CHECK(error_of({"--output-filename", "-"}) ==
+        "--output-filename takes a directory (./- is one of that name), not \"-\"");
 }
 
 TEST_CASE("settings: GPUs are named by indices or names, and debugged by ranks") {

@@ -16,6 +16,7 @@ TEST_CASE("this machine: localhost, loopback, our names and addresses, nothing e
                            "LOCALHOST",
                            "localhost.",
                            "localhost.localdomain",
+                           "ip6-localhost",
                            "127.0.0.1",
                            "127.8.9.1",
                            "127.1",

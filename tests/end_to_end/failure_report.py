@@ -39,6 +39,22 @@ def last_lines_that_come_through_a_filter_are_in_the_report():
         expect(result["first_failure"]["stderr_tail"], [f"line {i}" for i in range(281, 301)])
 
 
+def what_its_helpers_say_to_their_end_does_not_push_out_a_ranks_last_lines():
+    helper = "trap 'for i in {1..25}; do echo helper $i >&2; done; exit 1' TERM; echo > ready; tail -f /dev/null & wait"
+    failing = 'mkfifo ready; bash -c "$0" & read -r x < ready; {}; exit 3'
+    for np in 1, 3:
+        for words, tail in ("echo the reason >&2", ["the reason"]), ("true", [f"helper {i}" for i in range(6, 26)]):
+            with tempfile.TemporaryDirectory() as folder:
+                script = f"[ $HVD_RANK = 0 ] || exec tail -f /dev/null; {failing.format(words)}"
+                path = os.path.join(folder, "result.json")
+                seen = run("-np", str(np), "--no-tag-output", "--wdir", folder, "--result-file", path, "bash", "-c", script, helper)
+                expect(seen.returncode, 3)
+                said = [line for line in seen.stderr.decode().splitlines() if line.startswith("helper ")]
+                expect(said, [f"helper {i}" for i in range(1, 26)])
+                with open(path) as file:
+                    expect(json.load(file)["first_failure"]["stderr_tail"], tail)
+
+
 def a_crash_is_named_by_its_signal():
     seen = sh("if [ $HVD_RANK = 1 ]; then kill -SEGV $$; fi; sleep 60", np=3)
     expect(seen.returncode, 139)
@@ -171,7 +187,7 @@ def a_stopped_rank_is_shown_as_stopped():
 
 
 support.main(the_first_failure_is_named_with_its_stderr, last_lines_that_come_through_a_filter_are_in_the_report,
-             a_crash_is_named_by_its_signal, a_job_that_went_well_says_nothing,
+             what_its_helpers_say_to_their_end_does_not_push_out_a_ranks_last_lines, a_crash_is_named_by_its_signal, a_job_that_went_well_says_nothing,
              the_result_file_says_it_to_scripts, the_result_file_of_a_good_end, the_result_file_of_a_time_limit,
              two_that_fail_on_their_own_are_not_each_others_fallout,
              the_result_file_takes_any_bytes, the_result_file_of_an_interrupt,
