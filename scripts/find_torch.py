@@ -9,8 +9,8 @@ import pathlib
 import re
 import sys
 
-# The version that the tests pass with. Older ones were not tried; before 2.7 the wheels have the old
-# C++ string ABI, and Debian's own 1.13 lacks hooks that run after a gradient is accumulated.
+# The first whose streams tell their native handle (c10::Stream::native_handle()), which collectives on
+# GPUs are queued behind.
 OLDEST = (2, 11)
 
 

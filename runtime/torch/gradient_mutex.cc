@@ -10,6 +10,7 @@
 
 #include <pthread.h>
 
+#include <memory>
 #include <mutex>
 
 namespace hvd {
@@ -45,6 +46,13 @@ bool try_in_hook() {
   return held;
 }
 
+// LibTorch counts references in a shared_ptr, or, as 2.15, in the node: either is held.
+std::shared_ptr<Node> held_accumulator(const at::Tensor& parameter) {
+  const auto counted = grad_accumulator(parameter);
+  const auto holder = std::make_shared<decltype(grad_accumulator(parameter))>(counted);
+  return {holder, counted.get()};
+}
+
 // As earlier LibTorches do. Another thread's hook that waits for ours holds its parameter's then.
 bool hooks_hold_it() {
   static const bool they_do = try_in_hook();
@@ -54,7 +62,7 @@ bool hooks_hold_it() {
 }  // namespace
 
 GradientMutex::GradientMutex(const at::Tensor& parameter)
-    : accumulator_(grad_accumulator(parameter)) {
+    : accumulator_(held_accumulator(parameter)) {
   hooks_hold_it();  // asked here, not first in a hook
 }
 
