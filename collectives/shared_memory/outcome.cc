@@ -152,25 +152,26 @@ void SharedMemoryCommunicator::tell(const Operation& operation) {
   publish(mine().told, operation.sequence);
 }
 
-// What it said, or what another said that called the same; it may have died before it said
-// anything.
-std::string SharedMemoryCommunicator::text_of(int rank, uint64_t sequence) const {
+// Where ranks differ: what it said, or another that called the same. Who said nothing has died.
+std::string SharedMemoryCommunicator::call_of(int rank, uint64_t sequence) const {
   const auto word = [&](int k) { return lines(k, sequence)[0].word.load(kAcquire); };
   const auto told = [&](int k) { return words(k).told.load(kAcquire) >= sequence; };
   if (told(rank)) return words(rank).text;
   for (int k = 0; k < size_; ++k)
     if (told(k) && word(k) == word(rank)) return words(k).text;
-  return is_dead(rank) ? "something else, and died" : "something else";
+  return "something else, and died";
 }
 
 void SharedMemoryCommunicator::compose_refusal(Operation& operation) const {
   const bool agreed = operation.kind == OperationKind::kSegment && is_agreed(operation);
   std::vector<Side> sides;
   for (int k = 0; k < size_; ++k) {
+    const bool told = words(k).told.load(kAcquire) >= operation.sequence;
+    const std::string reason = told ? words(k).text : "it died before it said what it could not do";
     sides.push_back({.rank = world_rank(k),
                      .hash = lines(k, operation.sequence)[0].word.load(kAcquire),
                      .unable = agreed && entry(k, operation.sequence).place == Place::kUnable,
-                     .text = text_of(k, operation.sequence)});
+                     .text = agreed ? reason : call_of(k, operation.sequence)});
   }
   set_refusal(operation, sides);
 }

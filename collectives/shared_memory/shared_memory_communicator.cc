@@ -224,8 +224,8 @@ bool SharedMemoryCommunicator::is_identity(const Operation& operation) const {
 
 SharedMemoryCommunicator::Step SharedMemoryCommunicator::work_on(Operation& operation) {
   const bool predecessor_resolved = resolved_ + 1 == operation.sequence;
-  const bool has_lines = (operation.stage & (kDiffers | kCutLines)) == 0;
-  if (is_small(operation) && has_lines && !is_identity(operation))
+  const bool by_lines = is_small(operation) && (operation.stage & (kDiffers | kCutLines)) == 0;
+  if (by_lines && !is_identity(operation))
     return predecessor_resolved ? small_allreduce(operation) : Step::kWait;
   if ((operation.stage & kAllEntered) == 0) {
     const Step step = await_entries(operation);
