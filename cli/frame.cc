@@ -22,7 +22,7 @@ static_assert(sizeof(Wire) == kHeaderBytes);
 FrameHeader decode(const char* data) {
   Wire wire;
   std::memcpy(&wire, data, sizeof wire);
-  if (wire.kind < 1 || wire.kind > uint8_t(FrameKind::kNotShipped) || wire.stream > 1 ||
+  if (wire.kind < 1 || wire.kind > uint8_t(FrameKind::kOwnWordsOver) || wire.stream > 1 ||
       wire.zero != 0 || wire.bytes > kFrameBytesMax)
     throw Error(ErrorCode::kInternal, "an agent's stream holds a malformed frame header");
   return {wire.bytes, FrameKind(wire.kind), Stream(wire.stream), wire.rank, wire.time_ns};

@@ -22,10 +22,11 @@ enum class FrameKind : uint8_t {
   kStdinData = 2,
   kStdinEof = 3,
   kOutput = 4,
-  kHello = 5,       // the first words of an agent on another host
-  kWanted = 6,      // before them, of what --ship offers (ship/take_shipment.h)
-  kShipment = 7,    // to it: what that is
-  kNotShipped = 8,  // from it: why it cannot be there
+  kHello = 5,         // the first words of an agent on another host
+  kWanted = 6,        // before them, of what --ship offers (ship/take_shipment.h)
+  kShipment = 7,      // to it: what that is
+  kNotShipped = 8,    // from it: why it cannot be there
+  kOwnWordsOver = 9,  // of a rank's stderr: what comes now is of processes that were told to end
 };
 enum class Stream : uint8_t { kStdout = 0, kStderr = 1 };
 

@@ -290,7 +290,8 @@ constexpr Field kResultFields[] = {
     {"first_failure",
      "null, as where a link between hosts was lost, or the rank that failed first, as in ranks, "
      "with why (more than its exit status "
-     "says) and stderr_tail (its last lines there, 20 at most, each cut at 2 KiB)"},
+     "says) and stderr_tail (its last lines there, 20 at most, each cut at 2 KiB; of what it left "
+     "running only until that was told to end, unless there is nothing else)"},
     {"hosts",
      "not_started: a list of the hosts on which no agent could be started, the first of all first, "
      "or which were not there when the job was ended (host and why, or the step it was at), 10 at "

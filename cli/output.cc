@@ -238,16 +238,7 @@ void Output::look_at_readers(TimePoint now, bool ranks_ended) {
   }
 }
 
-void Output::close_stderr_tail(int rank, TimePoint at) {
-  if (rank >= 0 && rank < ranks_) tails_to_close_.emplace(rank, at);
-}
-
 void Output::tick(TimePoint now, bool behind, bool ranks_ended) {
-  std::erase_if(tails_to_close_, [&](const auto& one) {
-    const bool due = !behind && now >= one.second;
-    if (due) tails_[size_t(one.first)].close();
-    return due;
-  });
   look_at_readers(now, ranks_ended);
   for (const auto& to : routes_) {
     const auto deadline = to->tagger.next_deadline();
@@ -265,12 +256,11 @@ void Output::finish() {
 
 std::optional<TimePoint> Output::next_deadline() const {
   std::optional<TimePoint> soonest;
-  const auto consider = [&](std::optional<TimePoint> at) {
-    if (at) soonest = soonest ? std::min(*soonest, *at) : *at;
-  };
-  for (const auto& to : routes_) consider(to->tagger.next_deadline());
-  for (const auto& watch : watches_) consider(watch->deadline());
-  for (const auto& [rank, at] : tails_to_close_) consider(at);
+  for (const auto& to : routes_)
+    if (const auto at = to->tagger.next_deadline())
+      soonest = soonest ? std::min(*soonest, *at) : *at;
+  for (const auto& watch : watches_)
+    if (const auto at = watch->deadline()) soonest = soonest ? std::min(*soonest, *at) : *at;
   return soonest;
 }
 

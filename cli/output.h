@@ -7,7 +7,6 @@
 #pragma once
 
 #include <ctime>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -73,9 +72,8 @@ class Output {
   int64_t unread_bytes() const;  // of them: dropped, since nobody read them in time
   int64_t split_lines() const;
 
-  // The last lines of its standard error, which are final `at` that time or when all that came by
-  // then is fed: StderrTail::close().
-  void close_stderr_tail(int rank, TimePoint at);
+  // The last lines of a rank's standard error.
+  void close_stderr_tail(int rank) { tails_[size_t(rank)].close(); }
   std::vector<std::string> stderr_tail(int rank) const { return tails_[size_t(rank)].lines(); }
 
  private:
@@ -120,7 +118,6 @@ class Output {
   bool begun_ = false;
   std::vector<UniqueFd> files_;
   std::vector<StderrTail> tails_;
-  std::map<int, TimePoint> tails_to_close_;  // by rank
   std::time_t stamped_ = 0;
   int64_t dropped_bytes_ = 0;  // before they came to a sink
 };

@@ -27,12 +27,6 @@ inline constexpr std::chrono::milliseconds kFenceGrace{500};
 // What leftovers get to end by themselves before TERM, if --stop-grace is no shorter.
 inline constexpr std::chrono::milliseconds kLeftoversWhile{500};
 
-// After a rank's end no TERM goes to what it left for longer than that: what comes on its standard
-// error until then is its own, or its filter's.
-inline std::chrono::milliseconds own_words_while(std::chrono::milliseconds grace) {
-  return std::min(grace, kLeftoversWhile) * 9 / 10;
-}
-
 // `first_signal` after `delay`, KILL a `grace` later. KILL as the first one is KILL now.
 inline StopPlan planned_end(int first_signal, std::chrono::milliseconds grace,
                             std::chrono::milliseconds delay = {}) {

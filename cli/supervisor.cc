@@ -277,7 +277,7 @@ void Supervisor::on_message(HostAgent& agent, const proto::FromAgent& message) {
       tell(record_.note(message.spawn_failed(), agent.our_time(message.clock_ns())));
       break;
     case proto::FromAgent::kEnds:
-      for (const proto::RankEnd& end : message.ends().ends()) on_rank_end(end.rank());
+      for (const proto::RankEnd& end : message.ends().ends()) relay_.note_end(end.rank());
       tell(record_.note(message.ends(), [&](int64_t its_ns) { return agent.our_time(its_ns); }));
       break;
     case proto::FromAgent::kClaimed:
@@ -382,10 +382,13 @@ void Supervisor::on_output(HostAgent& agent, std::string_view bytes) {
   FrameReader::Piece piece;
   try {
     while (agent.frames().next(bytes, piece)) {
+      const bool its_own = is_on(piece.header.rank, agent);
+      if (piece.header.kind == FrameKind::kOwnWordsOver && its_own)
+        output_.close_stderr_tail(piece.header.rank);
       if (piece.header.kind != FrameKind::kOutput) continue;
       const TimePoint now = Clock::now();
       agent.note_output(piece.bytes.size(), now);
-      if (is_on(piece.header.rank, agent)) output_.feed(piece, now);
+      if (its_own) output_.feed(piece, now);
     }
   } catch (const Error& error) {
     lose_contact(agent, agent.name() + " sent what cannot be read: " + error.what());

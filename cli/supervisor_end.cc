@@ -11,7 +11,6 @@
 #include "cli/messages.h"
 #include "cli/result_file.h"
 #include "cli/result_place.h"
-#include "cli/stop_plan.h"
 #include "cli/supervisor_impl.h"
 #include "runtime/base/fault_point.h"
 
@@ -301,11 +300,6 @@ ExitStatus Supervisor::run() {
     output_.flush();
   }
   return finish();
-}
-
-void Supervisor::on_rank_end(int rank) {
-  relay_.note_end(rank);
-  output_.close_stderr_tail(rank, Clock::now() + own_words_while(spec_.stop_grace));
 }
 
 // As far as it is known now.

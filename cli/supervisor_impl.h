@@ -66,7 +66,6 @@ class Supervisor {
   void say_threads(const HostAgent& agent, int threads_each);
   void say_limits(const HostAgent& agent, const proto::Started& started);
   void on_states(HostAgent& agent, const proto::RankStates& states);
-  void on_rank_end(int rank);
   void on_suspended(HostAgent& agent);
   void on_held(HostAgent& agent, const proto::Held& held);
   void on_output(HostAgent& agent, std::string_view bytes);

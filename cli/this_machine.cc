@@ -97,8 +97,9 @@ bool is_this_machine(std::string_view host, const ThisMachine& machine) {
   if (address == "0.0.0.0" || address == "::") return true;  // to a connect(), this machine
   if (!address.empty()) return is_ours(address, machine.addresses);
   const std::string name = plain_name(host);
-  // The last two: as Debian's /etc/hosts calls ::1.
-  for (const char* local : {"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"})
+  // As distributions' /etc/hosts call 127.0.0.1 and ::1.
+  for (const char* local : {"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback",
+                            "localhost6", "localhost6.localdomain6"})
     if (name == local) return true;
   return std::any_of(machine.names.begin(), machine.names.end(), [&](const std::string& own) {
     const std::string plain = plain_name(own);

@@ -65,7 +65,8 @@ Agent::Agent(Kept kept)
                     if (workers_) workers_->note_signal(pid, signal);
                     if (ended_.why() == proto::Ended::LEFTOVERS && signal == SIGTERM)
                       ended_.set_leftovers(ended_.leftovers() + 1);
-                  }}),
+                  },
+                  [this] { end_words_of_ended(); }}),
       stdin_(loop_, [this](size_t bytes, bool gone) {
         proto::FromAgent message;
         message.mutable_stdin_taken()->set_bytes(int64_t(bytes));
@@ -356,6 +357,13 @@ void Agent::start_some() {
   if (!workers_->all_tried()) return;
   stdin_.expect_no_more();
   processes_.reap_orphans();  // proves at once that nothing is left, if nothing was started
+}
+
+// What they left is told to end.
+void Agent::end_words_of_ended() {
+  if (!output_) return;
+  for (const Worker& worker : workers_->all())
+    if (worker.pid != 0 && !worker.running) output_->end_own_words(worker.world.rank);
 }
 
 void Agent::on_worker_ended(int rank) { note_end(workers_->reap(rank)); }

@@ -63,6 +63,7 @@ class Agent {
   void start_some();
   void note_end(std::optional<proto::RankEnd> end);
   void send_ends();
+  void end_words_of_ended();
   void begin_end(proto::Ended::Why why, std::string reason, StopPlan plan);
   void describe();
   void say(const std::string& text);

@@ -64,6 +64,7 @@ std::vector<Descendant> JobProcesses::all() {
 }
 
 void JobProcesses::kill_all() {
+  callbacks_.before_leftovers();
   const SpareDescriptors::Loan loan(spare_);
   stop_descendants(Deadline::in(kKillRound));
   for (const Descendant& one : descendants(getpid()))
@@ -75,6 +76,7 @@ void JobProcesses::kill_all() {
 // that moved or are new, but not for long: a loop of forks that ignores the signal always has
 // somebody new, and KILL must get its turn.
 void JobProcesses::send(const StopStep& step) {
+  if (step.whom != StopFor::kRanks) callbacks_.before_leftovers();
   const SpareDescriptors::Loan loan(spare_);
   // What an ended rank left hangs on the agent itself, which is a subreaper.
   const auto spared = [&](pid_t child) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "cli/pipe.h"
 
@@ -68,6 +69,7 @@ std::optional<TimePoint> OutputForwarder::next_deadline() const {
 
 void OutputForwarder::pump() {
   while (!gone_ && !blocked_) {
+    if (!current_ && header_.empty()) header_.swap(marks_);
     if (!header_.empty() || current_) {
       if (!move_current()) return;
     } else if (!ready_.empty()) {
@@ -114,6 +116,7 @@ bool OutputForwarder::wait_for_room() {
 
 void OutputForwarder::finish_current() {
   const Place source = std::exchange(current_, nullptr);
+  if (source->own_left == 0u) say_over(source, Clock::now());
   if (draining_)
     ready_.push_back(source);  // until what was there is out
   else
@@ -122,6 +125,7 @@ void OutputForwarder::finish_current() {
 
 void OutputForwarder::look(const Place& source, TimePoint now) {
   const size_t available = std::min(bytes_in(source->pipe), source->drain_left);
+  if (available == 0 && source->own_left) say_over(source, now);
   if (available == 0 && (source->hung_up || draining_)) return close(source);
   if (available == 0) {  // the rank has taken back what woke us
     loop_.rearm(source->pipe.get(), EPOLLIN | EPOLLONESHOT);
@@ -134,11 +138,29 @@ void OutputForwarder::look(const Place& source, TimePoint now) {
   }
   source->rest_until = now + (available >= kLargeBytes ? kRestAfterLarge : kRest);
   current_ = source;
-  current_left_ = std::min(available, kPieceBytesMax);
+  current_left_ = std::min({available, kPieceBytesMax, source->own_left.value_or(SIZE_MAX)});
+  if (source->own_left) *source->own_left -= current_left_;
   framed_bytes_ += int64_t(current_left_);
   if (draining_) source->drain_left -= current_left_;
   append_header(header_, {uint32_t(current_left_), FrameKind::kOutput, source->stream, source->rank,
                           std::chrono::nanoseconds(now.time_since_epoch()).count()});
+}
+
+void OutputForwarder::end_own_words(int rank) {
+  for (const Place& source : open_) {
+    if (source->rank != rank || source->stream != Stream::kStderr) continue;
+    if (std::exchange(source->own_over, true)) continue;
+    const size_t of_frame = source == current_ ? current_left_ : 0;
+    source->own_left = std::max(bytes_in(source->pipe), of_frame) - of_frame;
+    if (source->own_left == 0u && source != current_) say_over(source, Clock::now());
+  }
+  pump();
+}
+
+void OutputForwarder::say_over(const Place& source, TimePoint now) {
+  source->own_left.reset();
+  append_header(marks_, {0, FrameKind::kOwnWordsOver, source->stream, source->rank,
+                         std::chrono::nanoseconds(now.time_since_epoch()).count()});
 }
 
 void OutputForwarder::close(const Place& source) {
@@ -169,7 +191,7 @@ bool OutputForwarder::blocks(int rank) const {
 }
 
 bool OutputForwarder::empty() const {
-  return gone_ || (open_.empty() && header_.empty() && !current_);
+  return gone_ || (open_.empty() && header_.empty() && marks_.empty() && !current_);
 }
 
 void OutputForwarder::failed() { discard(); }

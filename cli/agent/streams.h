@@ -27,6 +27,8 @@ class OutputForwarder {
   void on_deadline(TimePoint now);  // streams that have rested are looked at again
   std::optional<TimePoint> next_deadline() const;
 
+  // What a rank has left is told to end: a frame is put behind what is in its stderr by now. Once.
+  void end_own_words(int rank);
   // The job's processes are gone: take what is there now, do not wait for the end of file. Somebody
   // else who has a stream open may go on writing: that is not waited for.
   void drain();
@@ -52,6 +54,8 @@ class OutputForwarder {
     TimePoint rest_until{};
     bool large = false, hung_up = false;  // that nobody has it open for writing was seen
     size_t drain_left = SIZE_MAX;         // while draining: what is still to be taken
+    std::optional<size_t> own_left{};  // before the frame that says: the rank's own words are over
+    bool own_over = false;             // that was asked for
   };
   using Place = std::shared_ptr<Source>;
 
@@ -61,6 +65,7 @@ class OutputForwarder {
   bool wait_for_room();
   void finish_current();
   void look(const Place& source, TimePoint now);
+  void say_over(const Place& source, TimePoint now);
   void close(const Place& source);
   void failed();
 
@@ -71,6 +76,7 @@ class OutputForwarder {
   Place current_;                      // its frame is being written
   size_t current_left_ = 0;
   std::string header_;  // unwritten part
+  std::string marks_;   // behind the frame that is being written
   int64_t framed_bytes_ = 0;
   bool blocked_ = false, draining_ = false, gone_ = false;
   int large_pipes_ = 0;

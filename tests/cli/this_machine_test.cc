@@ -17,6 +17,8 @@ TEST_CASE("this machine: localhost, loopback, our names and addresses, nothing e
                            "localhost.",
                            "localhost.localdomain",
                            "ip6-localhost",
+                           "ip6-loopback",
+                           "localhost6",
                            "127.0.0.1",
                            "127.8.9.1",
                            "127.1",

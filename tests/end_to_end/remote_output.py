@@ -14,10 +14,10 @@ WHOLE = "".join(f"line {i} {'x' * 50}\n" for i in range(1, LINES + 1)) + "LAST\n
 world = None
 
 
-def start_on_line(rate):
+def start_on_line(rate, script=SCRIPT):
     """A job that prints, with its agent there, and so much each way between it and hvdrun from then on."""
     world.run("h1", "mkfifo", "/tmp/go_on")
-    job = start("-np", "1", "-H", "h1", *LONELY, "--no-tag-output", "--result-file", "/tmp/result.json", "--", "bash", "-c", f"read -r x </tmp/go_on; {SCRIPT}")
+    job = start("-np", "1", "-H", "h1", *LONELY, "--no-tag-output", "--result-file", "/tmp/result.json", "--", "bash", "-c", f"read -r x </tmp/go_on; {script}")
     wait_for(lambda: "hvd-agent" in processes("h1"))
     world.limit("h1", rate)
     world.run("h1", "sh", "-c", "echo >/tmp/go_on")
@@ -55,6 +55,16 @@ def a_slow_line_has_its_time_for_it():
     expect_all(start_on_line("3mbit"))  # 7 s and more
 
 
+def last_lines_are_a_ranks_own_however_late_they_come():
+    helper = ("trap 'for i in {1..25}; do echo helper $i; done; exit 1' TERM; "
+              "echo >/tmp/up; tail -f /dev/null & wait; kill -TERM $BASHPID")
+    job = start_on_line("3mbit", f"exec >&2; mkfifo /tmp/up; ({helper}) & read -r x </tmp/up; {SCRIPT}; exit 3")
+    _, err = job.communicate(timeout=60)
+    expect(job.returncode, 3, err)
+    assert b"\nLAST\nhelper 1\n" in err and b"\nhelper 25\n" in err, err[-3000:]
+    expect(result()["first_failure"]["stderr_tail"], WHOLE.splitlines()[-20:])
+
+
 def what_does_not_come_from_a_host_that_was_cut_off_since_is_told():
     job = start_on_line("3mbit")
     wait_for_last_word()
@@ -72,5 +82,6 @@ def what_does_not_come_from_a_host_that_was_cut_off_since_is_told():
 
 
 support.parse_options()
-cases = [who_reads_late_gets_all_of_it, a_slow_line_has_its_time_for_it, what_does_not_come_from_a_host_that_was_cut_off_since_is_told]
+cases = [who_reads_late_gets_all_of_it, a_slow_line_has_its_time_for_it, last_lines_are_a_ranks_own_however_late_they_come,
+         what_does_not_come_from_a_host_that_was_cut_off_since_is_told]
 support.main(*map(on_hosts, cases), why_not=hosts.why_not())

@@ -329,9 +329,11 @@ def main(*cases, why_not=None):
         sys.exit(0)
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
-    # A shell starts what runs in its background with these ignored (nohup HUP, too), and hvdrun leaves that so.
+    # A shell starts what runs in its background with these ignored (nohup HUP, too), and hvdrun leaves that so. What is
+    # handled here is as usual in what is started.
     for one in signal.SIGINT, signal.SIGQUIT, signal.SIGHUP:
-        signal.signal(one, signal.default_int_handler if one == signal.SIGINT else signal.SIG_DFL)
+        if signal.getsignal(one) == signal.SIG_IGN:
+            signal.signal(one, lambda *_: None)
     chosen = [case for case in cases if options.word in case.__name__.replace("_", " ")]
     results = [run_case(case) for case in chosen]
     sys.exit(0 if results and all(results) else 1)

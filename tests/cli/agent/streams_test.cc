@@ -47,8 +47,12 @@ struct Forwarding {
     if (count <= 0) return false;
     std::string_view input(buffer, size_t(count));
     for (FrameReader::Piece piece; frames.next(input, piece);) {
-      REQUIRE(piece.header.kind == FrameKind::kOutput);
-      seen[{piece.header.rank, piece.header.stream}] += piece.bytes;
+      const Key key{piece.header.rank, piece.header.stream};
+      if (piece.header.kind == FrameKind::kOwnWordsOver)
+        over[key].push_back(seen[key]);
+      else
+        REQUIRE(piece.header.kind == FrameKind::kOutput);
+      seen[key] += piece.bytes;
     }
     return true;
   }
@@ -65,6 +69,7 @@ struct Forwarding {
   std::vector<UniqueFd> workers;
   FrameReader frames{true};
   std::map<Key, std::string> seen;
+  std::map<Key, std::vector<std::string>> over;  // what was seen when own words were over
 };
 
 void write_all(int fd, std::string_view text) {
@@ -80,6 +85,31 @@ std::string random_bytes(std::mt19937& random, size_t count) {
 void ignore_broken_pipes() { signal(SIGPIPE, SIG_IGN); }
 
 }  // namespace
+
+TEST_CASE("streams: the end of a rank's own words stands behind them, wherever they have got to") {
+  const size_t before = GENERATE(0u, 1u, 1000u, 60'000u, 700'000u), turns = GENERATE(0u, 1u, 3u);
+  CAPTURE(before, turns);
+  Forwarding one;
+  const int words = one.add(0, Stream::kStderr), other = one.add(1, Stream::kStderr);
+  one.add(0, Stream::kStdout);
+  fcntl(words, F_SETPIPE_SZ, 1 << 20);
+  if (before > 0) write_all(words, std::string(before, 'a'));
+  write_all(other, "other");
+  for (size_t i = 0; i < turns; ++i) one.turn();
+  if (turns == 3) one.read_some();
+  one.forwarder.end_own_words(0);
+  write_all(words, std::string(100, 'b'));
+  one.forwarder.end_own_words(0);  // the first counts
+  const Key key{0, Stream::kStderr};
+  REQUIRE(one.until([&] { return one.seen[key].size() == before + 100 && !one.over.empty(); }));
+  one.workers.clear();
+  REQUIRE(one.until([&] { return one.forwarder.empty(); }));
+  while (one.read_some()) {
+  }
+  CHECK(one.over == std::map<Key, std::vector<std::string>>{{key, {std::string(before, 'a')}}});
+  CHECK(one.seen[key] == std::string(before, 'a') + std::string(100, 'b'));
+  CHECK(one.seen[{1, Stream::kStderr}] == "other");
+}
 
 TEST_CASE("streams: a rank that cannot write, since nobody reads, is known until somebody does") {
   Forwarding one;
