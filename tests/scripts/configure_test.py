@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PLACES = ("/usr/include", "/usr/local/include", "/usr/local/cuda/include",
           *(f"{programs}/../include" for programs in os.environ["PATH"].split(":")))
 HEADER_FOLDERS = sorted({name for place in PLACES for name in (os.path.normpath(place), os.path.realpath(place))})
-NO_CUDA = ("-DHVD_CUDA_INCLUDE=", "-DHVD_NCCL_INCLUDE=", "-DHVD_NVCC=")
+NO_CUDA = ("-DHVD_CUDA_INCLUDE=", "-DHVD_NCCL_INCLUDE=", "-DHVD_CCCL_INCLUDE=", "-DHVD_NVCC=")
 
 
 class Configure(unittest.TestCase):
@@ -92,11 +92,11 @@ class Configure(unittest.TestCase):
         include.mkdir()
         (include / "nccl.h").write_text("#define NCCL_MAJOR 2\n#define NCCL_MINOR 28\n#define NCCL_PATCH 9\n")
         nvcc, old = self.nvcc(self.folder / "new/nvcc", "13.0"), self.nvcc(self.folder / "old/nvcc", "12.6")
-        headers = (f"-DHVD_CUDA_INCLUDE={include}", f"-DHVD_NCCL_INCLUDE={include}")
+        headers = tuple(f"-DHVD_{part}_INCLUDE={include}" for part in ("CUDA", "NCCL", "CCCL"))
         found, no_nvcc, old_nvcc = ((*headers, f"-DHVD_NVCC={name}") for name in (nvcc, "", old))
         wanted = (("AUTO", found, True, f"CUDA: {include}, nvcc 13.0: {nvcc}, NCCL 2.28.9: {include}"), ("ON", found, True, "NCCL 2.28.9: "),
-                  ("AUTO", NO_CUDA, True, "CUDA: not found: cuda.h, nccl.h, nvcc; built without GPUs"),
-                  ("ON", NO_CUDA, False, "HVD_WITH_CUDA=ON but not found: cuda.h, nccl.h, nvcc; run scripts/setup --cuda"),
+                  ("AUTO", NO_CUDA, True, "CUDA: not found: cuda.h, nccl.h, nv/target, nvcc; built without GPUs"),
+                  ("ON", NO_CUDA, False, "HVD_WITH_CUDA=ON but not found: cuda.h, nccl.h, nv/target, nvcc; run scripts/setup --cuda"),
                   ("AUTO", no_nvcc, True, "CUDA: not found: nvcc; built without GPUs"),
                   ("ON", no_nvcc, False, "HVD_WITH_CUDA=ON but not found: nvcc; run scripts/setup --cuda"),
                   ("AUTO", old_nvcc, True, f"CUDA: not found: nvcc 12.8 or newer (not {old} 12.6); built without GPUs"),
@@ -115,11 +115,13 @@ class Configure(unittest.TestCase):
         for include, patch in ((packages / "cu13/include", 9), (packages / "nccl/include", 9), (machine, 7)):
             include.mkdir(parents=True)
             (include / "cuda.h").write_text("")
+            (include / "nv").mkdir()
+            (include / "nv/target").write_text("")
             (include / "nccl.h").write_text(f"#define NCCL_MAJOR 2\n#define NCCL_MINOR 28\n#define NCCL_PATCH {patch}\n")
         own = self.nvcc(packages / "cu13/bin/nvcc", "13.0")
         others = self.nvcc(machine.parent / "bin/nvcc", "13.1")
         hidden = (*HEADER_FOLDERS, *(str(pathlib.Path(folder).parent / "bin") for folder in HEADER_FOLDERS if "cuda" in folder))
-        options = ("-DHVD_WITH_TORCH=OFF", "-DHVD_WITH_CUDA=ON", "-UHVD_CUDA_INCLUDE", "-UHVD_NCCL_INCLUDE", "-UHVD_NVCC",
+        options = ("-DHVD_WITH_TORCH=OFF", "-DHVD_WITH_CUDA=ON", "-UHVD_CUDA_INCLUDE", "-UHVD_NCCL_INCLUDE", "-UHVD_CCCL_INCLUDE", "-UHVD_NVCC",
                    f"-DCMAKE_IGNORE_PATH={';'.join(hidden)}", "-DZLIB_INCLUDE_DIR=/usr/include")  # hidden with them
         good, said = self.configure(*options)
         self.assertFalse(good, said)

@@ -26,11 +26,13 @@ WHEELS = {
     "cuda_toolkit": ("13.0.2", {}, "Provides-Extra: cudart\nRequires-Dist: nvidia-cuda-runtime; extra == 'cudart'\n"
                      "Provides-Extra: cupti\nRequires-Dist: nvidia-cuda-cupti; extra == 'cupti'\n"
                      "Provides-Extra: crt\nRequires-Dist: nvidia-cuda-crt; extra == 'crt'\n"
+                     "Provides-Extra: cccl\nRequires-Dist: nvidia-cuda-cccl; extra == 'cccl'\n"
                      "Provides-Extra: nvcc\nRequires-Dist: nvidia-cuda-nvcc; extra == 'nvcc'\n"),
     "nvidia_cuda_nvcc": ("13.0.88", {"nvidia/cu13/bin/nvcc": "x"}, "Requires-Dist: nvidia-nvvm\n"),
     "nvidia_nvvm": ("13.0.88", {"nvidia/cu13/nvvm/bin/cicc": "x"}, ""),
     "nvidia_cuda_runtime": ("13.0.2", {"nvidia/cudart.so": "x", "nvidia/cu13/include/cuda.h": "x"}, ""),
     "nvidia_cuda_crt": ("13.0.2", {"nvidia/cu13/include/crt/host_config.h": "x"}, ""),
+    "nvidia_cuda_cccl": ("13.0.85", {"nvidia/cu13/include/nv/target": "x"}, ""),
     "nvidia_nccl_cu13": ("2.28.9", {"nvidia/nccl/include/nccl.h": "x", "nvidia/nccl/lib/libnccl.so.2": "x"}, ""),
     "nvidia_cuda_cupti": ("13.0.2", {"nvidia/cupti.so": "x"}, ""),
     "torch": ("2.11.0", {"torch/__init__.py": "import a_dependency\n", "torch/distributed.py": ""}, "Requires-Dist: a_dependency\n"),
@@ -291,7 +293,7 @@ case "$*\"""", 1))
         status, said = self.run_setup("--peers", **index)
         self.assertEqual(status, 0, said)
         self.assertEqual((self.environment / "complete").read_text(), "python\n")
-        self.assertEqual(self.installed(), set(WHEELS) - {"nvidia_cuda_nvcc", "nvidia_nvvm", "nvidia_cuda_crt", "nvidia_nccl_cu13"})
+        self.assertEqual(self.installed(), set(WHEELS) - {"nvidia_cuda_nvcc", "nvidia_nvvm", "nvidia_cuda_crt", "nvidia_cuda_cccl", "nvidia_nccl_cu13"})
         (self.environment / "complete").unlink()  # interrupted when all was there: nothing is fetched again
         status, said = self.run_setup()
         self.assertEqual(status, 0, said)
@@ -312,6 +314,8 @@ case "$*\"""", 1))
         include.mkdir(parents=True)
         (include / "nccl.h").write_text("")
         (include / "cuda.h").write_text("")
+        (include / "nv").mkdir()
+        (include / "nv/target").write_text("")
         nvcc = include.parent / "bin/nvcc"
         nvcc.parent.mkdir()
         nvcc.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 12.8, V12.8.61'\n")
@@ -340,8 +344,8 @@ case "$*\"""", 1))
         self.assertEqual(status, 0, said)
         self.assertIn("which an interrupted run has left", said)
         self.assertIn("this machine lacks nccl.h; so", said)
-        self.assertEqual((own / "complete").read_text(), "nvcc\n")
-        self.assertEqual(self.installed(own), {"cuda_toolkit", "nvidia_cuda_nvcc", "nvidia_nvvm", "nvidia_cuda_runtime", "nvidia_cuda_crt", "nvidia_nccl_cu13"})
+        self.assertEqual((own / "complete").read_text(), "cuda\n")
+        self.assertEqual(self.installed(own), {"cuda_toolkit", "nvidia_cuda_nvcc", "nvidia_nvvm", "nvidia_cuda_runtime", "nvidia_cuda_crt", "nvidia_cuda_cccl", "nvidia_nccl_cu13"})
         status, said = self.run_setup("--cuda")  # the second time it asks for nothing
         self.assertEqual(status, 0, said)
         self.assertIn(f"CUDA and NCCL: {own}\n", said)
