@@ -4,11 +4,11 @@
 // when `done` reached its number, *resolved* when its outcome is known. It is complete on every
 // survivor iff every rank's commit word reached it and its predecessor completed; the commit word
 // is the lines (small allreduce), `done` (large allreduce, and whatever goes through staging), the
-// entry (all else). Entries that are all here and differ are refused on every survivor, whatever
-// came of lines. Else it fails on every survivor iff a frozen rank's commit word stayed below, or
-// its predecessor failed. Frozen is who is dead or quiet, and for entries and lines who closed
-// before: the freezing word is read first, then the commit word once more. Only entering, and the
-// work of a later large allreduce, overlap the resolving of an earlier operation.
+// entry (all else). It fails on every survivor if its predecessor failed. Else it is refused on all
+// where entries are all here and differ, whatever came of lines, and fails on all where a frozen
+// rank's commit word stayed below. Frozen is who is dead or quiet, and for entries and lines who
+// closed before: the freezing word is read first, then the commit word once more. Only entering,
+// and the work of a later large allreduce, overlap the resolving of an earlier operation.
 //
 // Sources: shared_memory_communicator (order and stages), outcome (waiting for peers, refusing,
 // failing), allreduce, copies (broadcast and allgather).

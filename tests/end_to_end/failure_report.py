@@ -40,7 +40,7 @@ def last_lines_that_come_through_a_filter_are_in_the_report():
 
 
 def what_its_helpers_say_to_their_end_does_not_push_out_a_ranks_last_lines():
-    helper = "trap 'for i in {1..25}; do echo helper $i >&2; done; exit 1' TERM; echo > ready; tail -f /dev/null & wait; kill -TERM $$"
+    helper = "trap 'trap \"\" TERM; for i in {1..25}; do echo helper $i >&2; done; exit 1' TERM; echo > ready; tail -f /dev/null & wait; kill -TERM $$"
     failing = 'mkfifo ready; bash -c "$0" & read -r x < ready; {}; exit 3'
     for np in 1, 3:
         for words, tail in ("echo the reason >&2", ["the reason"]), ("true", [f"helper {i}" for i in range(6, 26)]):

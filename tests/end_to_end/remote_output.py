@@ -56,7 +56,7 @@ def a_slow_line_has_its_time_for_it():
 
 
 def last_lines_are_a_ranks_own_however_late_they_come():
-    helper = ("trap 'for i in {1..25}; do echo helper $i; done; exit 1' TERM; "
+    helper = ("trap 'trap \"\" TERM; for i in {1..25}; do echo helper $i; done; exit 1' TERM; "
               "echo >/tmp/up; tail -f /dev/null & wait; kill -TERM $BASHPID")
     job = start_on_line("3mbit", f"exec >&2; mkfifo /tmp/up; ({helper}) & read -r x </tmp/up; {SCRIPT}; exit 3")
     _, err = job.communicate(timeout=60)

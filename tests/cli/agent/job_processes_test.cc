@@ -30,9 +30,11 @@ struct Job {
       : processes({[this](pid_t pid) { return pid == own; },
                    [this](pid_t pid, int status) { reaped[pid] = status; },
                    [this](pid_t pid, int signal) {
+                     ++signals;
                      signalled[pid].push_back(signal);
                      if (before_signal) before_signal(pid);
-                   }}) {
+                   },
+                   [this] { told_after.push_back(signals); }}) {
     REQUIRE(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
   }
   ~Job() { end_descendants(20s, nullptr); }
@@ -97,6 +99,8 @@ struct Job {
   pid_t own = 0;  // a worker: reaped by the test
   std::map<pid_t, int> reaped;
   std::map<pid_t, std::vector<int>> signalled;
+  size_t signals = 0;
+  std::vector<size_t> told_after;  // so many signals: what ranks left gets the next
   std::function<void(pid_t)> before_signal;
   JobProcesses processes;
 };
@@ -109,6 +113,20 @@ const char* const kStubborn =
     "trap '' TERM; setsid sh -c 'echo up; sleep 300; :' & echo up; sleep 300; :";
 
 }  // namespace
+
+TEST_CASE("job processes: what ranks left gets no signal before that is told") {
+  Job job;
+  job.own = job.start(kFamily, 3);
+  REQUIRE(job.ever([&] { return job.sleepers() == 3 && job.alive() == 3; }));
+  job.processes.begin_end({{0ms, SIGCONT, StopFor::kRanks}, {60s, SIGKILL}}, Clock::now());
+  CHECK(job.told_after.empty());
+  const size_t before = job.signals;
+  CHECK(before > 0);
+  job.processes.begin_end({{0ms, SIGTERM, StopFor::kLeftovers}, {0ms, SIGKILL}}, Clock::now());
+  REQUIRE(!job.told_after.empty());
+  CHECK(job.told_after.front() == before);
+  CHECK(job.signals > before);
+}
 
 TEST_CASE("job processes: a signal reaches all that workers started, wherever they went") {
   Job job;

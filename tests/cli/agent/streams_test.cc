@@ -88,13 +88,16 @@ void ignore_broken_pipes() { signal(SIGPIPE, SIG_IGN); }
 
 TEST_CASE("streams: the end of a rank's own words stands behind them, wherever they have got to") {
   const size_t before = GENERATE(0u, 1u, 1000u, 60'000u, 700'000u), turns = GENERATE(0u, 1u, 3u);
-  CAPTURE(before, turns);
+  const bool midst = GENERATE(false, true);  // of a frame's bytes, of this stream or another
+  CAPTURE(before, turns, midst);
   Forwarding one;
+  if (midst) fcntl(one.out.write.get(), F_SETPIPE_SZ, 4096);
   const int words = one.add(0, Stream::kStderr), other = one.add(1, Stream::kStderr);
   one.add(0, Stream::kStdout);
   fcntl(words, F_SETPIPE_SZ, 1 << 20);
   if (before > 0) write_all(words, std::string(before, 'a'));
-  write_all(other, "other");
+  const std::string others(midst ? 60'000 : 5, 'o');
+  write_all(other, others);
   for (size_t i = 0; i < turns; ++i) one.turn();
   if (turns == 3) one.read_some();
   one.forwarder.end_own_words(0);
@@ -108,7 +111,7 @@ TEST_CASE("streams: the end of a rank's own words stands behind them, wherever t
   }
   CHECK(one.over == std::map<Key, std::vector<std::string>>{{key, {std::string(before, 'a')}}});
   CHECK(one.seen[key] == std::string(before, 'a') + std::string(100, 'b'));
-  CHECK(one.seen[{1, Stream::kStderr}] == "other");
+  CHECK(one.seen[{1, Stream::kStderr}] == others);
 }
 
 TEST_CASE("streams: a rank that cannot write, since nobody reads, is known until somebody does") {
