@@ -19,9 +19,8 @@ std::string seconds(std::chrono::milliseconds duration) {
 
 StallInspector::StallInspector(std::chrono::milliseconds warning_after,
                                std::chrono::milliseconds shutdown_after)
-    : warning_after_(shutdown_after.count() == 0  ? warning_after
-                     : warning_after.count() == 0 ? shutdown_after
-                                                  : std::min(warning_after, shutdown_after)),
+    : warning_after_(shutdown_after.count() == 0 ? warning_after
+                                                 : std::min(warning_after, shutdown_after)),
       shutdown_after_(shutdown_after) {}
 
 std::optional<StallReport> StallInspector::inspect(std::span<const WaitingName> waiting,

@@ -26,9 +26,8 @@ struct StallReport {
 
 class StallInspector {
  public:
-  // `warning_after` 0: no report before the shutdown's. `shutdown_after` 0: never; below the
-  // warning time it is the warning time, too (Horovod leaves such a shutdown time out, and says
-  // so).
+  // `warning_after` 0: never a report. `shutdown_after` 0: never; below the warning time it is the
+  // warning time, too (Horovod leaves such a shutdown time out, and says so).
   StallInspector(std::chrono::milliseconds warning_after, std::chrono::milliseconds shutdown_after);
 
   // `waiting` is everything that waits now; what is not in it any more is forgotten. Of what has

@@ -45,16 +45,6 @@ TEST_CASE("stall inspector: at most six names a rank") {
                                Catch::EndsWith("\n0: [a, b, c, d, e, f ...]"));
 }
 
-TEST_CASE("stall inspector: without a warning time it shuts down all the same") {
-  StallInspector inspector(0s, 30s);
-  const std::vector<WaitingName> waiting = {{"loss", 0, {1}}};
-  CHECK_FALSE(inspector.inspect(waiting, kStart));
-  CHECK_FALSE(inspector.inspect(waiting, kStart + 29s));
-  const auto report = inspector.inspect(waiting, kStart + 30s);
-  REQUIRE(report);
-  CHECK(report->shut_down);
-}
-
 TEST_CASE("stall inspector: shuts down after the shutdown time and marks who was over it") {
   StallInspector inspector(10s, 30s);
   std::vector<WaitingName> waiting = {{"loss", 0, {1}}};
