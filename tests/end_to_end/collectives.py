@@ -287,7 +287,6 @@ def a_program_that_ended_well_is_not_the_end_of_its_rank():
         expect([one.get("sent_by_hvdrun") for one in result["ranks"]], ["SIGTERM", None, "SIGTERM"], err)
     result, err = of_commands_that_go_on_after_their_programs_end("$WORKER epochs 0; exec tail -f /dev/null", status=124, flags=["--timeout", "2"])
     expect([(one["outcome"], one["sent_by_hvdrun"]) for one in result["ranks"]], [("ended", "SIGTERM")] * 3, err)
-    assert all(one["seconds"] > 1.5 for one in result["ranks"]), result
 
 
 def a_program_that_crashes_below_a_command_that_goes_on_is_the_failure():
