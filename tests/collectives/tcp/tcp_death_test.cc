@@ -229,7 +229,7 @@ const long kEvery = thorough() ? 13 : 29;
 #elif defined(__SANITIZE_ADDRESS__)
 const long kEvery = thorough() ? 3 : 7;
 #else
-constexpr long kEvery = 1;
+const long kEvery = thorough() ? 1 : 3;
 #endif
 
 // From a death until nobody waits any more. Of a machine that does other things, too: what is late
