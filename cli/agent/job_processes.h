@@ -24,7 +24,7 @@ class JobProcesses {
     std::function<bool(pid_t)> is_worker;  // running: reaped by its owner, in the order of deaths
     std::function<void(pid_t, int status)> reaped;  // any child
     std::function<void(pid_t, int signal)> signalled;
-    std::function<void()> before_leftovers = [] {};  // are signalled: those of ranks that are over
+    std::function<void()> before_leftovers;  // are signalled: those of ranks that are over
   };
   explicit JobProcesses(Callbacks callbacks) : callbacks_(std::move(callbacks)) {}
 

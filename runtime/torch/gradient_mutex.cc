@@ -12,6 +12,7 @@
 
 #include <memory>
 #include <mutex>
+#include <utility>
 
 namespace hvd {
 namespace {
@@ -48,9 +49,9 @@ bool try_in_hook() {
 
 // LibTorch counts references in a shared_ptr, or, as 2.15, in the node: either is held.
 std::shared_ptr<Node> held_accumulator(const at::Tensor& parameter) {
-  const auto counted = grad_accumulator(parameter);
-  const auto holder = std::make_shared<decltype(grad_accumulator(parameter))>(counted);
-  return {holder, counted.get()};
+  auto counted = grad_accumulator(parameter);
+  const auto holder = std::make_shared<decltype(counted)>(std::move(counted));
+  return {holder, holder->get()};
 }
 
 // As earlier LibTorches do. Another thread's hook that waits for ours holds its parameter's then.

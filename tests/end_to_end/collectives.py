@@ -206,8 +206,8 @@ def a_rank_that_stands_still_in_an_operation_is_missing():
     seen = run("--stall-check-warning-time-seconds", "1", "--stall-check-shutdown-time-seconds", "2", "--", "sh", "-c", script, np=3)
     expect(seen.returncode, 128 + signal.SIGKILL, seen.stderr)  # of the rank that was given up on
     missing = re.findall(rb">:(\d!?): \[", seen.stderr)
-    # Between hosts a rank is heard through others: rank 1, which waits for rank 2, may not be.
-    unheard = {b"1", b"1!"} if support.options.apart else set()
+    # Seen once, between hosts with sanitizers on a busy machine: rank 1, which waits for rank 2, was missing, too.
+    unheard = {b"1", b"1!"} if support.options.apart and support.options.sanitizers else set()
     assert b"2!" in missing and set(missing) <= {b"2", b"2!"} | unheard, seen.stderr
     assert re.search(r"first failure: rank 2 .*was killed by SIGKILL", last_line(seen)), seen.stderr
 
@@ -285,8 +285,10 @@ def a_program_that_ended_well_is_not_the_end_of_its_rank():
         result, err = of_commands_that_go_on_after_their_programs_end("$WORKER epochs 0; [ $RANK = 1 ] && exit 5; exec tail -f /dev/null", status=5)
         expect([one["outcome"] for one in result["ranks"]], ["fallout", "failed", "fallout"], err)
         expect([one.get("sent_by_hvdrun") for one in result["ranks"]], ["SIGTERM", None, "SIGTERM"], err)
-    result, err = of_commands_that_go_on_after_their_programs_end("$WORKER epochs 0; exec tail -f /dev/null", status=124, flags=["--timeout", "2"])
+    limit = 8 if support.options.sanitizers else 4  # of which the start may take all but 1.5
+    result, err = of_commands_that_go_on_after_their_programs_end("$WORKER epochs 0; exec tail -f /dev/null", status=124, flags=["--timeout", str(limit)])
     expect([(one["outcome"], one["sent_by_hvdrun"]) for one in result["ranks"]], [("ended", "SIGTERM")] * 3, err)
+    assert all(one["seconds"] > 1.5 for one in result["ranks"]), result
 
 
 def a_program_that_crashes_below_a_command_that_goes_on_is_the_failure():
