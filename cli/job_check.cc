@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <map>
@@ -151,11 +152,22 @@ bool will_be_made(const JobSpec& spec, const std::string& folder) {
          is_folder_of_output(folder, spec.output_directory, spec.size);
 }
 
+// What stands in the file would go with it: another takes its place.
+bool is_output_of_hvdrun(const std::string& path) {
+  struct stat file, output;
+  if (stat(path.c_str(), &file) != 0 || !S_ISREG(file.st_mode)) return false;
+  return std::ranges::any_of(std::array{STDOUT_FILENO, STDERR_FILENO}, [&](int descriptor) {
+    return fstat(descriptor, &output) == 0 && output.st_dev == file.st_dev &&
+           output.st_ino == file.st_ino;
+  });
+}
+
 std::string trouble_with_result(const JobSpec& spec, const std::string& path) {
   if (will_be_made(spec, path) || (path.ends_with('/') && look_at(path).error == ENOENT))
     return std::strerror(EISDIR);
   if (!spec.output_directory.empty() && is_file_of_output(path, spec.output_directory, spec.size))
     return "it is a rank's own (--output-filename)";
+  if (is_output_of_hvdrun(path)) return "hvdrun's output goes there";
   if (look_at(path).error == ENOENT && will_be_made(spec, parent_of(path))) return "";
   return trouble_with_file(path);
 }

@@ -215,7 +215,8 @@ class Training {
     std::ostringstream bytes;  // written to a file, a full disk would end the program in there
     archive.save_to(bytes);
     std::ofstream file(unfinished_, std::ios::binary);
-    file << bytes.view() << std::flush;
+    file << bytes.view();
+    file.close();  // some file systems say only then that there is no room
     if (!file) {
       const std::string why = std::strerror(errno);
       std::filesystem::remove(unfinished_);

@@ -187,14 +187,14 @@ torch::Tensor DistributedOptimizer::Impl::step(
 
 torch::Tensor DistributedOptimizer::Impl::step_synchronized(
     const torch::optim::Optimizer::LossClosure& closure) {
-  if (synchronized_ && !warned_) {
+  torch::Tensor loss = evaluate(closure);
+  if (synchronized_ && !warned_ && !in_flight()) {  // those of a skipped step are gone
     warned_ = true;
     TORCH_WARN(
         "optimizer.step() called without optimizer.skip_synchronize() after "
         "optimizer.synchronize(): the gradients are reduced twice. Hold the guard that "
         "skip_synchronize() returns while calling step().");
   }
-  torch::Tensor loss = evaluate(closure);
   synchronize();
   synchronized_ = false;
   inner_.step();

@@ -3,6 +3,9 @@
 // Rank 0 reads lines "net mode steps" and answers each with its median step in milliseconds; end of
 // file ends the job. Modes: hvd (DistributedOptimizer), nothing (the same hooks and buckets over a
 // backend that exchanges nothing), plain (the torch optimizer alone). What was made stays alive.
+#include <ATen/Parallel.h>
+#include <torch/optim/sgd.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>

@@ -1,5 +1,9 @@
 #include "tests/benchmark/step_nets.h"
 
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+
 #include <vector>
 
 #include "hvd/error.h"

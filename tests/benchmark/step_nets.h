@@ -1,7 +1,7 @@
 // The nets whose training steps are timed. step_ddp.py has the same ones.
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
 
 #include <memory>
 #include <string>

@@ -190,6 +190,8 @@ def places_that_cannot_be_written():
             refused(folder, ["-np", "2", "--result-file", place, *TOUCH], 2, "--result-file")
         with open("/dev/full", "w") as full:
             refused(folder, ["--help"], 125, "No space left", output=full)
+        with open(os.path.join(folder, "file"), "w") as output:
+            refused(folder, ["-np", "2", "--result-file", "file", *TOUCH], 2, "--result-file", "hvdrun's output goes there", output=output)
 
 
 def a_limit_that_the_output_files_exceed():

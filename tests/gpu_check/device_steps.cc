@@ -8,6 +8,7 @@
 //
 // Exit status: 1 usage, 3 what stderr says.
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <torch/optim/sgd.h>
 
 #include <chrono>

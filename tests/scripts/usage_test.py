@@ -57,7 +57,13 @@ class Usage(unittest.TestCase):
 
     def test_unknown_options_are_refused(self):
         for name in ("benchmark", "build", "cache_home", "check_format", "demo", "fuzz", "gpu_check", "setup", "test"):
-            self.assertNotEqual(run(name, "--typo")[0], 0, name)
+            status, _, error = run(name, "--typo")
+            self.assertEqual(status, 2, name)
+            self.assertIn(name, error)
+        for seconds in ("x", "0", "-1", "1s", ""):
+            status, said, error = run("fuzz", "--seconds", seconds)
+            self.assertEqual((status, said), (2, ""), seconds)
+            self.assertIn("--seconds", error)
 
     def test_the_tests_are_not_even_set_up_for_what_is_unknown(self):
         for arguments in (("--typo",), ("-R", "x", "--typo"), ("--long", "--peers"), ("slots",), ("-R",), ("--timeout=3",)):

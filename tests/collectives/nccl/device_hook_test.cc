@@ -79,9 +79,10 @@ class CountedBackend final : public DeviceBackend {
 
 // The other rank follows when the first has handed out all: no hook launches anything then. Nor
 // does one find anything done of the step before, since each step waits for its last sum: they are
-// done in order.
+// done in order. Two lists of what is handed out take turns, and each grows once to hold as many
+// buckets as one thread ever finds in it, in whichever step that is.
 TEST_CASE("device hook: a bucket costs one call of the driver and no allocation") {
-  constexpr int kSteps = 10, kUncounted = 2, kBuckets = 8;
+  constexpr int kSteps = 40, kUncounted = 2, kBuckets = 8, kGrowing = 2 * 4;
   CountedBackend backends[] = {CountedBackend(0), CountedBackend(1)};
   std::atomic<int> handed_out{0};
   std::vector<Costs> steps;
@@ -104,9 +105,11 @@ TEST_CASE("device hook: a bucket costs one call of the driver and no allocation"
       comes_about([&] { return work->done(); });
     }
   });
+  long allocations = 0;
   for (const Costs& step : steps) {
     CHECK(step.records == kBuckets);
     CHECK(step.events == 0);
-    CHECK(step.allocations == 0);
+    allocations += step.allocations;
   }
+  CHECK(allocations <= kGrowing);  // one in each step would be over
 }

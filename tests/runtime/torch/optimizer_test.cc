@@ -162,17 +162,25 @@ struct CountWarnings : c10::WarningHandler {
 
 TEST_CASE("optimizer: step after synchronize without the guard warns exactly once") {
   CountWarnings warnings;
+  int after_skipped = -1;
   run_as_threads(1, [&](const ThreadRank& rank) {
     c10::WarningUtils::WarningHandlerGuard guard(&warnings);
     Training t(rank, nets::mlp(), nets::sgd());
     t.train(0, 2);
-    for (int step = 0; step < 3; ++step) {
+    const auto reduce = [&](int step) {
       t.optimizer->zero_grad();
       t.backward(step);
       t.optimizer->synchronize();
+    };
+    reduce(2);  // and skipped, as after an overflow
+    t.train(3, 4);
+    after_skipped = warnings.count;
+    for (int step = 4; step < 7; ++step) {
+      reduce(step);
       t.optimizer->step();
     }
   });
+  CHECK(after_skipped == 0);
   CHECK(warnings.count == 1);
 }
 
