@@ -1,4 +1,5 @@
-// Callers of a name that they are missing from; for each who waits for them.
+// Callers of a name that they are missing from; for each who waits for them. Callers and steps that
+// each come before the other.
 #include "runtime/engine/crossed_waits.h"
 
 #include <algorithm>
@@ -37,6 +38,20 @@ std::optional<CrossedWaits> find_crossed_waits(std::span<const WaitingName> wait
         if (!is_missing(name, rank) && waits_for_caller(waits[rank], rank, call, caller, waiting))
           return CrossedWaits{name.name, static_cast<int>(caller), static_cast<int>(rank)};
     }
+  return std::nullopt;
+}
+
+std::optional<CallAgainstStep> find_call_against_step(std::span<const RankWait> waits) {
+  for (size_t caller = 0; caller < waits.size(); ++caller) {
+    const RankWait& call = waits[caller];
+    if (!LogWords::is_call(call.number)) continue;
+    for (size_t stepper = 0; stepper < waits.size(); ++stepper) {
+      const RankWait& step = waits[stepper];
+      if (!LogWords::is_step(step.number) || step.name >= call.number) continue;
+      if (static_cast<int32_t>(call.steps - step.steps) < 0)  // they start over at 2^32
+        return CallAgainstStep{static_cast<int>(caller), static_cast<int>(stepper)};
+    }
+  }
   return std::nullopt;
 }
 

@@ -1,5 +1,5 @@
-// Finds two ranks that wait for each other: one in a synchronous call of a name, the other for what
-// it has submitted, under that name, asynchronously. Pure.
+// Finds two ranks that wait for each other: one in a synchronous call, the other for what it has
+// submitted, under that name, asynchronously, or in a step. Pure.
 //
 // Of ranks that are slow, stopped, or called in other orders than usual none is found, whatever
 // they said last and how long ago: the submitter waits for something that the caller has not asked
@@ -16,9 +16,10 @@
 
 namespace hvd {
 
-// What a rank's init thread waits for: LogWords::waits_for and LogWords::waits_in.
+// What a rank's init thread waits for: LogWords::waits_for, waits_in and steps.
 struct RankWait {
   uint64_t name = 0, number = 0;
+  uint32_t steps = 0;
 
   friend bool operator==(const RankWait&, const RankWait&) = default;
 };
@@ -34,5 +35,16 @@ struct CrossedWaits {
 // `waiting`, and not taken back when it was heard who has asked.
 std::optional<CrossedWaits> find_crossed_waits(std::span<const WaitingName> waiting,
                                                std::span<const RankWait> waits);
+
+struct CallAgainstStep {
+  int caller = 0, stepper = 0;
+
+  friend bool operator==(const CallAgainstStep&, const CallAgainstStep&) = default;
+};
+
+// A rank in a call that another one comes to only behind the step that it waits in, which the first
+// comes to only behind that call. Both hold up the init thread, and neither is old: what a rank has
+// made before what does not change any more.
+std::optional<CallAgainstStep> find_call_against_step(std::span<const RankWait> waits);
 
 }  // namespace hvd

@@ -11,6 +11,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/fault_point.h"
 #include "runtime/engine/outcome.h"
+#include "runtime/engine/text_hash.h"
 
 namespace hvd {
 namespace {
@@ -292,14 +293,14 @@ void Engine::Parts::wait_for(Operation& operation, std::chrono::milliseconds tim
 void Engine::Parts::tell_of_waiting(Awaited& awaited, const Operation& operation,
                                     uint64_t communicator) {
   awaited.on_sleep = [this, &awaited, &operation, communicator](TimePoint now) {
-    // On one host a list's ranks see for themselves who is missing.
-    const bool tells = communicator == 0 || !shape.one_host();
-    const uint64_t of_list =
-        mix_hash(communicator, operation.sequence) % LogWords::kInLog | LogWords::kOfList;
-    if (tells && !told_of_waiting_)
-      told_of_waiting_ =
-          negotiation->say_waiting(communicator == 0 ? operation.name : std::string_view(),
-                                   communicator == 0 ? operation.sequence : of_list, awaited.what);
+    RankWait wait{operation.name.empty() ? 0 : text_hash(operation.name), operation.sequence,
+                  steps};
+    if (communicator != 0) {
+      wait.name = calls;
+      wait.number =
+          mix_hash(communicator, operation.sequence) % LogWords::kInLog | LogWords::kOfList;
+    }
+    if (!told_of_waiting_) told_of_waiting_ = negotiation->say_waiting(wait, awaited.what());
     status.waiting(now);
   };
   if (!met_ || shape.one_host()) return;

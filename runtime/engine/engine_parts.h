@@ -76,6 +76,7 @@ struct Engine::Parts {
   std::atomic<DeviceBackend*> device{nullptr};
   std::unique_ptr<Negotiation> negotiation;
   uint64_t calls = 0;                          // of run()
+  uint32_t steps = 0;                          // the init thread's, of all bucket lists
   uint32_t segments_made = 0, links_made = 0;  // numbers used up
 
  private:

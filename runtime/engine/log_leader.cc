@@ -141,7 +141,7 @@ void LogLeader::hear_from(int leader, const LogMessage& message) {
                     std::chrono::milliseconds(message.value));
       break;
     case Kind::kWaits:
-      waits_[rank] = {{message.hash, message.value}, message.text};
+      waits_[rank] = {{message.hash, message.value, message.number}, message.text};
       break;
     case Kind::kActed:
       acted_[rank] = message.value;

@@ -105,6 +105,7 @@ void LogLeader::tell_wait(int local_rank, const Wait& wait) {
   if (std::exchange(told_waits_[static_cast<size_t>(local_rank)], wait) == wait) return;
   links_->post({.kind = Kind::kWaits,
                 .rank = static_cast<uint32_t>(host_.first + local_rank),
+                .number = wait.steps,
                 .hash = wait.name,
                 .value = wait.number,
                 .text = wait.text});
@@ -261,7 +262,8 @@ LogLeader::Wait LogLeader::wait_of(int rank) const {
     const LogWords& theirs = words_.of(local_rank);
     const uint64_t name = theirs.waits_for.load(std::memory_order_acquire);
     const uint64_t number = theirs.waits_in.load(std::memory_order_acquire);
-    return {{name, number}, links_ ? theirs.waits_text.load() : std::string()};
+    if (number == 0) return {};
+    return {{name, number, theirs.steps.load(std::memory_order_acquire)}, theirs.waits_text.load()};
   }
   const auto said = waits_.find(rank);
   return said != waits_.end() ? said->second : Wait{};
@@ -361,13 +363,19 @@ void LogLeader::look_for_crossed(const std::vector<WaitingName>& waiting,
                                  std::vector<RankWait> waits) {
   for (int rank = 0; rank < shape_.size(); ++rank)
     if (RankWait& wait = waits[static_cast<size_t>(rank)]; wait_of(rank) != wait) wait = {};
-  const auto crossed = find_crossed_waits(waiting, waits);
-  if (!crossed) return;
-  raise_trouble(peers_, TroubleReason::kAbort,
-                "\"" + crossed->name + "\" was called synchronously on " +
-                    rank_text(peers_, crossed->caller) +
-                    " and submitted asynchronously, or from another thread than init()'s, on " +
-                    rank_text(peers_, crossed->submitter) + "; call it the same way on all ranks");
+  if (const auto crossed = find_crossed_waits(waiting, waits))
+    raise_trouble(peers_, TroubleReason::kAbort,
+                  "\"" + crossed->name + "\" was called synchronously on " +
+                      rank_text(peers_, crossed->caller) +
+                      " and submitted asynchronously, or from another thread than init()'s, on " +
+                      rank_text(peers_, crossed->submitter) +
+                      "; call it the same way on all ranks");
+  else if (const auto order = find_call_against_step(waits))
+    raise_trouble(peers_, TroubleReason::kAbort,
+                  rank_text(peers_, order->caller) + " is in " + wait_of(order->caller).text +
+                      ", " + rank_text(peers_, order->stepper) + " in " +
+                      wait_of(order->stepper).text +
+                      ", each before what the other is in; do all ranks have as many batches?");
 }
 
 std::vector<int> LogLeader::missing(const std::string& name) const {

@@ -49,7 +49,7 @@ constexpr Rule kRules[] = {
     {Kind::kAnnounce, true, false, true, 1, kNameMost, kDescriptionMost, 2, 1},
     {Kind::kReady, true, false, true, 0, 0, 0, LogWords::kNamesMax / 64, 0},
     {Kind::kOverdue, true, false, true, 0, 0, 0, LogWords::kOverdueKinds, 0},
-    {Kind::kWaits, true, false, true, 0, 0, kDescriptionMost, 1, 0},
+    {Kind::kWaits, true, false, true, 0, 0, kDescriptionMost, 0, 0},
     {Kind::kAnswer, true, false, true, 0, 0, 0, 0, 1},
     {Kind::kEntry, false, true, false, 0, kNameMost, kTextMost, LogWords::kNamesMax,
      kLastEntryKind + 1},

@@ -24,7 +24,8 @@ struct LogMessage {
     kReady,         // word `number` of its ready bits is `value`
     kOverdue,       // it has waited for `value` ms for `hash`, which is a LogWords::OverdueKind of
                     // this `number`; hash 0: no more
-    kWaits,  // its init thread waits for the name of this `hash`, in `value`: LogWords::waits_in
+    kWaits,         // its init thread waits: LogWords::waits_for as `hash`, waits_in as `value`,
+                    // steps as `number`, waits_text
     // To rank 0: all that was heard before question `number` has been sent.
     kAnswer,
     // From rank 0:

@@ -61,6 +61,7 @@ struct LogWords {
   static constexpr bool is_in_log(uint64_t waits_in) {
     return waits_in >= kInLog && waits_in < kOfList;
   }
+  static constexpr bool is_step(uint64_t waits_in) { return waits_in >= kOfList; }
 
   enum OverdueKind : uint32_t {
     kOverdueName,   // hash of a name that is not in the log
@@ -87,11 +88,13 @@ struct LogWords {
   std::atomic<uint64_t> announced;              // announcements written
   std::atomic<uint64_t> ready[kNamesMax / 64];  // a bit flips with every submission of its name
   alignas(64) std::atomic<uint64_t> read;       // log entries this rank has acted on
-  // What this rank's init thread has been waiting for for a while: hash of its name (of a step
-  // none); which one, 0: nothing; in words. Stored in this order.
+  // What this rank's init thread has been waiting for for a while: hash of its name (of a step: how
+  // many calls this rank has made so far); how many steps it has begun, of all lists; in words;
+  // which one, 0: nothing. Stored in this order.
   alignas(64) std::atomic<uint64_t> waits_for;
+  std::atomic<uint32_t> steps;
+  SharedText waits_text;  // of a call or step
   std::atomic<uint64_t> waits_in;
-  SharedText waits_text;  // of a call or step, on several hosts
   // What this rank has waited for too long, or 0, and how long. The coordinator, which alone knows
   // who is missing, ends the wait.
   std::atomic<uint64_t> overdue[kOverdueKinds], overdue_ms;

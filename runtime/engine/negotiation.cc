@@ -366,13 +366,13 @@ void Negotiation::finish_asked() {
 }
 
 // Whoever reads this knows then what this rank had asked for before.
-bool Negotiation::say_waiting(std::string_view name, uint64_t which,
-                              const std::function<std::string()>& what) {
+bool Negotiation::say_waiting(const RankWait& wait, const std::string& what) {
   if (inbox_filled_.load(std::memory_order_acquire) || !to_announce_.empty()) return false;
   LogWords& words = mine();
-  words.waits_for.store(name.empty() ? 0 : text_hash(name), std::memory_order_release);
-  if (!one_host_) words.waits_text.store(what());
-  words.waits_in.store(which, std::memory_order_release);
+  words.waits_for.store(wait.name, std::memory_order_release);
+  words.steps.store(wait.steps, std::memory_order_release);
+  words.waits_text.store(what);
+  words.waits_in.store(wait.number, std::memory_order_release);
   return true;
 }
 

@@ -58,10 +58,9 @@ class Negotiation final : public Feed {
                                        const std::shared_ptr<Negotiation>& self);
   // As it was, of this negotiation's and free. Throws as submit().
   void submit_again(const std::shared_ptr<RepeatedWork>& work);
-  // The init thread waits in a synchronous call of this name, or in a step: `which` as
-  // LogWords::waits_in, `what` is for texts. That thread only, with the token. False: not yet, some
-  // of what this rank asks for is not out.
-  bool say_waiting(std::string_view name, uint64_t which, const std::function<std::string()>& what);
+  // The init thread waits in a synchronous call, or in a step; `what` is for texts. That thread
+  // only, with the token. False: not yet, some of what this rank asks for is not out.
+  bool say_waiting(const RankWait& wait, const std::string& what);
   void say_done();
   // That call has taken too long. False: who waits knows itself who is missing.
   bool ask_who_is_missing_in_call();

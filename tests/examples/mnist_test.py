@@ -145,6 +145,13 @@ class Mnist(unittest.TestCase):
         self.assertEqual(resumed.stdout, whole.stdout[whole.stdout.index(begin) :])
         self.assertEqual(self.tensors("whole.pt"), self.tensors("parts.pt"))
 
+    def test_ranks_with_different_numbers_of_batches_are_told_so(self):
+        command = self.command("--epochs", "1")
+        command[command.index("--") + 1 : command.index(MNIST)] = ["bash", "-c", 'exec "$@" --batch-size "$((64 << RANK))"', "bash"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertRegex(done.stderr, 'rank 1 is in allreduce "test_sums".*, rank 0 in step 7 of .*; do all ranks have as many batches[?]')
+
     def test_rank_that_stops_earlier_than_others_ends_the_job(self):
         uneven = 'if [ "$HVD_RANK" = 1 ]; then exec "$@" --epochs 1; else exec "$@" --epochs 2; fi'
         command = self.command(ranks=3)

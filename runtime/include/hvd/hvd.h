@@ -18,12 +18,11 @@
 // Calls that differ between ranks are an Error on every rank; but what one rank calls, and another
 // submits (…_async) under the same name and waits for in its init thread, breaks the world:
 // CommFailure. (Where that one only asks whether it is done(), or another thread waits, the call
-// may still come: the stall warning names who is missing.) Who waits in different kinds of places,
-// in a call here and in a DistributedOptimizer's step() there, as ranks with different numbers of
-// batches do, waits until the stall check or --collective-timeout ends it. A call that is refused
-// for itself (Average of bool, a root that is no rank) enters nothing: where others made theirs
-// well they wait for it as for one that was never made, and without a name this rank's next call
-// takes its number, and its place if it is of that kind.
+// may still come: the stall warning names who is missing.) So does a call on one rank and a
+// DistributedOptimizer's step() on another, each before the other, as with different numbers of
+// batches. A call that is refused for itself (Average of bool, a root that is no rank) enters
+// nothing: where others made theirs well they wait for it as for one that was never made, and
+// without a name this rank's next call takes its number, and its place if it is of that kind.
 #pragma once
 
 #include <cstddef>

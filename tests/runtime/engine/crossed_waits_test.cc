@@ -15,7 +15,10 @@ RankWait in_call(const char* name, uint64_t number) { return {text_hash(name), n
 RankWait in_log(const char* name, uint64_t calls) {
   return {text_hash(name), LogWords::kInLog | calls};
 }
-RankWait in_step() { return {0, LogWords::kOfList | 7}; }
+RankWait in_step(uint64_t calls = 0, uint32_t steps = 1) {
+  return {calls, LogWords::kOfList | 7, steps};
+}
+RankWait in_call(uint64_t number, uint32_t steps) { return {0, number, steps}; }
 const RankWait kComputing{};
 
 std::optional<CrossedWaits> find(const std::vector<WaitingName>& waiting,
@@ -59,4 +62,20 @@ TEST_CASE("crossed waits: who is on its way is not in anybody's") {
   CHECK_FALSE(find(waiting, {in_call("x", 9), in_log("y", 8)}));
   CHECK_FALSE(find({{"x", 0, {0}}, {"y", 0, {0, 1}}}, {in_call("x", 9), in_log("y", 8)}));
   CHECK_FALSE(find({}, {in_call("x", 9), in_log("x", 8)}));
+}
+
+TEST_CASE("crossed waits: a call and a step, each before the other") {
+  CHECK(find_call_against_step(std::vector{kComputing, in_step(3, 8), in_call(4, 7)}) ==
+        CallAgainstStep{2, 1});
+  CHECK(find_call_against_step(std::vector{in_call(9, ~0u), in_step(3, 0)}) ==
+        CallAgainstStep{0, 1});  // steps start over
+}
+
+TEST_CASE("crossed waits: who is behind or ahead in both calls and steps is in nobody's way") {
+  for (const RankWait& step : {in_step(4, 8), in_step(5, 8), in_step(3, 7), in_step(3, 1)})
+    CHECK_FALSE(find_call_against_step(std::vector{step, in_call(4, 7)}));
+  CHECK_FALSE(find_call_against_step(std::vector{in_call(9, 0), in_step(9, ~0u)}));
+  CHECK_FALSE(find_call_against_step(std::vector{in_call(4, 7), in_call(5, 8), kComputing}));
+  CHECK_FALSE(find_call_against_step(std::vector{in_step(4, 7), in_step(5, 8), kComputing}));
+  CHECK_FALSE(find_call_against_step(std::vector{in_log("x", 4), in_step(3, 8)}));
 }

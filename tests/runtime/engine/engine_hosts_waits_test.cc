@@ -1,4 +1,6 @@
 // Who is named when a wait between hosts takes too long: in the stall report, at the timeout.
+#include <poll.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -53,6 +55,25 @@ class HeldUp {
   std::atomic<bool> holds_{false};
   const std::array<float, 1> part_{};
   std::array<std::array<float, 4>, 4> all_{};
+};
+
+// As an optimizer's, of one bucket.
+class Steps {
+ public:
+  Steps(Engine& engine, const std::string& name)
+      : list_(engine.make_bucket_list({.name = name,
+                                       .buckets = {{DataType::kFloat32, 4}},
+                                       .parameters = 1,
+                                       .layout = "one",
+                                       .reduction = {}})) {}
+
+  void step() {
+    list_->ready(0, BucketList::Home::kHome);
+    list_->finish({});
+  }
+
+ private:
+  std::unique_ptr<BucketList> list_;
 };
 
 }  // namespace
@@ -254,4 +275,59 @@ TEST_CASE("hosts: who waits behind a leader that stands still names it, not rank
       {.collective_timeout = 500ms}, false);
   CHECK_THAT(said[2], Catch::StartsWith("CommFailure: ") &&
                           Catch::Contains("waited 0.500 s for rank 1 in " + what));
+}
+
+TEST_CASE("waits: a call on one rank and a step on others, each before the other, break off") {
+  const auto hosts = GENERATE(values<Hosts>({{3}, {2, 1}, {1, 2}}));
+  const int caller = GENERATE(0, 2);
+  CAPTURE(hosts, caller);
+  std::array<std::string, 3> said;
+  run_engines(
+      hosts,
+      [&](int rank, Engine& engine) {
+        Steps sgd(engine, "sgd"), adam(engine, "adam");
+        std::array<float, 2> data{};
+        said.at(static_cast<size_t>(rank)) = error_of([&] {
+          sgd.step();
+          sum(engine, data, "before");
+          adam.step();
+          if (rank != caller) sgd.step();
+          sum(engine, data, "loss");
+          sgd.step();
+        });
+      },
+      {.stall_warning = 200ms, .warn = [](const std::string&) {}}, false);
+  for (const std::string& text : said)
+    CHECK_THAT(
+        text, Catch::StartsWith("CommFailure: ") &&
+                  Catch::Contains("rank " + std::to_string(caller) + " is in allreduce \"loss\"") &&
+                  Catch::Contains(" in step 2 of \"sgd\", each before what the other is in"));
+}
+
+TEST_CASE("waits: ranks that are late in calls and steps are never taken to be in another order") {
+  const auto hosts = GENERATE(values<Hosts>({{3}, {2, 1}}));
+  CAPTURE(hosts);
+  std::array<std::string, 3> said;
+  run_engines(
+      hosts,
+      [&](int rank, Engine& engine) {
+        Steps sgd(engine, "sgd"), adam(engine, "adam");
+        std::array<float, 2> data{};
+        said.at(static_cast<size_t>(rank)) = error_of([&] {
+          for (int round = 0; round < 60; ++round) {
+            // Longer than the others look, in turns: they wait in the call, or in one of the steps.
+            const auto late = [&](int place) {
+              if ((round + place) % 3 == rank) poll(nullptr, 0, 5);
+            };
+            late(0);
+            sgd.step();
+            late(1);
+            sum(engine, data, "loss");
+            late(2);
+            adam.step();
+          }
+        });
+      },
+      {.stall_warning = 4ms, .warn = [](const std::string&) {}}, false);
+  for (const std::string& text : said) CHECK(text.empty());
 }

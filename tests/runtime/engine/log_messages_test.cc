@@ -33,7 +33,7 @@ const std::vector<LogMessage> kFromLeader = {
     {.kind = Kind::kAnnounce, .rank = 3, .number = 1, .hash = 9, .name = "loss", .text = "sum"},
     {.kind = Kind::kReady, .rank = 2, .number = 15, .value = ~uint64_t{0}},
     {.kind = Kind::kOverdue, .rank = 3, .number = 1, .hash = 9, .value = 100},
-    {.kind = Kind::kWaits, .rank = 2, .hash = 9, .value = 4, .text = "allreduce"},
+    {.kind = Kind::kWaits, .rank = 2, .number = ~0u, .hash = 9, .value = 4, .text = "allreduce"},
     {.kind = Kind::kActed, .rank = 3, .value = 1'000'000},
     {.kind = Kind::kAnswer, .rank = 2, .number = 77},
     {.kind = Kind::kLeft, .rank = 3},
