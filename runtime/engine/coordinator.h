@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/deadline.h"
 namespace hvd {
 
 // An operation asked for in full.
@@ -48,6 +49,7 @@ struct WaitingName {
   std::string name;
   uint64_t round = 0;  // differs between two uses of one name
   std::vector<int> missing;
+  TimePoint seen = {};  // when it was so, where that is not known of now
 };
 
 class Coordinator {

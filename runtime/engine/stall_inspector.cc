@@ -31,9 +31,10 @@ std::optional<StallReport> StallInspector::inspect(std::span<const WaitingName> 
   for (const WaitingName& one : waiting) {
     auto key = std::make_pair(one.name, one.round);
     const auto known = since_.find(key);
-    const TimePoint since = known == since_.end() ? now : known->second;
+    const TimePoint seen = one.seen == TimePoint{} ? now : one.seen;
+    const TimePoint since = known == since_.end() ? seen : known->second;
     still.emplace(std::move(key), since);
-    if (now - since >= warning_after_) stalled.push_back({&one, now - since});
+    if (seen - since >= warning_after_) stalled.push_back({&one, seen - since});
   }
   since_ = std::move(still);
   const bool shut_down = shutdown_after_.count() != 0 &&

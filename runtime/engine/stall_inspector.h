@@ -30,8 +30,9 @@ class StallInspector {
   // warning time, too (Horovod leaves such a shutdown time out, and says so).
   StallInspector(std::chrono::milliseconds warning_after, std::chrono::milliseconds shutdown_after);
 
-  // `waiting` is everything that waits now; what is not in it any more is forgotten. Of what has
-  // nobody missing it is not known who is.
+  // `waiting` is everything that waits now, or did when it was last seen: it has not waited for
+  // longer than until then. What is not in it any more is forgotten. Of what has nobody missing it
+  // is not known who is.
   std::optional<StallReport> inspect(std::span<const WaitingName> waiting, TimePoint now);
 
  private:

@@ -34,6 +34,17 @@ TEST_CASE("stall inspector: what goes on is forgotten, another use of the name s
   CHECK(inspector.inspect(second, kStart + 190s));
 }
 
+TEST_CASE("stall inspector: what is not looked at again has not waited on") {
+  StallInspector inspector(10s, 20s);
+  std::vector<WaitingName> waiting = {{"loss", 0, {1}, kStart}};
+  CHECK_FALSE(inspector.inspect(waiting, kStart));
+  CHECK_FALSE(inspector.inspect(waiting, kStart + 60s));
+  waiting[0].seen = kStart + 12s;
+  const auto report = inspector.inspect(waiting, kStart + 61s);
+  REQUIRE(report);
+  CHECK_FALSE(report->shut_down);
+}
+
 TEST_CASE("stall inspector: at most six names a rank") {
   StallInspector inspector(1500ms, 0s);
   std::vector<WaitingName> waiting;
