@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "runtime/base/deadline.h"
+
 namespace hvd {
 
 // An operation asked for in full.

@@ -1,5 +1,5 @@
-// Finds two ranks that wait for each other: one in a synchronous call, the other for what it has
-// submitted, under that name, asynchronously, or in a step. Pure.
+// Finds two ranks that wait for each other: one in a call in program order, the other for what it
+// has submitted, under that name, asynchronously, or in a step. Pure.
 //
 // Of ranks that are slow, stopped, or called in other orders than usual none is found, whatever
 // they said last and how long ago: the submitter waits for something that the caller has not asked

@@ -345,7 +345,10 @@ void EngineBucketList::run(Operation& operation) {
   awaited.missing = [this] { return communicator_->missing_ranks(); };
   awaited.timeout = parts_->options.collective_timeout;
   const bool tells = parts_->on_init_thread();
-  if (tells) ++parts_->steps, parts_->tell_of_waiting(awaited, operation, segment_->id());
+  if (tells) {
+    ++parts_->steps;
+    parts_->tell_of_waiting(awaited, operation, segment_->id());
+  }
   progress.hold();
   finishing_ = true;
   last_words_ = &operation;

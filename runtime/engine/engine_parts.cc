@@ -290,17 +290,18 @@ void Engine::Parts::wait_for(Operation& operation, std::chrono::milliseconds tim
   progress.leave();
 }
 
+RankWait Engine::Parts::wait_in(const Operation& operation, uint64_t communicator) const {
+  if (communicator == 0)
+    return {operation.name.empty() ? 0 : text_hash(operation.name), operation.sequence, steps};
+  const uint64_t of_list = mix_hash(communicator, operation.sequence) % LogWords::kInLog;
+  return {calls, of_list | LogWords::kOfList, steps};
+}
+
 void Engine::Parts::tell_of_waiting(Awaited& awaited, const Operation& operation,
                                     uint64_t communicator) {
   awaited.on_sleep = [this, &awaited, &operation, communicator](TimePoint now) {
-    RankWait wait{operation.name.empty() ? 0 : text_hash(operation.name), operation.sequence,
-                  steps};
-    if (communicator != 0) {
-      wait.name = calls;
-      wait.number =
-          mix_hash(communicator, operation.sequence) % LogWords::kInLog | LogWords::kOfList;
-    }
-    if (!told_of_waiting_) told_of_waiting_ = negotiation->say_waiting(wait, awaited.what());
+    if (!told_of_waiting_)
+      told_of_waiting_ = negotiation->say_waiting(wait_in(operation, communicator), awaited.what());
     status.waiting(now);
   };
   if (!met_ || shape.one_host()) return;

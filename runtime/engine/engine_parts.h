@@ -84,6 +84,7 @@ struct Engine::Parts {
   bool met_ = false, told_of_waiting_ = false;  // the init thread's
 
   void wait_for(Operation& operation, std::chrono::milliseconds timeout);
+  RankWait wait_in(const Operation& operation, uint64_t communicator) const;
   void end_unfinished_step();
   std::vector<int> missing_in_unfinished() const;
   void meet();

@@ -373,10 +373,10 @@ void LogLeader::look_for_crossed(const std::vector<WaitingName>& waiting,
                       "; call it the same way on all ranks");
   else if (const auto order = find_call_against_step(waits))
     raise_trouble(peers_, TroubleReason::kAbort,
-                  rank_text(peers_, order->caller) + " is in " + wait_of(order->caller).text +
+                  "ranks make calls and steps in another order (do all have as many batches?): " +
+                      rank_text(peers_, order->caller) + " is in " + wait_of(order->caller).text +
                       ", " + rank_text(peers_, order->stepper) + " in " +
-                      wait_of(order->stepper).text +
-                      ", each before what the other is in; do all ranks have as many batches?");
+                      wait_of(order->stepper).text);
 }
 
 std::vector<int> LogLeader::missing(const std::string& name) const {

@@ -90,7 +90,8 @@ struct LogWords {
   alignas(64) std::atomic<uint64_t> read;       // log entries this rank has acted on
   // What this rank's init thread has been waiting for for a while: hash of its name (of a step: how
   // many calls this rank has made so far); how many steps it has begun, of all lists; in words;
-  // which one, 0: nothing. Stored in this order.
+  // which one. Stored in this order; when it is over the last alone is 0, so that nobody takes a
+  // part of one wait for another's.
   alignas(64) std::atomic<uint64_t> waits_for;
   std::atomic<uint32_t> steps;
   SharedText waits_text;  // of a call or step

@@ -385,7 +385,7 @@ void Negotiation::say_awaiting(const Pending& pending) {
 
 void Negotiation::say_done() {
   LogWords& words = mine();
-  for (auto* word : {&words.waits_for, &words.waits_in, &words.overdue[LogWords::kOverdueCall]})
+  for (auto* word : {&words.waits_in, &words.overdue[LogWords::kOverdueCall]})
     word->store(0, std::memory_order_release);
 }
 

@@ -9,7 +9,6 @@
 #include <atomic>
 #include <deque>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -22,6 +21,7 @@
 #include "hvd/work.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/this_thread.h"
+#include "runtime/engine/crossed_waits.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/feed.h"
 #include "runtime/engine/leader_pulse.h"
