@@ -146,7 +146,7 @@ class Setup(unittest.TestCase):
 
     def test_unknown_options_are_refused(self):
         status, said = self.run_setup("--peer")
-        self.assertEqual((status, "no option --peer" in said), (1, True), said)
+        self.assertEqual((status, "no option --peer" in said), (2, True), said)
 
     def test_without_root_it_lists_what_to_ask_for(self):
         self.program("dpkg-query", NONE_INSTALLED)
