@@ -1,5 +1,6 @@
 #include "cli/remote_errand.h"
 
+#include <algorithm>
 #include <csignal>
 #include <utility>
 
@@ -30,9 +31,26 @@ RemoteErrand::RemoteErrand(Loop& loop, const JobSpec& spec, const StartState& st
                },
            .failed = [this](int host, const std::string& reason) { on_failed(host, reason); }}) {}
 
-void RemoteErrand::start(int host, Clock::duration patience, Deadline there) {
-  waiting_.insert(host);
+void RemoteErrand::start(int host, Clock::duration patience, Deadline there, TimePoint until) {
+  waiting_[host] = until;
   carrier_.start(host, spec_.hosts.at(size_t(host)), patience, there);
+}
+
+void RemoteErrand::turn(TimePoint now) {
+  carrier_.turn(now);
+  std::vector<int> late;
+  for (const auto& [host, until] : waiting_)
+    if (now >= until) late.push_back(host);
+  for (const int host : late) {
+    carrier_.give_up(host);
+    on_failed(host, "its time was over before anything was heard");
+  }
+}
+
+std::optional<TimePoint> RemoteErrand::next_deadline() const {
+  TimePoint next = carrier_.next_deadline().value_or(TimePoint::max());
+  for (const auto& [host, until] : waiting_) next = std::min(next, until);
+  return next == TimePoint::max() ? std::nullopt : std::optional(next);
 }
 
 void RemoteErrand::on_told(int host, const std::string& message) {

@@ -7,8 +7,8 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -33,13 +33,15 @@ class RemoteErrand {
   RemoteErrand(Loop& loop, const JobSpec& spec, const StartState& start,
                std::vector<std::string> role, Events events);
 
-  // `host` is its place in spec.hosts, the rest as SshCarrier has it.
-  void start(int host, Clock::duration patience, Deadline there);
+  // `host` is its place in spec.hosts, patience and `there` as SshCarrier has them. At `until` it
+  // has failed, also where many others came first and it had no turn.
+  void start(int host, Clock::duration patience, Deadline there,
+             TimePoint until = TimePoint::max());
   void end() { carrier_.end(); }
   bool waiting() const { return !waiting_.empty(); }
   bool waits_for(int host) const { return waiting_.contains(host); }
-  void turn(TimePoint now) { carrier_.turn(now); }
-  std::optional<TimePoint> next_deadline() const { return carrier_.next_deadline(); }
+  void turn(TimePoint now);
+  std::optional<TimePoint> next_deadline() const;
   void kill_ssh(pid_t pid) const { carrier_.kill_ssh(pid); }
   bool is_ssh(pid_t pid) const { return carrier_.is_ssh(pid); }
   bool child_ended(pid_t pid, int wait_status) { return carrier_.child_ended(pid, wait_status); }
@@ -51,7 +53,7 @@ class RemoteErrand {
   const JobSpec& spec_;
   const Events events_;
   AgentFile file_;
-  std::set<int> waiting_;
+  std::map<int, TimePoint> waiting_;  // by host: until then
   SshCarrier carrier_;
 };
 

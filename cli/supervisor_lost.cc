@@ -152,9 +152,8 @@ void Supervisor::clean_after(const HostAgent& agent) {
                                   return true;
                                 },
                             .failed = [unknown](int host, const std::string&) { unknown(host); }});
-    cleaning_->start(agent.number(),
-                     agent.over_at().value_or(Clock::now() + kCleanLimit) - Clock::now(),
-                     Deadline::in({}));
+    const TimePoint now = Clock::now(), until = agent.over_at().value_or(now + kCleanLimit);
+    cleaning_->start(agent.number(), until - now, Deadline::in({}), until);
   } catch (const Error&) {  // hvdrun's own file cannot be read
     unknown(agent.number());
   }

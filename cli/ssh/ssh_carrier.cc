@@ -66,6 +66,13 @@ SshCarrier::~SshCarrier() {
   for (const pid_t pid : kept_) waitpid(pid, nullptr, 0);
 }
 
+void SshCarrier::give_up(int host) {
+  const auto found = starts_.find(host);
+  if (found == starts_.end()) return;
+  drop(*found->second);
+  starts_.erase(found);
+}
+
 void SshCarrier::stop() {
   for (auto& [host, start] : starts_) drop(*start);
   starts_.clear();

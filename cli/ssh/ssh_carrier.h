@@ -73,6 +73,8 @@ class SshCarrier {
   // is reached, if that is sooner, and anew whenever it has taken some of what is sent to it.
   void start(int host, const Host& target, Clock::duration patience,
              Deadline there = Deadline::in({}));
+  // Neither callback comes for it any more: its ssh is killed. Not from a callback.
+  void give_up(int host);
   void stop();  // who was not handed over: killed; not from a callback
   void end() {  // and who was
     stop();
