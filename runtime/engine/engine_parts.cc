@@ -16,6 +16,7 @@
 namespace hvd {
 namespace {
 
+constexpr auto kTellOfStepAfter = std::chrono::seconds(1);
 constexpr int kTriesBeforeLooking = 64;  // a few microseconds: a small operation needs no more
 
 // Takes something that the agent was asked for, once it is there.
@@ -300,7 +301,11 @@ RankWait Engine::Parts::wait_in(const Operation& operation, uint64_t communicato
 void Engine::Parts::tell_of_waiting(Awaited& awaited, const Operation& operation,
                                     uint64_t communicator) {
   awaited.on_sleep = [this, &awaited, &operation, communicator](TimePoint now) {
-    if (!told_of_waiting_)
+    // Of a list's ranks on one host each sees who is missing; what is told is for looks, a second
+    // apart, and no step writes it before.
+    const bool tells = communicator == 0 || !shape.one_host() ||
+                       progress.job_time(now) - awaited.since >= kTellOfStepAfter;
+    if (tells && !told_of_waiting_)
       told_of_waiting_ = negotiation->say_waiting(wait_in(operation, communicator), awaited.what());
     status.waiting(now);
   };
