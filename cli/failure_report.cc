@@ -92,10 +92,17 @@ int code_for(const RankEnd& blamed, const RankEnd& threw) {
   return blamed.sent_signal != 0 && blamed.given_up.empty() ? code_of(threw) : code_of(blamed);
 }
 
-// Who ended well, but before a rank that was told so had had what it needed.
+// Who ended well, but before a rank that was told so had had what it needed. Of those seen dead in
+// one wake-up of their host, where likelihood says little, it is one that was seen before: only
+// then is anybody told.
 std::optional<Blame> deserter_before(const RankEnd& end, const std::vector<RankEnd>& sorted) {
+  bool behind = false;
   for (const RankEnd& other : sorted) {
-    if (!end.told || other.rank == end.rank) break;
+    if (!end.told) break;
+    behind |= other.rank == end.rank;
+    const bool seen_before =
+        other.host == end.host && other.batch == end.batch && other.order < end.order;
+    if (behind && !seen_before) continue;
     if (!failed(other) && !other.told && other.stranded_others)  // the world had not broken before
       return Blame{&other, 1,
                    "rank " + std::to_string(other.rank) +

@@ -192,6 +192,13 @@ TEST_CASE("failure report: a rank that left others alone with exit code 0 is the
   CHECK(verdict.first->rank == 1);
   CHECK(verdict.status.code == 1);
   CHECK(verdict.fallout.size() == 1);
+  // Also where both were seen to be dead at once.
+  RankEnd at_once = code(2, 3, 2);
+  at_once.told = true;
+  REQUIRE(at_once.order > deserter.order);
+  CHECK(attribute(facts({at_once, deserter})).first->rank == 1);
+  at_once.order = deserter.order - 1;
+  CHECK(attribute(facts({at_once, deserter})).first->rank == 2);
   // One that failed before it has a cause of its own.
   RankEnd before = code(2, 7, 1);
   CHECK(attribute(facts({stranded, deserter, before})).first->rank == 2);
