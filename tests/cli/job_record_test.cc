@@ -50,6 +50,28 @@ TEST_CASE("job record: a rank that died before another could not be started was 
   }
 }
 
+TEST_CASE("job record: ends stay in a host's own order while its clock is known better by and by") {
+  JobSpec spec;
+  spec.size = 2;
+  spec.command = {"./train"};
+  const TimePoint begin = Clock::now();
+  JobRecord record(spec, assign_slots(std::vector<Host>{{"h1", "", 2}}, 2), begin);
+  for (const int rank : {0, 1}) {
+    proto::RankEnds ends;
+    proto::RankEnd& end = *ends.add_ends();
+    end.set_rank(rank);
+    end.set_status(3 + rank);
+    end.set_order(rank + 1);
+    end.set_batch(rank + 1);
+    record.note(ends, [&](int64_t) { return begin + std::chrono::milliseconds(20 - 10 * rank); });
+  }
+  record.note_cause(EndCause::kRankFailed, "");
+  const Verdict verdict = record.result(Clock::now()).verdict;
+  REQUIRE(verdict.first);
+  CHECK(verdict.first->rank == 0);
+  CHECK(verdict.status.code == 3);
+}
+
 TEST_CASE("job record: hosts that do not start are listed up to a limit, and then counted") {
   JobRecord record({}, {}, Clock::now());
   for (int i = 0; i < 15; ++i) record.note_not_started("h" + std::to_string(i), "refused");
