@@ -1,8 +1,8 @@
 #include "cli/job_record.h"
 
 #include <unistd.h>
-#include <algorithm>
 
+#include <algorithm>
 #include <utility>
 
 #include "cli/messages.h"
