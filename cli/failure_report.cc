@@ -71,6 +71,12 @@ void sort_by_death(std::vector<RankEnd>& ends) {
     const auto [at, first] = began.try_emplace(Batch{end.host, end.batch}, end.at_ns);
     if (!first) at->second = std::min(at->second, end.at_ns);
   }
+  // An agent's clock is known better by and by, so that an earlier batch may seem to be later.
+  for (auto later = began.rbegin(); later != began.rend(); ++later)
+    if (const auto one = std::next(later); one != began.rend() &&
+                                           one->first.first == later->first.first &&
+                                           one->first.second != kOfSpawns)
+      one->second = std::min(one->second, later->second);
   const auto key = [&](const RankEnd& end) {
     const Batch batch{end.host, end.batch};
     return std::make_tuple(began.at(batch), batch, likelihood(end), end.order, end.rank);
@@ -96,13 +102,11 @@ int code_for(const RankEnd& blamed, const RankEnd& threw) {
 // one wake-up of their host, where likelihood says little, it is one that was seen before: only
 // then is anybody told.
 std::optional<Blame> deserter_before(const RankEnd& end, const std::vector<RankEnd>& sorted) {
+  if (!end.told) return std::nullopt;
   bool behind = false;
   for (const RankEnd& other : sorted) {
-    if (!end.told) break;
     behind |= other.rank == end.rank;
-    const bool seen_before =
-        other.host == end.host && other.batch == end.batch && other.order < end.order;
-    if (behind && !seen_before) continue;
+    if (behind && (other.host != end.host || other.order >= end.order)) continue;
     if (!failed(other) && !other.told && other.stranded_others)  // the world had not broken before
       return Blame{&other, 1,
                    "rank " + std::to_string(other.rank) +

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "cli/messages.h"
@@ -65,10 +64,6 @@ std::vector<Event> JobRecord::note(const proto::RankEnds& ends,
     RankEnd& end = together.ends.emplace_back(from_proto(one));
     end.at_ns = std::chrono::nanoseconds(our_time(one.at_clock_ns()) - began_).count();
     end.host = facts_.places[size_t(end.rank)].host;
-    // An agent's clock is known better by and by. What it saw before did not come later.
-    for (RankEnd& before : facts_.ends)
-      if (before.host == end.host && 0 < before.order && before.order < end.order)
-        before.at_ns = std::min(before.at_ns, end.at_ns);
   }
   facts_.ends.insert(facts_.ends.end(), together.ends.begin(), together.ends.end());
   const Verdict verdict = attribute(together);

@@ -75,8 +75,7 @@ constexpr Option kOptions[] = {
      ""},
     {"--launch-blocking", "", "", kGpus, kWorks,
      "wait for each CUDA kernel, so that an error shows where it began; slow, and a rank that "
-     "waits "
-     "so for one that died may be ended rather than told",
+     "waits so for one that died may be ended rather than told",
      ""},
     {"--nccl-debug", "", "RANKS", kGpus, kWorks,
      "have NCCL tell what it does in these ranks, as in 0,2-5: on their standard error, or with "

@@ -173,9 +173,7 @@ void SshCarrier::drop(Start& start) {
 }
 
 void SshCarrier::fail(int host, const std::string& reason, bool of_ours) {
-  const auto found = starts_.find(host);
-  drop(*found->second);
-  starts_.erase(found);
+  give_up(host);
   (of_ours && callbacks_.not_shipped ? callbacks_.not_shipped : callbacks_.failed)(host, reason);
 }
 

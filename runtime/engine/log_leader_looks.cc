@@ -347,7 +347,8 @@ std::vector<WaitingName> LogLeader::look_at_waiting() {
       waiting_there_.clear();
       add_waiting_calls(waiting_there_);
       add_waiting_entry(waiting_there_);
-      for (WaitingName& one : waiting_there_) one.seen = progress_.job_time(Clock::now());
+      const TimePoint now = progress_.job_time(Clock::now());
+      for (WaitingName& one : waiting_there_) one.seen = now;
     }
     const bool any = std::ranges::any_of(all_waits(), [](auto& wait) { return wait.number != 0; });
     const bool all_acted = std::ranges::min(all_acted_on()) >= coordinator_->entries();
