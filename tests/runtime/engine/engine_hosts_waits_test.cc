@@ -1,10 +1,10 @@
 // Who is named when a wait between hosts takes too long: in the stall report, at the timeout.
-#include <poll.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -75,6 +75,29 @@ class Steps {
  private:
   std::unique_ptr<BucketList> list_;
 };
+
+// What a rank calls and steps.
+struct Program {
+  Engine& engine;
+  Steps sgd{engine, "sgd"}, adam{engine, "adam"};
+  std::array<float, 2> data{};
+
+  void call(const std::string& name) { sum(engine, data, name); }
+};
+
+// By rank, of three, how its program ended.
+std::array<std::string, 3> errors_of(InProcessWorld& world, std::chrono::milliseconds stall_warning,
+                                     const std::function<void(int rank, Program&)>& body) {
+  std::array<std::string, 3> said;
+  run_engines(
+      world,
+      [&](int rank, Engine& engine) {
+        Program program{engine};
+        said.at(static_cast<size_t>(rank)) = error_of([&] { body(rank, program); });
+      },
+      {.stall_warning = stall_warning, .warn = [](const std::string&) {}}, false);
+  return said;
+}
 
 }  // namespace
 
@@ -281,22 +304,15 @@ TEST_CASE("waits: a call on one rank and a step on others, each before the other
   const auto hosts = GENERATE(values<Hosts>({{3}, {2, 1}, {1, 2}}));
   const int caller = GENERATE(0, 2);
   CAPTURE(hosts, caller);
-  std::array<std::string, 3> said;
-  run_engines(
-      hosts,
-      [&](int rank, Engine& engine) {
-        Steps sgd(engine, "sgd"), adam(engine, "adam");
-        std::array<float, 2> data{};
-        said.at(static_cast<size_t>(rank)) = error_of([&] {
-          sgd.step();
-          sum(engine, data, "before");
-          adam.step();
-          if (rank != caller) sgd.step();
-          sum(engine, data, "loss");
-          sgd.step();
-        });
-      },
-      {.stall_warning = 200ms, .warn = [](const std::string&) {}}, false);
+  InProcessWorld world(hosts);
+  const auto said = errors_of(world, 200ms, [&](int rank, Program& program) {
+    program.sgd.step();
+    program.call("before");
+    program.adam.step();
+    if (rank != caller) program.sgd.step();
+    program.call("loss");
+    program.sgd.step();
+  });
   for (const std::string& text : said)
     CHECK_THAT(
         text, Catch::StartsWith("CommFailure: ") &&
@@ -308,27 +324,27 @@ TEST_CASE("waits: a call on one rank and a step on others, each before the other
 TEST_CASE("waits: ranks that are late in calls and steps are never taken to be in another order") {
   const auto hosts = GENERATE(values<Hosts>({{3}, {2, 1}}));
   CAPTURE(hosts);
-  std::array<std::string, 3> said;
-  run_engines(
-      hosts,
-      [&](int rank, Engine& engine) {
-        Steps sgd(engine, "sgd"), adam(engine, "adam");
-        std::array<float, 2> data{};
-        said.at(static_cast<size_t>(rank)) = error_of([&] {
-          for (int round = 0; round < 60; ++round) {
-            // Longer than the others look, in turns: they wait in the call, or in one of the steps.
-            const auto late = [&](int place) {
-              if ((round + place) % 3 == rank) poll(nullptr, 0, 5);
-            };
-            late(0);
-            sgd.step();
-            late(1);
-            sum(engine, data, "loss");
-            late(2);
-            adam.step();
-          }
+  InProcessWorld world(hosts);
+  const auto sleeps = [&](int rank) {
+    return (world.host_of(rank).block().rank(world.local_rank(rank)).asleep & kWaitsBit) != 0;
+  };
+  const auto said = errors_of(world, 4ms, [&](int rank, Program& program) {
+    for (int round = 0; round < 60; ++round) {
+      // In turns: the others wait in the call, or in one of the steps.
+      const auto late = [&](int place) {
+        if ((round + place) % 3 != rank) return;
+        until("the others sleep", [&] {
+          return (sleeps((rank + 1) % 3) && sleeps((rank + 2) % 3)) ||
+                 world.host_of(rank).block().trouble != 0;
         });
-      },
-      {.stall_warning = 4ms, .warn = [](const std::string&) {}}, false);
+      };
+      late(0);
+      program.sgd.step();
+      late(1);
+      program.call("loss");
+      late(2);
+      program.adam.step();
+    }
+  });
   for (const std::string& text : said) CHECK(text.empty());
 }
