@@ -23,7 +23,7 @@ FrameHeader decode(const char* data) {
   Wire wire;
   std::memcpy(&wire, data, sizeof wire);
   if (wire.kind < 1 || wire.kind > uint8_t(FrameKind::kOwnWordsOver) || wire.stream > 1 ||
-      wire.zero != 0 || wire.bytes > kFrameBytesMax)
+      wire.zero != 0 || wire.bytes > kFrameBytesMax || wire.time_ns < 0)
     throw Error(ErrorCode::kInternal, "an agent's stream holds a malformed frame header");
   return {wire.bytes, FrameKind(wire.kind), Stream(wire.stream), wire.rank, wire.time_ns};
 }

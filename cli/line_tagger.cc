@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/base/utf8.h"
+
 namespace hvd {
 namespace {
 
@@ -17,6 +19,16 @@ size_t whole_lines_bytes(std::string_view bytes) {
   return std::max(after_cr, after_last('\n', bytes.size()));
 }
 
+// Without the beginning of a character that has not come whole, unless there is nothing else.
+size_t whole_characters_bytes(std::string_view bytes) {
+  for (size_t left = 1; left <= 3 && left < bytes.size(); ++left) {
+    const std::string_view last = bytes.substr(bytes.size() - left);
+    if (continues_character(last.front())) continue;
+    return is_begun_character(last) ? bytes.size() - left : bytes.size();
+  }
+  return bytes.size();
+}
+
 }  // namespace
 
 size_t first_line_bytes(std::string_view bytes) {
@@ -26,7 +38,7 @@ size_t first_line_bytes(std::string_view bytes) {
 }
 
 void LineTagger::add(std::vector<Tag> tags) {
-  for (Tag& tag : tags) streams_.push_back({std::move(tag), {}, {}, Prefix::kTag});
+  for (Tag& tag : tags) streams_.emplace_back().tag = std::move(tag);
 }
 
 void LineTagger::write_prefix(const State& state, std::string& out) const {
@@ -55,10 +67,12 @@ void LineTagger::write_lines(State& state, std::string_view whole, std::string& 
   state.next = Prefix::kTag;
 }
 
-void LineTagger::feed(size_t stream, std::string_view bytes, TimePoint now, std::string& out) {
+void LineTagger::feed(size_t stream, std::string_view bytes, TimePoint now, std::string& out,
+                      TimePoint sent) {
   if (bytes.empty()) return;
   end_open_line(out);
   State& state = streams_[stream];
+  state.sent = sent;
   std::string& target = holder_ && *holder_ != stream ? waiting_ : out;
   if (!state.rest.empty() && state.rest.back() == '\r' && bytes.front() != '\n')
     end_rest(stream, target);
@@ -78,6 +92,7 @@ void LineTagger::feed(size_t stream, std::string_view bytes, TimePoint now, std:
   if (!bytes.empty()) {
     if (state.rest.empty()) {
       state.rest_since = now;
+      state.rest_sent = sent;
       ++resting_;
     }
     state.rest.append(bytes);
@@ -117,13 +132,27 @@ void LineTagger::split_hold(std::string& out) {
 // The sink is free or this stream's.
 void LineTagger::write_partial(size_t stream, TimePoint now, std::string& out) {
   State& state = streams_[stream];
+  const size_t bytes = whole_characters_bytes(state.rest);
   write_prefix(state, out);
-  out.append(state.rest);
+  out.append(state.rest, 0, bytes);
   state.next = Prefix::kNone;
-  state.rest.clear();
-  --resting_;
-  if (!holder_) held_until_ = now + kHoldFor;
+  state.rest.erase(0, bytes);
+  state.rest_since = now;
+  state.rest_sent = state.sent;
+  if (state.rest.empty()) --resting_;
+  if (!holder_) {
+    held_until_ = now + kHoldFor;
+    held_sent_ = state.sent;
+  }
   holder_ = stream;
+}
+
+// A stream that has rested for long enough.
+void LineTagger::write_silent(size_t stream, TimePoint now, std::string& out) {
+  if (streams_[stream].rest.back() == '\r')
+    end_rest(stream, out);
+  else
+    write_partial(stream, now, out);
 }
 
 void LineTagger::tick(TimePoint now, std::string& out) {
@@ -132,19 +161,21 @@ void LineTagger::tick(TimePoint now, std::string& out) {
   for (size_t stream = 0; stream < streams_.size(); ++stream) {
     const State& state = streams_[stream];
     if (state.rest.empty() || now - state.rest_since < kPartialAfter) continue;
-    if (holder_ && holder_ != stream) continue;
-    if (state.rest.back() == '\r')
-      end_rest(stream, out);
-    else
-      write_partial(stream, now, out);
+    if (!holder_ || holder_ == stream) write_silent(stream, now, out);
   }
 }
 
-// A stream is silent only while somebody listens: the rest of a begun line may wait in a pipe that
-// nobody reads.
-void LineTagger::postpone(TimePoint now) {
+// A stream is silent only as far as somebody listened: the rest of a begun line may wait in a pipe
+// that nobody reads.
+void LineTagger::postpone(TimePoint now, const Heard& heard, std::string& out) {
   held_until_ = now + kHoldFor;
-  for (State& state : streams_) state.rest_since = now;
+  if (holder_ && others_wait() && heard(*holder_) - held_sent_ >= kHoldFor) split_hold(out);
+  for (size_t stream = 0; stream < streams_.size(); ++stream) {
+    State& state = streams_[stream];
+    state.rest_since = now;
+    if (state.rest.empty() || (holder_ && holder_ != stream)) continue;
+    if (heard(stream) - state.rest_sent >= kPartialAfter) write_silent(stream, now, out);
+  }
 }
 
 // A last line without an end gets none, unless another one follows it.

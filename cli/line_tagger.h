@@ -5,11 +5,12 @@
 // after kPartialAfter (a prompt), goes out as it is and *holds* the sink: the other streams' lines
 // wait until the line ends, for at most kHoldFor or kHeldBytesMax; then comes a newline, they go
 // on, and the rest of the held line later starts with the continuation tag. Such splits are
-// counted; they are not torn lines.
+// counted; they are not torn lines, and are between characters where their text is UTF-8.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -42,9 +43,14 @@ class LineTagger {
   // Written in front of every tag from now on; where that is empty, with a blank behind it.
   void set_stamp(const std::string& stamp) { stamp_ = stamp; }
 
-  void feed(size_t stream, std::string_view bytes, TimePoint now, std::string& out);
+  // `sent`: by its sender's clock, which only heard() below is compared with.
+  void feed(size_t stream, std::string_view bytes, TimePoint now, std::string& out,
+            TimePoint sent = {});
   void tick(TimePoint now, std::string& out);  // call at next_deadline()
-  void postpone(TimePoint now);  // instead of tick() while the caller has bytes it did not feed yet
+  // Instead of tick() while the caller has bytes that it did not feed yet. Whatever of a stream was
+  // sent before `heard` of it has been fed all the same: so far it is known to be silent.
+  using Heard = std::function<TimePoint(size_t stream)>;
+  void postpone(TimePoint now, const Heard& heard, std::string& out);
   void finish(std::string& out);  // all streams have ended: what is left goes out as it is
   std::optional<TimePoint> next_deadline() const;
   int64_t splits() const { return splits_; }
@@ -55,13 +61,15 @@ class LineTagger {
     Tag tag;
     std::string
         rest;  // arrived and not yet written: no line end in it, except a \r as its last byte
-    TimePoint rest_since{};
+    TimePoint rest_since{}, rest_sent{};  // its first byte
+    TimePoint sent{};                     // the newest
     Prefix next = Prefix::kTag;
   };
 
   void write_prefix(const State& state, std::string& out) const;
   void write_lines(State& state, std::string_view whole, std::string& out);
   void write_partial(size_t stream, TimePoint now, std::string& out);
+  void write_silent(size_t stream, TimePoint now, std::string& out);
   void end_rest(size_t stream, std::string& out);
   void end_open_line(std::string& out);
   void end_hold(std::string& out);
@@ -71,7 +79,7 @@ class LineTagger {
   std::vector<State> streams_;
   std::string stamp_;
   std::optional<size_t> holder_;
-  TimePoint held_until_{};
+  TimePoint held_until_{}, held_sent_{};
   std::string waiting_;     // whole tagged lines of the others while the sink is held
   bool line_open_ = false;  // finish() left a line without an end
   int64_t splits_ = 0;

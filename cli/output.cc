@@ -168,20 +168,33 @@ void Output::begin() {
                                                  error_text(errno) + kAdvice);
 }
 
-void Output::feed(const FrameReader::Piece& piece, TimePoint now) {
+void Output::feed(const FrameReader::Piece& piece, int host, TimePoint now) {
   stamp();
   const int rank = piece.header.rank;
   const size_t stream = size_t(rank) * 2 + size_t(piece.header.stream);
-  if (shows(rank)) feed(console(piece.header.stream), kRankStreams + stream, piece.bytes, now);
-  if (!files_.empty()) feed(*routes_[consoles_ + stream], 0, piece.bytes, now);
+  const TimePoint sent{std::chrono::nanoseconds(piece.header.time_ns)};
+  host_of_[rank] = host;
+  heard_of_[host] = sent;
+  if (shows(rank))
+    feed(console(piece.header.stream), kRankStreams + stream, piece.bytes, now, sent);
+  if (!files_.empty()) feed(*routes_[consoles_ + stream], 0, piece.bytes, now, sent);
   if (piece.header.stream == Stream::kStderr) tails_[size_t(rank)].feed(piece.bytes);
 }
 
-void Output::feed(Route& to, size_t stream, std::string_view bytes, TimePoint now) {
+void Output::feed(Route& to, size_t stream, std::string_view bytes, TimePoint now, TimePoint sent) {
   if (drops(to))
     dropped_bytes_ += int64_t(bytes.size());
   else
-    to.tagger.feed(stream, bytes, now, to.block);
+    to.tagger.feed(stream, bytes, now, to.block, sent);
+}
+
+// A host's frames come in the order in which their times do.
+TimePoint Output::heard(size_t route, size_t stream) const {
+  const bool console = route < consoles_;
+  if (console && stream < kRankStreams) return {};  // our own words have ended
+  const size_t rank = console ? (stream - kRankStreams) / 2 : (route - consoles_) / 2;
+  const auto host = host_of_.find(int(rank));
+  return host == host_of_.end() ? TimePoint{} : heard_of_.at(host->second);
 }
 
 void Output::say(std::string_view words, TimePoint now) {
@@ -240,13 +253,14 @@ void Output::look_at_readers(TimePoint now, bool ranks_ended) {
 
 void Output::tick(TimePoint now, bool behind, bool ranks_ended) {
   look_at_readers(now, ranks_ended);
-  for (const auto& to : routes_) {
-    const auto deadline = to->tagger.next_deadline();
+  for (size_t i = 0; i < routes_.size(); ++i) {
+    Route& to = *routes_[i];
+    const auto deadline = to.tagger.next_deadline();
     if (!deadline || now < *deadline) continue;
     if (behind)
-      to->tagger.postpone(now);
+      to.tagger.postpone(now, [this, i](size_t stream) { return heard(i, stream); }, to.block);
     else
-      to->tagger.tick(now, to->block);
+      to.tagger.tick(now, to.block);
   }
 }
 

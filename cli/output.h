@@ -7,6 +7,7 @@
 #pragma once
 
 #include <ctime>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,7 +47,8 @@ class Output {
   // files is an earlier job's and goes, by the first call. Throws kUnavailable when it cannot,
   // since agents are there by then: no mistake on the command line ends a job that was begun.
   void begin();
-  void feed(const FrameReader::Piece& piece, TimePoint now);  // of a frame of a rank's output
+  // Of a frame of a rank's output, from that host.
+  void feed(const FrameReader::Piece& piece, int host, TimePoint now);
   void say(std::string_view words,
            TimePoint now);  // lines of our own on stderr, behind what is there
   // The same for words that others can cause without end: false, and they are not said, while
@@ -97,7 +99,8 @@ class Output {
   void open_files();
   void add_sink(const char* thread, std::vector<int> fds);
   void stamp();
-  void feed(Route& to, size_t stream, std::string_view bytes, TimePoint now);
+  void feed(Route& to, size_t stream, std::string_view bytes, TimePoint now, TimePoint sent);
+  TimePoint heard(size_t route, size_t stream) const;
   void flush(Route& to, bool kept);
   bool drops(const Route& to) const;
   void look_at_readers(TimePoint now, bool ranks_ended);
@@ -118,6 +121,8 @@ class Output {
   bool begun_ = false;
   std::vector<UniqueFd> files_;
   std::vector<StderrTail> tails_;
+  std::map<int, int> host_of_;         // by rank, of those that wrote
+  std::map<int, TimePoint> heard_of_;  // by host: when its newest frame was sent, by its clock
   std::time_t stamped_ = 0;
   int64_t dropped_bytes_ = 0;  // before they came to a sink
 };

@@ -388,7 +388,7 @@ void Supervisor::on_output(HostAgent& agent, std::string_view bytes) {
       if (piece.header.kind != FrameKind::kOutput) continue;
       const TimePoint now = Clock::now();
       agent.note_output(piece.bytes.size(), now);
-      if (its_own) output_.feed(piece, now);
+      if (its_own) output_.feed(piece, agent.number(), now);
     }
   } catch (const Error& error) {
     lose_contact(agent, agent.name() + " sent what cannot be read: " + error.what());

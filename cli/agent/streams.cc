@@ -44,19 +44,25 @@ void OutputForwarder::add(int rank, Stream stream, UniqueFd pipe) {
 
 void OutputForwarder::readable(const Place& source, uint32_t events) {
   if (events & EPOLLHUP) source->hung_up = true;
-  if (Clock::now() < source->rest_until && !draining_) {
+  const TimePoint now = Clock::now();
+  if (now < source->rest_until && !draining_) {
     const auto later = [&](const Place& one) { return one->rest_until > source->rest_until; };
     resting_.insert(std::find_if(resting_.begin(), resting_.end(), later), source);
     return;
   }
-  ready_.push_back(source);
+  make_ready(source, now);
   pump();
+}
+
+void OutputForwarder::make_ready(const Place& source, TimePoint now) {
+  source->ready_at = now;
+  ready_.push_back(source);
 }
 
 void OutputForwarder::on_deadline(TimePoint now) {
   bool any = false;
   for (; !resting_.empty() && (draining_ || resting_.front()->rest_until <= now); any = true) {
-    ready_.push_back(resting_.front());
+    make_ready(resting_.front(), now);
     resting_.pop_front();
   }
   if (any) pump();
@@ -118,7 +124,7 @@ void OutputForwarder::finish_current() {
   const Place source = std::exchange(current_, nullptr);
   if (source->own_left == 0u) say_over(source, Clock::now());
   if (draining_)
-    ready_.push_back(source);  // until what was there is out
+    make_ready(source, Clock::now());  // until what was there is out
   else
     loop_.rearm(source->pipe.get(), EPOLLIN | EPOLLONESHOT);
 }
@@ -143,7 +149,7 @@ void OutputForwarder::look(const Place& source, TimePoint now) {
   framed_bytes_ += int64_t(current_left_);
   if (draining_) source->drain_left -= current_left_;
   append_header(header_, {uint32_t(current_left_), FrameKind::kOutput, source->stream, source->rank,
-                          std::chrono::nanoseconds(now.time_since_epoch()).count()});
+                          std::chrono::nanoseconds(source->ready_at.time_since_epoch()).count()});
 }
 
 void OutputForwarder::end_own_words(int rank) {
@@ -176,8 +182,9 @@ void OutputForwarder::drain() {
     const size_t of_frame = source == current_ ? current_left_ : 0;
     source->drain_left = std::max(bytes_in(source->pipe), of_frame) - of_frame;
   }
-  ready_.assign(open_.begin(), open_.end());
-  std::erase(ready_, current_);
+  ready_.clear();
+  for (const Place& source : open_)
+    if (source != current_) make_ready(source, Clock::now());
   resting_.clear();
   pump();
 }

@@ -13,25 +13,33 @@ inline bool continues_character(char letter) {
   return (static_cast<unsigned char>(letter) & 0xc0) == 0x80;
 }
 
+// How many bytes a character has of which this is the first one; 0: it is none's.
+inline size_t bytes_of_character(char letter) {
+  const auto first = static_cast<unsigned char>(letter);
+  if (first < 0x80) return 1;
+  return first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
+}
+
+// Whether a character can go on so, of whose first bytes the text is some.
+inline bool goes_on(std::string_view text) {
+  const auto byte = [&](size_t at) { return static_cast<unsigned char>(text[at]); };
+  for (size_t at = 1; at < text.size(); ++at)
+    if (!continues_character(text[at])) return false;
+  if (text.size() < 2) return true;
+  // Longer than it need be, half of a pair of UTF-16, or beyond the last character.
+  return !((byte(0) == 0xe0 && byte(1) < 0xa0) || (byte(0) == 0xed && byte(1) > 0x9f) ||
+           (byte(0) == 0xf0 && byte(1) < 0x90) || (byte(0) == 0xf4 && byte(1) > 0x8f));
+}
+
 // How many bytes the character has that the text begins with; 0: they are no UTF-8.
 inline size_t character_bytes(std::string_view text) {
-  const auto byte = [&](size_t at) { return static_cast<unsigned char>(text[at]); };
-  if (text.empty()) return 0;
-  const unsigned char first = byte(0);
-  if (first < 0x80) return 1;
-  const size_t bytes = first < 0xc2   ? 0
-                       : first < 0xe0 ? 2
-                       : first < 0xf0 ? 3
-                       : first < 0xf5 ? 4
-                                      : 0;
-  if (bytes == 0 || text.size() < bytes) return 0;
-  // Longer than it need be, half of a pair of UTF-16, or beyond the last character.
-  if ((first == 0xe0 && byte(1) < 0xa0) || (first == 0xed && byte(1) > 0x9f) ||
-      (first == 0xf0 && byte(1) < 0x90) || (first == 0xf4 && byte(1) > 0x8f))
-    return 0;
-  for (size_t at = 1; at < bytes; ++at)
-    if (!continues_character(text[at])) return 0;
-  return bytes;
+  const size_t bytes = text.empty() ? 0 : bytes_of_character(text[0]);
+  return text.size() >= bytes && goes_on(text.substr(0, bytes)) ? bytes : 0;
+}
+
+// Whether it is a character without its end.
+inline bool is_begun_character(std::string_view text) {
+  return !text.empty() && text.size() < bytes_of_character(text[0]) && goes_on(text);
 }
 
 // Characters that nobody sees: they would move a terminal's cursor, turn round what stands beside

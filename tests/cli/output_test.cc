@@ -110,7 +110,8 @@ TEST_CASE("output: a rank's last lines are no longer pushed out once they are cl
   options.shown = {1};  // of rank 0 nothing goes to the test's own standard error
   Output output(options);
   const auto say = [&](std::string_view words) {
-    output.feed({.header = {.stream = Stream::kStderr, .rank = 0}, .bytes = words}, Clock::now());
+    output.feed({.header = {.stream = Stream::kStderr, .rank = 0}, .bytes = words}, 0,
+                Clock::now());
   };
   say("one\ntwo");
   output.close_stderr_tail(0);

@@ -62,6 +62,22 @@ def a_prompt_comes_out():
     expect(out, b"got bob\n")
 
 
+# The reader is never done with what the other rank writes.
+def a_prompt_comes_out_beside_a_flood():
+    with tempfile.TemporaryDirectory() as folder:
+        answered = os.path.join(folder, "answered")
+        job = start("--", "bash", "-c", f"""
+            if [ $RANK = 0 ]; then printf 'name? '; read name; echo got $name; touch {answered}
+            else until [ -e {answered} ]; do yes | head -c 1000000; done; fi""", np=2, stdin=subprocess.PIPE)
+        seen = b""
+        while b"[0]<stdout>:name? " not in seen:
+            seen = seen[-100:] + os.read(job.stdout.fileno(), 1 << 16)
+        out, _ = job.communicate(b"bob\n", timeout=60)
+        expect(job.returncode, 0)
+        lines = re.split(b"\r?\n", seen + out)
+        assert any(line.endswith((b"name? got bob", b"[0]<stdout>+:got bob")) for line in lines), lines[-3:]
+
+
 def timestamps_as_horovods():
     seen = sh("echo hi", "--prefix-output-with-timestamp", np=1).stdout.decode()
     assert re.fullmatch(r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\[0\]<stdout>:hi\n", seen), seen
@@ -218,6 +234,7 @@ def a_filter_of_the_ranks_own_is_not_cut_off():
 
 support.main(every_line_has_its_ranks_tag, lines_stay_whole_when_pieces_mix, two_streams_on_one_file_do_not_tear,
              any_byte_comes_through, a_carriage_return_ends_a_line, a_last_line_without_an_end_gets_none, a_prompt_comes_out,
+             a_prompt_comes_out_beside_a_flood,
              timestamps_as_horovods, each_rank_has_its_files, only_some_ranks_are_shown, colour_only_where_it_is_wanted,
              an_output_directory_that_cannot_be_made, a_pipe_that_nobody_reads_in_a_files_place_is_refused,
              a_reader_that_leaves_is_sigpipe,

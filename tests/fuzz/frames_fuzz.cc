@@ -78,8 +78,13 @@ void tag_lines(const std::vector<Frames::One>& frames) {
   for (const Frames::One& one : frames) {
     if (one.kind != FrameKind::kOutput) continue;
     now += 50ms;
-    if (const auto due = tagger.next_deadline(); due && *due <= now) tagger.tick(now, out);
-    tagger.feed(uint32_t(one.rank) % kStreams, one.bytes, now, out);
+    if (const auto due = tagger.next_deadline(); due && *due <= now) {
+      if (one.rank % 2 == 0)
+        tagger.tick(now, out);
+      else
+        tagger.postpone(now, [now](size_t) { return now; }, out);
+    }
+    tagger.feed(uint32_t(one.rank) % kStreams, one.bytes, now, out, now);
     fed += without_ends(one.bytes);
   }
   tagger.finish(out);

@@ -21,6 +21,18 @@ TEST_CASE("utf-8: a character has so many bytes, and what is none has 0") {
   }
 }
 
+TEST_CASE("utf-8: a character without its end is told from what can be none") {
+  for (const char* begun : {"\xc3", "\xe6", "\xe6\x97", "\xf0", "\xf0\x9f", "\xf0\x9f\x98"}) {
+    INFO(begun);
+    CHECK(is_begun_character(begun));
+  }
+  for (const char* other : {"", "a", "é", "\x80", "\xff", "\xc0", "\xc3x", "\xe0\x80", "\xed\xa0",
+                            "\xf0\x80", "\xf4\x90", "\xf0\x9fx", "日"}) {
+    INFO(other);
+    CHECK_FALSE(is_begun_character(other));
+  }
+}
+
 TEST_CASE("utf-8: a character that would change the line around it is not shown") {
   for (const char* shown :
        {"a", " ", "~", "\xc2\xa0", "é", "日", "😀", "\xe2\x80\x8a", "\xe2\x80\x90", "\xe2\x80\xa7",
