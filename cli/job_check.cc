@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/agent/descendants.h"
 #include "cli/agent/worker_environment.h"
 #include "cli/exit_code.h"
 #include "cli/frame.h"
@@ -308,8 +309,8 @@ std::optional<Refusal> check_networks(const JobSpec& spec, bool has_ranks) {
   return Refusal{kExitUsage, no_such_network(all, spec.networks)};
 }
 
-// What bare containers lack: without the one a rank would read what is its agent's, without the
-// other hvdrun does not find its own program.
+// What bare containers lack: without the first a rank would read what is its agent's, without the
+// second hvdrun does not find its own program, without the third whom to end.
 std::optional<Refusal> check_container() {
   const auto refusal = [](const std::string& what, const std::string& where) {
     const int error = errno;
@@ -322,6 +323,7 @@ std::optional<Refusal> check_container() {
   struct stat facts;
   if (lstat("/proc/self/exe", &facts) != 0)
     return refusal("/proc/self/exe cannot be read", "/proc: mount -t proc proc /proc");
+  if (const std::string why = why_unseen(); !why.empty()) return Refusal{kExitOwnFailure, why};
   return std::nullopt;
 }
 

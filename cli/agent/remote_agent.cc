@@ -19,6 +19,7 @@
 
 #include "cli/agent/agent.h"
 #include "cli/agent/clean_host.h"
+#include "cli/agent/descendants.h"
 #include "cli/agent/keeper.h"
 #include "cli/exit_code.h"
 #include "cli/features.h"
@@ -142,6 +143,10 @@ void check_standard_input() {
       "(exec <...), which it should do in interactive shells alone");
 }
 
+void check_processes_are_seen() {
+  if (const std::string why = why_unseen(); !why.empty()) throw Error(ErrorCode::kUnavailable, why);
+}
+
 bool has(int argc, char** argv, std::string_view word) {
   return std::any_of(argv + 3, argv + argc, [&](const char* one) { return one == word; });
 }
@@ -175,6 +180,7 @@ void run_remote_agent(int argc, char** argv, const StartState& start) {
       remove_self();
     else
       note_use();
+    check_processes_are_seen();
     if (std::string_view(argv[2]) == "--clean") {
       const CleanOrder order{has(argc, argv, "--dry-run"), has(argc, argv, "--all"),
                              value_behind(argc, argv, "--job")};

@@ -52,7 +52,8 @@ def how_many_ranks():
 
 def containers_without_dev_or_proc():
     for place, text in (("/dev", "/dev/null cannot be opened: No such file or directory; the container needs /dev mounted"),
-                        ("/proc", "the container needs /proc: mount -t proc proc /proc")):
+                        ("/proc", "the container needs /proc: mount -t proc proc /proc"),
+                        ("/proc/$$/task", "of a kernel that was built with CONFIG_PROC_CHILDREN")):
         line = f"mount -t tmpfs none {place} || exit 77; exec '{support.options.hvdrun}' -np 2 cat"
         seen = subprocess.run(["unshare", "--map-root-user", "--mount", "bash", "-c", line], stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
