@@ -119,18 +119,46 @@ char* child_stack() {
   return base == MAP_FAILED ? nullptr : static_cast<char*>(base) + kStackBytes;
 }
 
+SpawnResult failure_of(const char* step, int error) {
+  SpawnResult result;
+  result.error = error;
+  result.step = step;
+  return result;
+}
+
+// glibc's clone() takes CLONE_PIDFD like clone3 does (the descriptor comes back through parent_tid)
+// and needs no assembly of ours; filters of system calls that refuse clone3 with ENOSYS let it
+// pass. One that refuses that flag, or a kernel in user space that knows it not, gets a plain
+// clone: until we reap the child its number is its own.
+SpawnResult clone_child(Child& child, char* stack) {
+  constexpr int kFlags = CLONE_VM | CLONE_VFORK | SIGCHLD;
+  int pidfd = -1;
+  pid_t pid = clone(child_main, stack, kFlags | CLONE_PIDFD, &child, &pidfd);
+  if (pid < 0 && (errno == EPERM || errno == EINVAL || errno == ENOSYS)) {
+    pidfd = -1;
+    pid = clone(child_main, stack, kFlags, &child);
+  }
+  if (pid < 0) return failure_of("clone", errno);
+  if (pidfd < 0) pidfd = int(syscall(SYS_pidfd_open, pid, 0));
+  if (pidfd < 0) {
+    const int error = errno;
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+    return failure_of("pidfd_open", error);
+  }
+  SpawnResult result;
+  result.pid = pid;
+  result.pidfd.reset(pidfd);
+  return result;
+}
+
 }  // namespace
 
 SpawnResult spawn(const SpawnOptions& options) {
   HVD_CHECK(options.stdin_fd >= 0 && options.stdout_fd >= 0 && options.stderr_fd >= 0,
             "a child is given a descriptor that is not open");
   char* const stack = child_stack();
-  if (stack == nullptr) {
-    SpawnResult result;
-    result.error = ENOMEM;
-    result.step = "mmap";
-    return result;
-  }
+  if (stack == nullptr) return failure_of("mmap", ENOMEM);
   std::vector<std::string> files = candidates(options);
   std::vector<char*> argv;
   for (const std::string& word : options.argv) argv.push_back(const_cast<char*>(word.c_str()));
@@ -146,28 +174,12 @@ SpawnResult spawn(const SpawnOptions& options) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  int pidfd = -1;
-  // glibc's clone() takes CLONE_PIDFD like clone3 does (the descriptor comes back through
-  // parent_tid) and needs no assembly of ours; seccomp filters that refuse clone3 with ENOSYS let
-  // it pass.
-  pid_t pid =
-      clone(child_main, stack, CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, &child, &pidfd);
-  int clone_error = errno;
+  SpawnResult result = clone_child(child, stack);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  SpawnResult result;
-  if (pid < 0) {
-    result.error = clone_error;
-    result.step = "clone";
-    return result;
+  if (result.error == 0 && child.error != 0) {
+    waitpid(result.pid, nullptr, 0);
+    return failure_of(child.step, child.error);
   }
-  result.pidfd.reset(pidfd);
-  if (child.error != 0) {
-    waitpid(pid, nullptr, 0);
-    result.error = child.error;
-    result.step = child.step;
-    return result;
-  }
-  result.pid = pid;
   return result;
 }
 

@@ -1,12 +1,18 @@
 // Starting a process, and ending all that hangs below this one.
 #include "cli/subprocess.h"
 
+#include <linux/filter.h>
+#include <linux/sched.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <csignal>
 #include <set>
 #include <thread>
@@ -52,7 +58,48 @@ std::string run_shell(const std::string& script, SpawnOptions options = {}) {
   return text;
 }
 
+// From here on this thread, and what it starts, is answered so where it asks for a pidfd of a
+// clone.
+bool forbid_pidfd_of_clone(uint32_t answer) {
+  constexpr auto kFlags = offsetof(seccomp_data, args);  // of its first word: the lower half
+  std::array<sock_filter, 6> code = {
+      sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 3),
+      sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kFlags),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, CLONE_PIDFD, 0, 1),
+      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | answer),
+      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  const sock_fprog program{code.size(), code.data()};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
 }  // namespace
+
+TEST_CASE("subprocess: a filter that refuses the pidfd of a clone is no hindrance") {
+  for (const int error : {EPERM, EINVAL}) {
+    bool forbidden = false;
+    SpawnResult result, missing;
+    int seen = 0;
+    siginfo_t end{};
+    std::thread([&] {  // a filter stays for as long as its thread lives
+      forbidden = forbid_pidfd_of_clone(uint32_t(error));
+      result = spawn_shell("exit 7", STDOUT_FILENO);
+      seen = waitid(P_PIDFD, id_t(result.pidfd.get()), &end, WEXITED);
+      SpawnOptions options;
+      options.program = "not-there";
+      missing = spawn_shell("", STDOUT_FILENO, options);
+    })
+        .join();
+    REQUIRE(forbidden);
+    CHECK(result.error == 0);
+    CHECK(seen == 0);
+    CHECK(end.si_pid == result.pid);
+    CHECK(end.si_status == 7);
+    CHECK(missing.error == ENOENT);
+    CHECK(std::string(missing.step) == "exec");
+  }
+}
 
 TEST_CASE("subprocess: runs a program from the path and gives its status and pidfd") {
   const SpawnResult result = spawn_shell("exit 7", STDOUT_FILENO);
