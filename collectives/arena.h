@@ -7,6 +7,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -43,8 +44,8 @@ class Segment {
   // `bytes` more. The folders are others in tests.
   static void check_headroom(size_t bytes, const std::string& proc = "/proc",
                              const std::string& cgroups = "/sys/fs/cgroup");
-  // Faults in [offset, offset + bytes) of one rank's piece. The owner goes first: pages are charged
-  // to who touches them first.
+  // Faults in [offset, offset + bytes) of one rank's piece, in huge pages where whole ones fit and
+  // are to be had. The owner goes first: pages are charged to who touches them first.
   void populate(int local_rank, size_t offset, size_t bytes);
   // Nobody uses the own piece from `offset` on any more: its pages go back to the machine, from all
   // ranks that map them. A store that comes all the same takes a page and harms nobody, for the
@@ -55,10 +56,15 @@ class Segment {
   void release_peers();
 
  private:
+  bool take_huge_page(size_t offset);
+
   const uint32_t id_;
   const size_t bytes_;
   const int local_rank_;
   const ProcessMark process_;
+  bool tries_huge_pages_ = true;  // until one is not to be had, or takes too long
+  int huge_pages_ = 0;            // that it has taken, and in what time of the CPU
+  std::chrono::nanoseconds huge_pages_took_{};
   std::vector<std::shared_ptr<Mapping>> mappings_;
   std::vector<std::byte*> addresses_;
 };

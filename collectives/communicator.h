@@ -2,7 +2,7 @@
 //
 // All members start the same operations in the same order. One thread at a time moves a rank's
 // communicators: the holder of the Context's progress token. Nothing here blocks: start() queues,
-// progress() does a bounded piece of work (a chunk, 1 MiB at most).
+// progress() does a bounded piece of work (a chunk, 1 MiB at most, a huge page).
 //
 // Every operation passes, in order, through *entered* (this rank's part is published), *worked*
 // (this rank neither reads nor writes any peer's memory for it any more) and *resolved* (complete,

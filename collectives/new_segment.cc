@@ -10,7 +10,7 @@
 namespace hvd {
 namespace {
 
-constexpr uint64_t kPopulateBytes = 1 << 20;  // in one call
+constexpr uint64_t kPopulateBytes = 2 << 20;  // in one call: a huge page, of most machines
 // Other ranks fault in theirs at the same time, out of the same memory: so we look again.
 constexpr uint64_t kLookEvery = 64 << 20;
 

@@ -6,10 +6,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
+#include <string>
 
 #include "hvd/error.h"
 #include "tests/support/catch.h"
+#include "tests/support/left_out.h"
 
 using namespace hvd;
 
@@ -34,6 +39,17 @@ std::vector<UniqueFd> pieces(int count, size_t bytes) {
 }
 
 constexpr size_t kBytes = 64 * 1024;
+
+// Of the mapping that begins there, as the kernel tells.
+size_t huge_bytes_at(const void* address) {
+  char begin[32];
+  std::snprintf(begin, sizeof begin, "%zx-", reinterpret_cast<size_t>(address));
+  std::ifstream maps("/proc/self/smaps");
+  std::string line;
+  while (std::getline(maps, line) && !line.starts_with(begin)) continue;
+  while (std::getline(maps, line) && !line.starts_with("ShmemPmdMapped:")) continue;
+  return line.empty() ? 0 : std::stoul(line.substr(line.find(':') + 1)) * 1024;
+}
 
 }  // namespace
 
@@ -84,6 +100,29 @@ TEST_CASE("arena: what is given back leaves every rank's memory, and what is kep
   CHECK(peer.st_blocks * 512 == kBytes);
   CHECK(zero.own()[8191] == std::byte{7});
   CHECK(zero.own()[8192] == std::byte{0});  // a late access takes a page
+}
+
+TEST_CASE("arena: where whole huge pages fit they are taken, and mapped by all") {
+  constexpr size_t kHugePage = 2 << 20, kPopulated = 3 * kHugePage + 4096;
+  constexpr size_t kLarge = kPopulated + kHugePage;
+  const std::vector<UniqueFd> memories = pieces(1, kLarge);
+  Segment segment(0, copies(memories), kLarge, 0, kPopulated);
+  const size_t bytes = huge_bytes_at(segment.own());
+  if (bytes == 0) return note_left_out("huge pages", "Linux before 6.1, or memory in pieces");
+  CHECK(bytes <= 3 * kHugePage);
+  CHECK(bytes % kHugePage == 0);
+  CHECK(std::all_of(segment.own(), segment.own() + kPopulated,
+                    [](std::byte one) { return one == std::byte{0}; }));
+  struct stat facts;
+  REQUIRE(fstat(memories[0].get(), &facts) == 0);
+  CHECK(facts.st_blocks * 512 == kPopulated);  // no memory is taken that was not asked for
+
+  segment.own()[kHugePage + 5] = std::byte{7};
+  segment.give_back(kHugePage + 4096);
+  REQUIRE(fstat(memories[0].get(), &facts) == 0);
+  CHECK(segment.own()[kHugePage + 5] == std::byte{7});
+  CHECK(segment.own()[2 * kHugePage] == std::byte{0});
+  CHECK(facts.st_blocks * 512 <= 2 * int64_t{kHugePage});
 }
 
 TEST_CASE("arena: after the epoch the own piece stays and the peers' go") {
