@@ -75,6 +75,8 @@ constexpr std::string_view kSignals =
     "INT (Ctrl-C) reaches the ranks as INT, and TERM follows; TERM, HUP and QUIT reach them as "
     "TERM; who has not ended after --stop-grace is killed. A second INT kills them at once, and "
     "with a third hvdrun waits for nobody, but for a file server where --result-file lies on one. "
+    "TSTP (Ctrl-Z) stops the ranks, too, until CONT (fg); meanwhile, and while a debugger holds a "
+    "rank, no limit of time runs on. "
     "Once all ranks have ended, INT drops what nobody reads of their output, and the exit status "
     "is theirs, or 125 where that was 0 and output was lost. USR1 and USR2 go to each rank's own "
     "process, and the job goes on.";

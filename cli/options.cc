@@ -130,8 +130,8 @@ constexpr Option kOptions[] = {
      "limit",
      "HVD_COLLECTIVE_TIMEOUT"},
     {"--agent-timeout", "", "S", kTime, kWorks,
-     "give a host up when its agent has been silent for so long; 60, but another machine "
-     "after 6 at most",
+     "give a host up when its agent has been silent for so long, 2 at least; 60, but another "
+     "machine after 6 at most",
      ""},
 
     {"--stall-check-warning-time-seconds", "", "N", kStall, kWorks,
