@@ -1,5 +1,5 @@
-// Callers of a name that they are missing from; for each who waits for them. Callers and steps that
-// each come before the other.
+// Callers of a name that they are missing from; for each who waits for them. Steps and what each
+// comes before the other.
 #include "runtime/engine/crossed_waits.h"
 
 #include <algorithm>
@@ -14,14 +14,20 @@ bool is_missing(const WaitingName& name, size_t rank) {
   return std::ranges::find(name.missing, static_cast<int>(rank)) != name.missing.end();
 }
 
-// Does this rank wait for what it has asked for and the caller has not, before that call?
-bool waits_for_caller(const RankWait& wait, size_t rank, const RankWait& call, size_t caller,
-                      std::span<const WaitingName> waiting) {
-  if (!LogWords::is_in_log(wait.number) || wait.number - LogWords::kInLog >= call.number)
-    return false;
-  return std::ranges::any_of(waiting, [&](const WaitingName& one) {
+// What this rank waits for in the log and has asked for, and the caller has not.
+const WaitingName* find_asked_of(size_t caller, const RankWait& wait, size_t rank,
+                                 std::span<const WaitingName> waiting) {
+  const auto found = std::ranges::find_if(waiting, [&](const WaitingName& one) {
     return text_hash(one.name) == wait.name && !is_missing(one, rank) && is_missing(one, caller);
   });
+  return found != waiting.end() ? &*found : nullptr;
+}
+
+// Does this rank wait for that, before that call?
+bool waits_for_caller(const RankWait& wait, size_t rank, const RankWait& call, size_t caller,
+                      std::span<const WaitingName> waiting) {
+  return LogWords::is_in_log(wait.number) && wait.number - LogWords::kInLog < call.number &&
+         find_asked_of(caller, wait, rank, waiting) != nullptr;
 }
 
 }  // namespace
@@ -41,17 +47,24 @@ std::optional<CrossedWaits> find_crossed_waits(std::span<const WaitingName> wait
   return std::nullopt;
 }
 
-std::optional<CallAgainstStep> find_call_against_step(std::span<const RankWait> waits) {
-  for (size_t caller = 0; caller < waits.size(); ++caller) {
-    const RankWait& call = waits[caller];
-    if (!LogWords::is_call(call.number)) continue;
-    for (size_t stepper = 0; stepper < waits.size(); ++stepper) {
-      const RankWait& step = waits[stepper];
-      if (!LogWords::is_step(step.number) || step.name >= call.number) continue;
-      if (static_cast<int32_t>(call.steps - step.steps) < 0)  // they start over at 2^32
-        return CallAgainstStep{static_cast<int>(caller), static_cast<int>(stepper)};
+std::optional<CrossedStep> find_crossed_step(std::span<const WaitingName> waiting,
+                                             std::span<const RankWait> waits) {
+  for (size_t stepper = 0; stepper < waits.size(); ++stepper)
+    for (size_t other = 0; other < waits.size(); ++other) {
+      const RankWait &step = waits[stepper], &wait = waits[other];
+      if (!LogWords::is_step(step.number) || wait.number == 0) continue;
+      const CrossedStep crossed{static_cast<int>(stepper), static_cast<int>(other)};
+      const auto ahead = static_cast<int32_t>(step.steps - wait.steps);  // they start over at 2^32
+      if (LogWords::is_step(wait.number)) {
+        if (ahead == 0 && wait.number != step.number) return crossed;
+      } else if (ahead <= 0) {
+        continue;
+      } else if (LogWords::is_call(wait.number)) {
+        if (step.name < wait.number) return crossed;
+      } else if (const auto* name = find_asked_of(stepper, wait, other, waiting)) {
+        return CrossedStep{crossed.stepper, crossed.other, name->name};
+      }
     }
-  }
   return std::nullopt;
 }
 

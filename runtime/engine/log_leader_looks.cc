@@ -372,12 +372,13 @@ void LogLeader::look_for_crossed(const std::vector<WaitingName>& waiting,
                       " and submitted asynchronously, or from another thread than init()'s, on " +
                       rank_text(peers_, crossed->submitter) +
                       "; call it the same way on all ranks");
-  else if (const auto order = find_call_against_step(waits))
+  else if (const auto step = find_crossed_step(waiting, waits))
     raise_trouble(peers_, TroubleReason::kAbort,
                   "ranks make calls and steps in another order (do all have as many batches?): " +
-                      rank_text(peers_, order->caller) + " is in " + wait_of(order->caller).text +
-                      ", " + rank_text(peers_, order->stepper) + " in " +
-                      wait_of(order->stepper).text);
+                      rank_text(peers_, step->stepper) + " is in " + wait_of(step->stepper).text +
+                      ", " + rank_text(peers_, step->other) +
+                      (step->name.empty() ? " in " + wait_of(step->other).text
+                                          : " waits for \"" + step->name + "\""));
 }
 
 std::vector<int> LogLeader::missing(const std::string& name) const {

@@ -18,9 +18,9 @@
 // Calls that differ between ranks are an Error on every rank; but what one rank calls, and another
 // submits (…_async) under the same name and waits for in its init thread, breaks the world:
 // CommFailure. (Where that one only asks whether it is done(), or another thread waits, the call
-// may still come: the stall warning names who is missing.) So does a call on one rank and a
-// DistributedOptimizer's step() on another, each before the other, as with different numbers of
-// batches. A call that is refused for itself (Average of bool, a root that is no rank) enters
+// may still come: the stall warning names who is missing.) So does a DistributedOptimizer's step()
+// on one rank and on another a call, another optimizer's step(), or a wait for what the first has
+// not submitted, each before the other, as with different numbers of batches. A call that is refused for itself (Average of bool, a root that is no rank) enters
 // nothing: where others made theirs well they wait for it as for one that was never made, and
 // without a name this rank's next call takes its number, and its place if it is of that kind.
 #pragma once
@@ -231,7 +231,9 @@ class Result {
 
 // ---- collectives
 
-// In place. Average, Sum, Min, Max, Product of all ranks' parts, of equal length.
+// In place. Average, Sum, Min, Max, Product of all ranks' parts, of equal length. Sums and products
+// of integers wrap, and their Average is such a sum divided toward zero: of uint8_t 200 and 100 it
+// is 22. Of bool Sum and Max are or, Product and Min and, and Average is an Error.
 template <MutableElements Range>
 void allreduce_(Range&& data, const AllreduceOptions& options = {}) {
   detail::allreduce(detail::part_of(data), options);

@@ -83,6 +83,7 @@ struct Program {
   std::array<float, 2> data{};
 
   void call(const std::string& name) { sum(engine, data, name); }
+  void submit(const std::string& name) { sum_async(engine, data, name)->wait(); }
 };
 
 // By rank, of three, how its program ended.
@@ -314,11 +315,35 @@ TEST_CASE("waits: a call on one rank and a step on others, each before the other
     program.sgd.step();
   });
   for (const std::string& text : said)
-    CHECK_THAT(
-        text, Catch::StartsWith("CommFailure: ") &&
-                  Catch::Contains("rank " + std::to_string(caller) + " is in allreduce \"loss\"") &&
-                  Catch::Contains(" in step 2 of \"sgd\"") &&
-                  Catch::Contains("do all have as many batches?"));
+    CHECK_THAT(text,
+               Catch::StartsWith("CommFailure: ") &&
+                   Catch::Contains("rank " + std::to_string(caller) + " in allreduce \"loss\"") &&
+                   Catch::Contains(" in step 2 of \"sgd\"") &&
+                   Catch::Contains("do all have as many batches?"));
+}
+
+TEST_CASE("waits: two lists' steps, or one and what is waited for, in another order break off") {
+  const auto hosts = GENERATE(values<Hosts>({{3}, {2, 1}, {1, 2}}));
+  const int other = GENERATE(0, 2);
+  const bool submits = GENERATE(false, true);
+  CAPTURE(hosts, other, submits);
+  InProcessWorld world(hosts);
+  const auto said = errors_of(world, 200ms, [&](int rank, Program& program) {
+    program.sgd.step();
+    program.submit("before");
+    const auto second = [&] { submits ? program.submit("loss") : program.adam.step(); };
+    if (rank == other) second();
+    program.sgd.step();
+    if (rank != other) second();
+    program.sgd.step();
+  });
+  const std::string rank = "rank " + std::to_string(other);
+  for (const std::string& text : said)
+    CHECK_THAT(text, Catch::StartsWith("CommFailure: ") && Catch::Contains(rank) &&
+                         Catch::Contains(" in step 2 of \"sgd\"") &&
+                         Catch::Contains(submits ? rank + " waits for \"loss\""
+                                                 : " in step 1 of \"adam\"") &&
+                         Catch::Contains("do all have as many batches?"));
 }
 
 TEST_CASE("waits: ranks that are late in calls and steps are never taken to be in another order") {
@@ -344,6 +369,8 @@ TEST_CASE("waits: ranks that are late in calls and steps are never taken to be i
       program.call("loss");
       late(2);
       program.adam.step();
+      late(0);
+      program.submit("statistic");
     }
   });
   for (const std::string& text : said) CHECK(text.empty());
