@@ -1,6 +1,5 @@
 // The calls of <hvd/hvd.h>: checked, made into operations, and handed to the engine.
 #include <algorithm>
-#include <cstring>
 
 #include "hvd/hvd.h"
 #include "runtime/base/error.h"
@@ -173,11 +172,13 @@ std::vector<std::byte> broadcast_bytes(std::span<const std::byte> bytes, int roo
   const auto part_name = [&](const char* part) {
     return BroadcastOptions{.name = options.name.empty() ? "" : options.name + part};
   };
-  int64_t count[1] = {static_cast<int64_t>(bytes.size())};
-  broadcast_(count, root, part_name(".size"));
-  std::vector<std::byte> result(static_cast<size_t>(count[0]));
-  if (rank() == root && !bytes.empty()) std::memcpy(result.data(), bytes.data(), bytes.size());
-  broadcast_(result, root, part_name(".bytes"));
+  uint8_t nothing[1] = {};
+  broadcast_(nothing, root, part_name(".root"));  // that all name the same
+  // Of a gathered result who has no room for it is told alone, and nobody waits for that one.
+  const size_t part = rank() == root ? bytes.size() : 0;
+  std::vector<std::byte> result;
+  detail::allgather({bytes.data(), part, DataType::kUint8}, detail::into(result),
+                    {.name = part_name(".bytes").name});
   return result;
 }
 

@@ -45,7 +45,8 @@ inline uint64_t word_of(uint64_t sequence, uint64_t hash) {
 }
 // A slot is not written again before all are done with it, so what was said of this operation or a
 // later one is at most kOperationSlots ahead, also when the half number wraps. What is behind may
-// be as old as the communicator: short tensors leave most lines alone.
+// be as old as the communicator: short tensors leave most lines alone. (A line that was left alone
+// for just 2^32 operations, or up to kOperationSlots fewer, would count as come.)
 inline bool reached(uint64_t word, uint64_t sequence) {
   return word != 0 &&
          static_cast<uint32_t>(word >> 32) - static_cast<uint32_t>(sequence) <= kOperationSlots;

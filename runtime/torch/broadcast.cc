@@ -15,6 +15,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -29,16 +31,21 @@ namespace {
 
 using torch::optim::Optimizer;
 
-std::string kind_of(const Optimizer& optimizer) {
+constexpr const char* kTitle = "broadcast_optimizer_state: ";
+
+// Nothing: it cannot be sent.
+std::optional<std::string> sendable_kind_of(const Optimizer& optimizer) {
   if (dynamic_cast<const torch::optim::Adagrad*>(&optimizer)) return "Adagrad";
   if (dynamic_cast<const torch::optim::AdamW*>(&optimizer)) return "AdamW";
   if (dynamic_cast<const torch::optim::Adam*>(&optimizer)) return "Adam";
   if (dynamic_cast<const torch::optim::RMSprop*>(&optimizer)) return "RMSprop";
   if (dynamic_cast<const torch::optim::SGD*>(&optimizer)) return "SGD";
+  return std::nullopt;
+}
+
+std::string kind_of(const Optimizer& optimizer) {
   const bool lbfgs = dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr;
-  throw Error(ErrorCode::kUnsupported,
-              std::string("broadcast_optimizer_state: ") + (lbfgs ? "LBFGS" : "this optimizer") +
-                  " is not supported; Adagrad, Adam, AdamW, RMSprop and SGD are");
+  return sendable_kind_of(optimizer).value_or(lbfgs ? "LBFGS" : "another optimizer");
 }
 
 // "SGD with groups of 8 2 parameters", a line for each and an empty one: what has to agree. State
@@ -81,8 +88,8 @@ void compare_summaries(Engine& engine, const std::string& name, const std::strin
     if (rank == 0) first = one;
     if (one.text != first.text)
       throw Error(ErrorCode::kInvalidArgument,
-                  "broadcast_optimizer_state: the optimizers differ between ranks: " +
-                      layout_difference(first, one) +
+                  std::string(kTitle) +
+                      "the optimizers differ between ranks: " + layout_difference(first, one) +
                       "; build the same model and optimizer on all ranks");
   }
 }
@@ -129,12 +136,25 @@ void broadcast_optimizer(Engine& engine, Optimizer& optimizer, int root) {
   const std::string name = "optimizer state";
   at::NoGradGuard no_grad;
   compare_summaries(engine, name, summary_of(optimizer));
+  if (!sendable_kind_of(optimizer))
+    throw Error(ErrorCode::kUnsupported, kTitle + kind_of(optimizer) +
+                                             " is not supported; Adagrad, Adam, AdamW, RMSprop "
+                                             "and SGD are");
+  broadcast_in_place(engine, at::zeros({1}, at::kByte), root, name);  // that all name the same
   const bool is_root = engine.world().rank == root;
-  at::Tensor bytes = is_root ? save(optimizer) : at::Tensor();
-  at::Tensor size = at::tensor({is_root ? bytes.numel() : int64_t{0}}, at::kLong);
-  broadcast_in_place(engine, size, root, name);
-  if (!is_root) bytes = at::empty({size.item<int64_t>()}, at::kByte);
-  broadcast_in_place(engine, bytes, root, name);
+  at::Tensor mine = bytes_of("");
+  std::exception_ptr unsaved;
+  try {
+    if (is_root) mine = save(optimizer);
+  } catch (...) {
+    unsaved = std::current_exception();
+  }
+  // Of a gathered result who has no room for it is told alone, and nobody waits for that one.
+  const at::Tensor bytes = TensorCollective::run(engine, TensorCollective::allgather(mine, name));
+  if (unsaved) std::rethrow_exception(unsaved);
+  if (bytes.numel() == 0)
+    throw Error(ErrorCode::kUnavailable,
+                kTitle + ("rank " + std::to_string(root)) + " could not save its optimizer");
   if (!is_root) load(optimizer, bytes);
 }
 

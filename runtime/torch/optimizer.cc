@@ -4,7 +4,7 @@
 #include <torch/optim/lbfgs.h>
 
 #include <algorithm>
-#include <limits>
+#include <cstdio>
 #include <unordered_map>
 #include <utility>
 
@@ -26,12 +26,15 @@ void check_options(const DistributedOptimizerOptions& options) {
     refuse(ErrorCode::kInvalidArgument, "backward_passes_per_step is " +
                                             std::to_string(options.backward_passes_per_step) +
                                             "; it has to be 1 or more");
-  if (!(options.gradient_predivide_factor > 0) ||
-      options.gradient_predivide_factor > std::numeric_limits<double>::max())
-    refuse(ErrorCode::kInvalidArgument, "gradient_predivide_factor is " +
-                                            std::to_string(options.gradient_predivide_factor) +
-                                            "; it has to be positive and finite");
-  if (options.gradient_predivide_factor != 1 && options.op != ReduceOp::kAverage)
+  // It and what it is divided by, or divides, have to be float32 numbers.
+  const double factor = options.gradient_predivide_factor;
+  if (!(factor >= 1e-30 && factor <= 1e30)) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%g", factor);
+    refuse(ErrorCode::kInvalidArgument, std::string("gradient_predivide_factor is ") + text +
+                                            "; it has to be from 1e-30 to 1e30");
+  }
+  if (factor != 1 && options.op != ReduceOp::kAverage)
     refuse(ErrorCode::kInvalidArgument, "gradient_predivide_factor works with op Average only");
   if (options.bucket_bytes == 0)
     refuse(ErrorCode::kInvalidArgument, "bucket_bytes is 0; 2097152 is the default");

@@ -136,6 +136,9 @@ def a_start_that_is_ended_names_the_hosts_that_are_not_there_and_their_step():
             listed = json.loads(world.path("h0", "/tmp/late.json").read_text())["hosts"]
             expect(listed, {"not_started": [{"host": one[1], "why": one[2]} for one in said], "more_not_started": 0, "lost": []})
 
+    first = start("-H", "h2", "--wdir", "/", "--", "true")  # so that it has hvdrun already
+    _, err = first.communicate(timeout=60)
+    expect(first.returncode, 0, err)
     world.limit("h1", "2mbit")
     ends_with(["h1"], r"copying hvdrun, \d+ of \d+ MB(, \d+ s left)?", [], ends[:1])
     world.limit("h1", None)

@@ -142,6 +142,10 @@ TEST_CASE("broadcast: LBFGS is refused by name, and different optimizers on ever
     Optimizer& mine = rank.rank == 1 ? static_cast<Optimizer&>(sgd) : adam;
     const std::string error = error_of([&] { broadcast_optimizer(*rank.engine, mine, 0); });
     EXPECT(contains(error, "SGD with groups of 6") && contains(error, "Adam with groups of 6"));
+    Optimizer& odd = rank.rank == 1 ? static_cast<Optimizer&>(lbfgs) : adam;
+    const std::string odd_error = error_of([&] { broadcast_optimizer(*rank.engine, odd, 0); });
+    EXPECT(contains(odd_error, "LBFGS with groups of 6") &&
+           contains(odd_error, "Adam with groups of 6"));
   });
 }
 
