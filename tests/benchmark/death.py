@@ -5,13 +5,13 @@ from experiment import Experiment, RunFailed, Variant
 from programs import NotBuilt, built, run_once
 from samples import Claim, Term
 
-HELP = "from a rank's SIGKILL inside an allreduce or a training step to CommFailure on every other rank"
+HELP = "from a rank's SIGKILL inside a call or a training step to CommFailure on every other rank"
 DETAILS = """\
-Ranks reduce 1 MiB without end, or train, and one is killed at a moment drawn by chance; where the others sleep it has
-stayed away for 1.2 s before. The time ends when the last of the others has caught CommFailure. Below the agent alone:
+Ranks reduce 1 MiB without end, or train, and one is killed at a moment drawn by chance; where the others sleep, in an
+allreduce if nothing else is said, it has stayed away for 1.2 s before. The time ends when the last of the others has caught CommFailure. Below the agent alone:
 hvdrun would end the survivors. Target: 250 ms while the others run or sleep; where one of them is stopped the others are
 told once it has been given up on, so the 150 ms that it has to answer are added."""
-SAMPLES, SECONDS = 9, 300
+SAMPLES, SECONDS = 9, 600
 ROUNDS = 4  # of a sample: together longer than 0.3 s
 LIMIT_S = 120.0
 TARGET_MS, STOPPED_GRACE_MS = 250, 150
@@ -22,6 +22,9 @@ CASES = {  # variant, ranks, further words, at most so many milliseconds
     "np 4, killed": (ALLREDUCE, 4, [], TARGET_MS),
     "np 4, killed while the others sleep": (ALLREDUCE, 4, ["asleep"], TARGET_MS),
     "np 3, killed beside a stopped one": (ALLREDUCE, 3, ["stopped"], TARGET_MS + STOPPED_GRACE_MS),
+    "np 4, killed while the others sleep in wait()": (ALLREDUCE, 4, ["asleep", "wait"], TARGET_MS),
+    "np 4, killed while the others sleep in arena_buffer()": (ALLREDUCE, 4, ["asleep", "arena_buffer"], TARGET_MS),
+    "np 4, killed while the others sleep in init()": (ALLREDUCE, 4, ["asleep", "init"], TARGET_MS),
     "np 4, killed in training": (STEP, 4, [], TARGET_MS),
     "np 4, killed while the others sleep in step()": (STEP, 4, ["asleep"], TARGET_MS),
 }

@@ -1,4 +1,7 @@
-// How long a rank's end stays unnoticed inside an allreduce: death_rounds.h says how.
+// How long a rank's end stays unnoticed inside an allreduce, and in other calls that wait:
+// death_rounds.h says how.
+#include <array>
+
 #include "hvd/hvd.h"
 #include "tests/benchmark/death_rounds.h"
 
@@ -12,6 +15,26 @@ std::function<void()> reduce() {
   };
 }
 
+std::function<void()> wait() {
+  return [] {
+    hvd::allreduce_async(std::array{1.0f}, {.name = "later", .op = hvd::ReduceOp::kSum}).wait();
+  };
+}
+
+std::function<void()> take_memory() {
+  return [] { hvd::arena_buffer<float>(1024); };
+}
+
+std::function<void()> begin_anew() {
+  return [] {
+    hvd::shutdown();
+    hvd::init();
+  };
+}
+
+constexpr hvd::DeathWork kWorks[] = {
+    {"allreduce", reduce}, {"wait", wait}, {"arena_buffer", take_memory}, {"init", begin_anew}};
+
 }  // namespace
 
-int main(int argc, char** argv) { return hvd::measure_deaths(argc, argv, reduce); }
+int main(int argc, char** argv) { return hvd::measure_deaths(argc, argv, kWorks); }

@@ -31,34 +31,36 @@ enum class Others { kRun, kOneIsStopped, kSleep };
 
 int64_t now_ns() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
 
-int work_until_told(std::function<void()> (*prepare)()) {
+int work_until_told(const DeathWork& chosen) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   RankBoard& board = rank_board();
   const bool stays_away = env::get("HVD_TEST_STAYS_AWAY").has_value();
   try {
     init();
-    const std::function<void()> work = prepare();
+    const std::function<void()> work = chosen.prepare();
     for (;; ++board.numbers[kCalls]) {
       while (stays_away && board.numbers[kCalls] == kCallsBefore) pause();
       work();
     }
-  } catch (const CommFailure&) {
+  } catch (const Error&) {  // a CommFailure; from init(), that the ranks will not meet
     board.numbers[kToldNs] = now_ns();
     return 0;
   }
 }
 
-HostJobOptions job_of(int ranks, Others others) {
+HostJobOptions job_of(int ranks, Others others, const DeathWork& work) {
   HostJobOptions options;
   options.ranks = ranks;
-  options.program = "work";
+  options.program = work.name;
+  options.whole = true;
   options.environment = {"OMP_NUM_THREADS=1"};
   if (others == Others::kSleep) options.rank_environment[0] = {"HVD_TEST_STAYS_AWAY=1"};
   return options;
 }
 
-double one_round(int ranks, Others others, std::chrono::microseconds moment) {
-  HostJob job(job_of(ranks, others));
+double one_round(int ranks, Others others, const DeathWork& work,
+                 std::chrono::microseconds moment) {
+  HostJob job(job_of(ranks, others, work));
   const auto under_way = [&] {
     for (int k = 0; k < ranks; ++k)
       if (job.board(k).numbers[kCalls] < kCallsBefore) return false;
@@ -86,30 +88,35 @@ double one_round(int ranks, Others others, std::chrono::microseconds moment) {
   return static_cast<double>(told_ns - killed_ns) / 1e6;
 }
 
-void measure(int ranks, int rounds, Others others) {
+void measure(int ranks, int rounds, Others others, const DeathWork& work) {
   std::mt19937 random(std::random_device{}());
   const std::chrono::microseconds before = others == Others::kSleep ? kAsleepBefore : 0ms;
   const std::chrono::microseconds within = others == Others::kSleep ? kAsleepWithin : kAwakeWithin;
   for (int round = 0; round < rounds; ++round)
-    std::printf("%.3f\n", one_round(ranks, others, before + random() % within.count() * 1us));
+    std::printf("%.3f\n", one_round(ranks, others, work, before + random() % within.count() * 1us));
 }
 
 }  // namespace
 
-int measure_deaths(int argc, char** argv, std::function<void()> (*prepare)()) {
-  if (argc == 3 && std::strcmp(argv[1], "--rank-program") == 0) return work_until_told(prepare);
-  const std::string word = argc == 4 ? argv[3] : "";
+int measure_deaths(int argc, char** argv, std::span<const DeathWork> works) {
+  const auto find = [&](const char* name) {
+    return std::ranges::find_if(works, [&](auto& one) { return std::strcmp(one.name, name) == 0; });
+  };
+  if (argc == 3 && std::strcmp(argv[1], "--rank-program") == 0)
+    return work_until_told(*find(argv[2]));
+  const std::string word = argc > 3 ? argv[3] : "";
   const Others others = word == "stopped"  ? Others::kOneIsStopped
                         : word == "asleep" ? Others::kSleep
                                            : Others::kRun;
+  const auto work = argc > 4 ? find(argv[4]) : works.begin();
   const int ranks = argc > 2 ? std::atoi(argv[1]) : 0, rounds = argc > 2 ? std::atoi(argv[2]) : 0;
-  if (ranks < (others == Others::kOneIsStopped ? 3 : 2) || rounds < 1 ||
-      argc > (others == Others::kRun ? 3 : 4)) {
-    std::fprintf(stderr, "usage: %s RANKS ROUNDS [stopped|asleep]\n", argv[0]);
+  if (ranks < (others == Others::kOneIsStopped ? 3 : 2) || rounds < 1 || work == works.end() ||
+      argc > (others == Others::kRun ? 3 : 5)) {
+    std::fprintf(stderr, "usage: %s RANKS ROUNDS [stopped|asleep [WORK]]\n", argv[0]);
     return 2;
   }
   try {
-    measure(ranks, rounds, others);
+    measure(ranks, rounds, others, *work);
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s: %s\n", argv[0], error.what());

@@ -27,6 +27,8 @@ std::function<void()> train() {
   return [trainer = std::make_shared<Trainer>()] { trainer->step(); };
 }
 
+constexpr hvd::DeathWork kWorks[] = {{"step", train}};
+
 }  // namespace
 
-int main(int argc, char** argv) { return hvd::measure_deaths(argc, argv, train); }
+int main(int argc, char** argv) { return hvd::measure_deaths(argc, argv, kWorks); }

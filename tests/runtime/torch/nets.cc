@@ -46,6 +46,20 @@ struct ChannelsLast : Net {
   }
 };
 
+struct Mixed : Net {
+  std::vector<at::Tensor> weights;
+  Mixed() {
+    for (const auto type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kHalf})
+      weights.push_back(register_parameter("w" + std::to_string(weights.size()),
+                                           at::randn({37, 43}).to(type).requires_grad_()));
+  }
+  at::Tensor loss(int part, int step) override {
+    at::Tensor x = random(part, step, {37, 43});
+    for (const at::Tensor& weight : weights) x = torch::tanh(x * weight.to(at::kFloat)) + x;
+    return x.pow(2).mean() * 100;  // so that 16-bit gradients are no zeros
+  }
+};
+
 struct Unused : Net {
   torch::nn::Linear a{64, 80}, sometimes{80, 80}, never{80, 80}, b{80, 2};
   Unused() {
@@ -132,6 +146,7 @@ MakeNet channels_last() { return make<ChannelsLast>(); }
 MakeNet unused() { return make<Unused>(); }
 MakeNet shared() { return make<Shared>(); }
 MakeNet listed_twice() { return make<ListedTwice>(); }
+MakeNet mixed() { return make<Mixed>(); }
 
 MakeOptimizer sgd(double lr, double momentum) {
   return [=](std::vector<at::Tensor> parameters) {

@@ -36,6 +36,7 @@ MakeNet channels_last();  // convolutions, batch norm
 MakeNet unused();         // a layer used by some parts in some steps, and one never used
 MakeNet shared();         // one weight used three times
 MakeNet listed_twice();   // a layer with two names, used by both
+MakeNet mixed();          // parameters of four types
 
 MakeOptimizer sgd(double lr = 0.05, double momentum = 0.9);
 MakeOptimizer adamw();

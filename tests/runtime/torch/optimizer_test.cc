@@ -427,7 +427,8 @@ TEST_CASE("optimizer: what cannot be exchanged is refused when it is made") {
     EXPECT(contains(error(sgd, {.op = ReduceOp::kAdasum}, named), "Adasum is not supported yet"));
     EXPECT(contains(error(sgd, {.op = ReduceOp::kMax}, named), "use Average or Sum"));
     EXPECT(contains(error(sgd, {.backward_passes_per_step = 0}, named), "1 or more"));
-    EXPECT(contains(error(sgd, {.gradient_predivide_factor = 0}, named), "it has to be from 1e-30 to 1e30"));
+    EXPECT(contains(error(sgd, {.gradient_predivide_factor = 0}, named),
+                    "it has to be from 1e-30 to 1e30"));
     EXPECT(contains(error(sgd, {.op = ReduceOp::kSum, .gradient_predivide_factor = 2}, named),
                     "Average only"));
     EXPECT(contains(error(sgd, {.bucket_bytes = 0}, named), "bucket_bytes"));

@@ -101,6 +101,16 @@ TEST_CASE("parity: a layer that is listed under two names") {
   check_parity({.net = nets::listed_twice()});
 }
 
+TEST_CASE("parity: parameters of four types, with factors, passes and compression too") {
+  check_parity({.net = nets::mixed()});
+  check_parity({.net = nets::mixed(),
+                .options = {.backward_passes_per_step = 2, .gradient_predivide_factor = 2.5},
+                .steps = 20});
+  check_parity({.net = nets::mixed(),
+                .options = {.compression = Compression::kFp16, .gradient_predivide_factor = 2.5},
+                .steps = 20});
+}
+
 TEST_CASE("parity: gradients zeroed in place") {
   check_parity({.set_to_none = false});
   check_parity({.net = nets::unused(), .set_to_none = false});
