@@ -1,6 +1,7 @@
 #include "rendezvous/membership.h"
 
 #include <algorithm>
+#include <climits>
 #include <csignal>
 #include <cstdio>
 #include <map>
@@ -38,7 +39,7 @@ void Membership::take(std::vector<Slot> slots) {
   for (Slot& slot : slots) {
     HVD_CHECK(slot.world.rank == int(ranks_.size()), "slots come in the order of their ranks");
     hosts_.at(size_t(slot.host)).has_workers = true;
-    ranks_.emplace_back().slot = std::move(slot);
+    ranks_.emplace_back(std::move(slot));
   }
 }
 
@@ -77,14 +78,32 @@ int Membership::living() const {
                            [](const Rank& r) { return r.state != State::kEnded; }));
 }
 
+void Membership::on(const event::HostAdded& event, TimePoint) {
+  HVD_CHECK(options_.size_min > 0, "a job of fixed size takes no further host");
+  hosts_.emplace_back().host = event.host;
+  hosts_.back().has_workers = !event.slots.empty();
+  for (const Slot& slot : event.slots) {
+    HVD_CHECK(slot.world.rank == int(ranks_.size()) && slot.host == int(hosts_.size()) - 1,
+              "an added host's slots come behind those there are");
+    ranks_.emplace_back(slot);
+  }
+}
+
 void Membership::on(const event::AgentJoined& event, TimePoint now) {
-  hosts_.at(size_t(event.host)).joined = true;
+  HostState& host = hosts_.at(size_t(event.host));
+  host.joined = true;
+  if (options_.size_min > 0 && std::exchange(host.lost, false))
+    for (Rank& one : ranks_)
+      if (one.slot.host == event.host && one.lost) one = Rank(std::move(one.slot));
+  if (started_) start_workers(now);
   decide_start(now);
 }
 
 // A job of fixed size ends even if the ranks there had ended before: their last words may be lost.
 void Membership::on(const event::AgentLost& event, TimePoint now) {
-  hosts_.at(size_t(event.host)).lost = true;
+  HostState& host = hosts_.at(size_t(event.host));
+  host.lost = true;
+  host.joined = false;
   for (Rank& one : ranks_) {
     if (one.slot.host != event.host || one.state == State::kEnded) continue;
     one.state = State::kEnded;
@@ -200,15 +219,16 @@ void Membership::decide_start(TimePoint now) {
     agents_deadline_.reset();
     start_workers(now);
   }
-  const bool all_started = std::none_of(ranks_.begin(), ranks_.end(), [](const Rank& r) {
-    return r.state == State::kPlanned || r.state == State::kStarting;
-  });
+  const bool all_started = std::none_of(ranks_.begin(), ranks_.end(),
+                                        [](const Rank& r) { return r.state == State::kStarting; });
   if (all_started) workers_deadline_.reset();
 }
 
+// At first of all hosts: an agent here starts them as it begins. Later of those whose agents join.
 void Membership::start_workers(TimePoint now) {
   if (ending()) return;
   for (size_t host = 0; host < hosts_.size(); ++host) {
+    if (started_ && !hosts_[host].joined) continue;
     action::StartWorkers start{int(host), {}};
     for (Rank& one : ranks_) {
       if (one.slot.host != int(host) || one.state != State::kPlanned) continue;
@@ -219,16 +239,17 @@ void Membership::start_workers(TimePoint now) {
     workers_deadline_ = now + options_.start_timeout;
     actions_.emplace_back(std::move(start));
   }
+  started_ = true;
 }
 
-// Every living rank has asked: the next epoch starts. One that can no longer ask ends the wait at
-// once.
+// Every rank that runs has asked: the next epoch starts. One that can no longer ask ends the wait
+// at once.
 void Membership::decide_epoch() {
   std::vector<int> ended, waiting, living;
   for (const Rank& one : ranks_) {
-    if (one.state != State::kEnded)
+    if (one.state != State::kEnded && one.state != State::kPlanned)
       living.push_back(one.slot.world.rank);
-    else if (!one.lost || options_.size_min == 0)
+    else if (one.state == State::kEnded && (!one.lost || options_.size_min == 0))
       ended.push_back(one.slot.world.rank);
     if (one.waits) waiting.push_back(one.slot.world.rank);
   }
@@ -249,12 +270,15 @@ void Membership::decide_epoch() {
   }
 }
 
-// Members keep their order: survivors first would change nothing, since a job only ever loses ranks
-// here, so the lowest survivor is rank 0 and was in the previous epoch.
+// Who was in the previous epoch keeps its place before the others: the state that all go on from is
+// rank 0's.
 void Membership::start_epoch() {
   std::vector<Rank*> members;
   for (Rank& one : ranks_)
     if (one.waits) members.push_back(&one);
+  std::ranges::stable_sort(members, {}, [this](const Rank* one) {
+    return epoch_ > 0 && one->world.epoch == epoch_ ? one->world.rank : INT_MAX;
+  });
   std::map<int, int> local_size, cross_size;  // by host; by local rank
   ++epoch_;
   for (size_t i = 0; i < members.size(); ++i) {

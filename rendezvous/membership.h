@@ -3,13 +3,15 @@
 //
 // Pure: events and the time come in, actions with their reasons come out. The owner's loop performs
 // them in order and calls apply(TimePassed{}, now) at next_deadline(). A static job is one whose
-// size_min is 0: it never goes on smaller. Ranks in events and actions are those that
+// size_min is 0: it never goes on with fewer ranks or others. Elsewhere who joins after the start
+// is started, waits in init(), and is in the next epoch. Ranks in events and actions are those that
 // workers were started with; a World has the rank in its epoch.
 #pragma once
 
 #include <chrono>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -35,9 +37,13 @@ enum class EndCause {
 };
 
 namespace event {
+struct HostAdded {
+  Host host;
+  std::vector<Slot> slots;  // behind those there are, on that host; its agent joins later
+};  // to a job that is not static
 struct AgentJoined {
   int host;
-};
+};  // also of a host that was lost: a new one, and its ranks that went with the old one start again
 struct AgentLost {
   int host;
   std::string reason;
@@ -66,9 +72,9 @@ struct EndAsked {
 struct TimePassed {};
 }  // namespace event
 using Event =
-    std::variant<event::AgentJoined, event::AgentLost, event::NetworkProven, event::GpusSeen,
-                 event::WorkersStarted, event::RankClaimed, event::EpochWanted, event::RankEnded,
-                 event::EndAsked, event::TimePassed>;
+    std::variant<event::HostAdded, event::AgentJoined, event::AgentLost, event::NetworkProven,
+                 event::GpusSeen, event::WorkersStarted, event::RankClaimed, event::EpochWanted,
+                 event::RankEnded, event::EndAsked, event::TimePassed>;
 
 namespace action {
 struct StartWorkers {
@@ -132,6 +138,7 @@ class Membership {
  private:
   enum class State { kPlanned, kStarting, kRunning, kEnded };
   struct Rank {
+    explicit Rank(Slot its_slot) : slot(std::move(its_slot)) {}
     Slot slot;  // as it was started
     State state = State::kPlanned;
     bool claimed = false;
@@ -146,6 +153,7 @@ class Membership {
     bool has_workers = false;
   };
 
+  void on(const event::HostAdded& event, TimePoint now);
   void on(const event::AgentJoined& event, TimePoint now);
   void on(const event::AgentLost& event, TimePoint now);
   void on(const event::NetworkProven& event, TimePoint now);
@@ -175,7 +183,7 @@ class Membership {
   uint32_t epoch_ = 0;
   EndCause cause_ = EndCause::kNone;  // the first
   std::string end_reason_;
-  bool network_unproven_ = false, gpus_unseen_;
+  bool network_unproven_ = false, gpus_unseen_, started_ = false;
   std::optional<TimePoint> agents_deadline_, workers_deadline_, init_deadline_;
   std::vector<Action> actions_;  // of the event being applied
 };
