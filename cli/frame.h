@@ -35,9 +35,7 @@ struct FrameHeader {
   FrameKind kind = FrameKind::kOutput;
   Stream stream = Stream::kStdout;
   int32_t rank = 0;
-  // By the sender's monotonic clock. Of output: when it was seen that the rank had written. Frames
-  // go out in that order, so what other ranks had written some time before is on its way already.
-  int64_t time_ns = 0;
+  int64_t time_ns = 0;  // the sender's monotonic clock, when it took the bytes
 };
 
 void append_header(std::string& out, const FrameHeader& header);

@@ -19,9 +19,9 @@ size_t whole_lines_bytes(std::string_view bytes) {
   return std::max(after_cr, after_last('\n', bytes.size()));
 }
 
-// Without the beginning of a character that has not come whole, unless there is nothing else.
+// Without the beginning of a character that has not come whole.
 size_t whole_characters_bytes(std::string_view bytes) {
-  for (size_t left = 1; left <= 3 && left < bytes.size(); ++left) {
+  for (size_t left = 1; left <= 3 && left <= bytes.size(); ++left) {
     const std::string_view last = bytes.substr(bytes.size() - left);
     if (continues_character(last.front())) continue;
     return is_begun_character(last) ? bytes.size() - left : bytes.size();
@@ -141,41 +141,38 @@ void LineTagger::write_partial(size_t stream, TimePoint now, std::string& out) {
   state.rest_sent = state.sent;
   if (state.rest.empty()) --resting_;
   if (!holder_) {
-    held_until_ = now + kHoldFor;
+    held_since_ = now;
     held_sent_ = state.sent;
   }
   holder_ = stream;
 }
 
-// A stream that has rested for long enough.
-void LineTagger::write_silent(size_t stream, TimePoint now, std::string& out) {
-  if (streams_[stream].rest.back() == '\r')
-    end_rest(stream, out);
-  else
-    write_partial(stream, now, out);
-}
-
-void LineTagger::tick(TimePoint now, std::string& out) {
-  if (holder_ && now >= held_until_ && others_wait()) split_hold(out);
+void LineTagger::tick(TimePoint now, std::string& out, const Heard& heard) {
+  // What began `since`, by our clock and its sender's; where we are behind it begins anew for us.
+  const auto is_over = [&](size_t stream, TimePoint& since, TimePoint sent, auto limit) {
+    const std::optional<TimePoint> until = heard ? heard(stream) : std::nullopt;
+    const bool over = until ? *until - sent >= limit : now - since >= limit;
+    if (until && !over) since = now;
+    return over;
+  };
+  if (holder_ && others_wait() && is_over(*holder_, held_since_, held_sent_, kHoldFor))
+    split_hold(out);
   if (resting_ == 0) return;
   for (size_t stream = 0; stream < streams_.size(); ++stream) {
-    const State& state = streams_[stream];
-    if (state.rest.empty() || now - state.rest_since < kPartialAfter) continue;
-    if (!holder_ || holder_ == stream) write_silent(stream, now, out);
+    State& state = streams_[stream];
+    if (!may_go_out(stream) || !is_over(stream, state.rest_since, state.rest_sent, kPartialAfter))
+      continue;
+    if (state.rest.back() == '\r')
+      end_rest(stream, out);
+    else
+      write_partial(stream, now, out);
   }
 }
 
-// A stream is silent only as far as somebody listened: the rest of a begun line may wait in a pipe
-// that nobody reads.
-void LineTagger::postpone(TimePoint now, const Heard& heard, std::string& out) {
-  held_until_ = now + kHoldFor;
-  if (holder_ && others_wait() && heard(*holder_) - held_sent_ >= kHoldFor) split_hold(out);
-  for (size_t stream = 0; stream < streams_.size(); ++stream) {
-    State& state = streams_[stream];
-    state.rest_since = now;
-    if (state.rest.empty() || (holder_ && holder_ != stream)) continue;
-    if (heard(stream) - state.rest_sent >= kPartialAfter) write_silent(stream, now, out);
-  }
+// A rest that is more than the beginning of a character, while the sink is free or its own.
+bool LineTagger::may_go_out(size_t stream) const {
+  const std::string& rest = streams_[stream].rest;
+  return whole_characters_bytes(rest) > 0 && (!holder_ || holder_ == stream);
 }
 
 // A last line without an end gets none, unless another one follows it.
@@ -214,13 +211,10 @@ bool LineTagger::others_wait() const {
 std::optional<TimePoint> LineTagger::next_deadline() const {
   std::optional<TimePoint> soonest;
   auto consider = [&](TimePoint at) { soonest = soonest ? std::min(*soonest, at) : at; };
-  if (holder_ && others_wait()) consider(held_until_);
+  if (holder_ && others_wait()) consider(held_since_ + kHoldFor);
   if (resting_ == 0) return soonest;
-  for (size_t stream = 0; stream < streams_.size(); ++stream) {
-    const State& state = streams_[stream];
-    if (!state.rest.empty() && (!holder_ || holder_ == stream))
-      consider(state.rest_since + kPartialAfter);
-  }
+  for (size_t stream = 0; stream < streams_.size(); ++stream)
+    if (may_go_out(stream)) consider(streams_[stream].rest_since + kPartialAfter);
   return soonest;
 }
 

@@ -43,14 +43,15 @@ class LineTagger {
   // Written in front of every tag from now on; where that is empty, with a blank behind it.
   void set_stamp(const std::string& stamp) { stamp_ = stamp; }
 
-  // `sent`: by its sender's clock, which only heard() below is compared with.
+  // `sent`: by its sender's clock, which only `heard` below is compared with.
   void feed(size_t stream, std::string_view bytes, TimePoint now, std::string& out,
             TimePoint sent = {});
-  void tick(TimePoint now, std::string& out);  // call at next_deadline()
-  // Instead of tick() while the caller has bytes that it did not feed yet. Whatever of a stream was
-  // sent before `heard` of it has been fed all the same: so far it is known to be silent.
-  using Heard = std::function<TimePoint(size_t stream)>;
-  void postpone(TimePoint now, const Heard& heard, std::string& out);
+  // Of a stream's sender that we are behind: until when all of the stream has been fed for certain.
+  // Nothing: we have fed all that there is. A stream is silent only as far as somebody listened:
+  // the rest of a begun line may wait in a pipe that nobody reads.
+  using Heard = std::function<std::optional<TimePoint>(size_t stream)>;
+  // Call at next_deadline().
+  void tick(TimePoint now, std::string& out, const Heard& heard = nullptr);
   void finish(std::string& out);  // all streams have ended: what is left goes out as it is
   std::optional<TimePoint> next_deadline() const;
   int64_t splits() const { return splits_; }
@@ -69,17 +70,17 @@ class LineTagger {
   void write_prefix(const State& state, std::string& out) const;
   void write_lines(State& state, std::string_view whole, std::string& out);
   void write_partial(size_t stream, TimePoint now, std::string& out);
-  void write_silent(size_t stream, TimePoint now, std::string& out);
   void end_rest(size_t stream, std::string& out);
   void end_open_line(std::string& out);
   void end_hold(std::string& out);
   void split_hold(std::string& out);
   bool others_wait() const;
+  bool may_go_out(size_t stream) const;
 
   std::vector<State> streams_;
   std::string stamp_;
   std::optional<size_t> holder_;
-  TimePoint held_until_{}, held_sent_{};
+  TimePoint held_since_{}, held_sent_{};
   std::string waiting_;     // whole tagged lines of the others while the sink is held
   bool line_open_ = false;  // finish() left a line without an end
   int64_t splits_ = 0;

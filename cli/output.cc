@@ -174,7 +174,7 @@ void Output::feed(const FrameReader::Piece& piece, int host, TimePoint now) {
   const size_t stream = size_t(rank) * 2 + size_t(piece.header.stream);
   const TimePoint sent{std::chrono::nanoseconds(piece.header.time_ns)};
   host_of_[rank] = host;
-  heard_of_[host] = sent;
+  frames_[host].note(stream, sent);
   if (shows(rank))
     feed(console(piece.header.stream), kRankStreams + stream, piece.bytes, now, sent);
   if (!files_.empty()) feed(*routes_[consoles_ + stream], 0, piece.bytes, now, sent);
@@ -188,13 +188,13 @@ void Output::feed(Route& to, size_t stream, std::string_view bytes, TimePoint no
     to.tagger.feed(stream, bytes, now, to.block, sent);
 }
 
-// A host's frames come in the order in which their times do.
-TimePoint Output::heard(size_t route, size_t stream) const {
+std::optional<TimePoint> Output::heard(size_t route, size_t stream, const Behind& behind) const {
   const bool console = route < consoles_;
-  if (console && stream < kRankStreams) return {};  // our own words have ended
-  const size_t rank = console ? (stream - kRankStreams) / 2 : (route - consoles_) / 2;
-  const auto host = host_of_.find(int(rank));
-  return host == host_of_.end() ? TimePoint{} : heard_of_.at(host->second);
+  if (!behind || (console && stream < kRankStreams)) return std::nullopt;
+  const size_t of_ranks = console ? stream - kRankStreams : route - consoles_;
+  const auto host = host_of_.find(int(of_ranks / 2));
+  if (host == host_of_.end() || !behind(host->second)) return std::nullopt;
+  return frames_.at(host->second).heard(of_ranks);
 }
 
 void Output::say(std::string_view words, TimePoint now) {
@@ -251,16 +251,13 @@ void Output::look_at_readers(TimePoint now, bool ranks_ended) {
   }
 }
 
-void Output::tick(TimePoint now, bool behind, bool ranks_ended) {
+void Output::tick(TimePoint now, bool ranks_ended, const Behind& behind) {
   look_at_readers(now, ranks_ended);
   for (size_t i = 0; i < routes_.size(); ++i) {
     Route& to = *routes_[i];
     const auto deadline = to.tagger.next_deadline();
-    if (!deadline || now < *deadline) continue;
-    if (behind)
-      to.tagger.postpone(now, [this, i](size_t stream) { return heard(i, stream); }, to.block);
-    else
-      to.tagger.tick(now, to.block);
+    if (deadline && now >= *deadline)
+      to.tagger.tick(now, to.block, [&](size_t stream) { return heard(i, stream, behind); });
   }
 }
 

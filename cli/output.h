@@ -7,6 +7,7 @@
 #pragma once
 
 #include <ctime>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 
 #include "cli/failure_report.h"
 #include "cli/frame.h"
+#include "cli/host_frames.h"
 #include "cli/job_spec.h"
 #include "cli/line_tagger.h"
 #include "cli/reader_watch.h"
@@ -55,8 +57,10 @@ class Output {
   // standard error waits for its reader; a sink wakes when it no longer does.
   bool try_say(std::string_view words, TimePoint now);
   void flush();  // hands what was gathered to the writers
-  // `behind`: there are bytes that were not fed yet. `ranks_ended`: none runs any more.
-  void tick(TimePoint now, bool behind, bool ranks_ended);
+  // `behind`: there are bytes of that host that were not fed yet. `ranks_ended`: none runs any
+  // more.
+  using Behind = std::function<bool(int host)>;
+  void tick(TimePoint now, bool ranks_ended, const Behind& behind = nullptr);
   void finish();  // no more output of ranks
   std::optional<TimePoint> next_deadline() const;
 
@@ -100,7 +104,7 @@ class Output {
   void add_sink(const char* thread, std::vector<int> fds);
   void stamp();
   void feed(Route& to, size_t stream, std::string_view bytes, TimePoint now, TimePoint sent);
-  TimePoint heard(size_t route, size_t stream) const;
+  std::optional<TimePoint> heard(size_t route, size_t stream, const Behind& behind) const;
   void flush(Route& to, bool kept);
   bool drops(const Route& to) const;
   void look_at_readers(TimePoint now, bool ranks_ended);
@@ -121,8 +125,8 @@ class Output {
   bool begun_ = false;
   std::vector<UniqueFd> files_;
   std::vector<StderrTail> tails_;
-  std::map<int, int> host_of_;         // by rank, of those that wrote
-  std::map<int, TimePoint> heard_of_;  // by host: when its newest frame was sent, by its clock
+  std::map<int, HostFrames> frames_;  // by host
+  std::map<int, int> host_of_;        // by rank, of those that wrote
   std::time_t stamped_ = 0;
   int64_t dropped_bytes_ = 0;  // before they came to a sink
 };

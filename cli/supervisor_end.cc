@@ -239,7 +239,7 @@ void Supervisor::write_out() {
     loop_.turn(std::min(tick, output_.next_deadline().value_or(tick)));
     const TimePoint now = Clock::now();
     on_deadlines(now);
-    output_.tick(now, false, true);
+    output_.tick(now, true);
   }
 }
 
@@ -257,7 +257,7 @@ void Supervisor::write_what_was_said() noexcept try {
     }
     const Deadline look = Deadline::at(std::min(last, output_.next_deadline().value_or(last)));
     if (!output_.idle()) poll(written.data(), written.size(), look.poll_timeout_ms());
-    output_.tick(Clock::now(), false, true);
+    output_.tick(Clock::now(), true);
   }
 } catch (const std::exception&) {
   // Whoever calls has something worse to say.
@@ -293,10 +293,11 @@ ExitStatus Supervisor::run() {
     loop_.turn(next_deadline());
     const TimePoint now = Clock::now();
     on_deadlines(now);
-    const bool behind = std::any_of(agents_.begin(), agents_.end(), [](const auto& one) {
-      return one->pipes().output_paused() || one->pipes().unread_bytes() > 0;
+    output_.tick(now, no_rank_runs(), [this](int host) {
+      const HostAgent* agent = agent_of(host);
+      return agent != nullptr &&
+             (agent->pipes().output_paused() || agent->pipes().unread_bytes() > 0);
     });
-    output_.tick(now, behind, no_rank_runs());
     output_.flush();
   }
   return finish();

@@ -74,10 +74,8 @@ void* map_shared(int memory, size_t bytes) {
   void* const found =
       mmap(reinterpret_cast<void*>(at), bytes, kAccess, MAP_SHARED | MAP_FIXED, memory, 0);
   if (found == MAP_FAILED) {
-    const int error = errno;
     munmap(place, room);
-    errno = error;
-    return MAP_FAILED;
+    return map_anywhere();
   }
   if (at > from) munmap(place, at - from);
   if (at + length < from + room)

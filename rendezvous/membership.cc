@@ -82,6 +82,7 @@ void Membership::on(const event::HostAdded& event, TimePoint) {
   HVD_CHECK(options_.size_min > 0, "a job of fixed size takes no further host");
   hosts_.emplace_back().host = event.host;
   hosts_.back().has_workers = !event.slots.empty();
+  hosts_.back().added = true;
   for (const Slot& slot : event.slots) {
     HVD_CHECK(slot.world.rank == int(ranks_.size()) && slot.host == int(hosts_.size()) - 1,
               "an added host's slots come behind those there are");
@@ -172,8 +173,7 @@ void Membership::on(const event::TimePassed&, TimePoint now) {
     agents_deadline_.reset();
     std::string missing;
     for (const HostState& one : hosts_)
-      if (one.has_workers && !one.joined && !one.lost)
-        missing += (missing.empty() ? "" : ", ") + one.host.name;
+      if (is_awaited(one)) missing += (missing.empty() ? "" : ", ") + one.host.name;
     end_job(EndCause::kStartTimeout, SIGTERM, {},
             (missing.empty() ? "the hosts had not found out how they reach each other"
                              : "no agent reported from " + missing) +
@@ -190,7 +190,8 @@ void Membership::on(const event::TimePassed&, TimePoint now) {
   if (init_deadline_ && now >= *init_deadline_) {
     std::vector<int> missing;
     for (const Rank& one : ranks_)
-      if (one.state != State::kEnded && !one.waits) missing.push_back(one.slot.world.rank);
+      if (one.state != State::kEnded && one.state != State::kPlanned && !one.waits)
+        missing.push_back(one.slot.world.rank);
     refuse_epoch(missing, names(missing) + " did not call hvd::init() within " + limit +
                               " of the first rank's call");
   }
@@ -203,18 +204,21 @@ std::chrono::milliseconds Membership::last_words() const {
   return any ? kLastWords : std::chrono::milliseconds(0);
 }
 
+// Who has only been added may never come.
 bool Membership::too_few() const {
-  const int size = int(ranks_.size());
-  const int lost =
-      int(std::count_if(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.lost; }));
-  return size - lost < (options_.size_min > 0 ? options_.size_min : size);
+  const auto left = std::count_if(ranks_.begin(), ranks_.end(), [this](const Rank& r) {
+    return !r.lost && !(started_ && r.state == State::kPlanned);
+  });
+  return left < (options_.size_min > 0 ? options_.size_min : int(ranks_.size()));
+}
+
+bool Membership::is_awaited(const HostState& host) {
+  return host.has_workers && !host.joined && !host.lost && !host.added;
 }
 
 // Agents and workers are waited for as long as they can still come: a lost host's cannot.
 void Membership::decide_start(TimePoint now) {
-  const bool all_joined = std::all_of(hosts_.begin(), hosts_.end(), [](const HostState& h) {
-    return h.joined || h.lost || !h.has_workers;
-  });
+  const bool all_joined = std::none_of(hosts_.begin(), hosts_.end(), is_awaited);
   if (all_joined && !network_unproven_ && !gpus_unseen_ && agents_deadline_) {
     agents_deadline_.reset();
     start_workers(now);

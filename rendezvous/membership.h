@@ -43,7 +43,7 @@ struct HostAdded {
 };  // to a job that is not static
 struct AgentJoined {
   int host;
-};  // also of a host that was lost: a new one, and its ranks that went with the old one start again
+};  // also of a host that was lost: a new one, and all its ranks that were lost start again
 struct AgentLost {
   int host;
   std::string reason;
@@ -151,6 +151,7 @@ class Membership {
     bool joined = false;
     bool lost = false;  // its agent, and so its ranks
     bool has_workers = false;
+    bool added = false;  // the start does not wait for it
   };
 
   void on(const event::HostAdded& event, TimePoint now);
@@ -168,6 +169,7 @@ class Membership {
   void take(std::vector<Slot> slots);
   std::chrono::milliseconds last_words() const;
   bool too_few() const;  // ranks are not lost
+  static bool is_awaited(const HostState& host);
   void decide_start(TimePoint now);
   void start_workers(TimePoint now);
   void decide_epoch();

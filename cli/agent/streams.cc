@@ -44,25 +44,19 @@ void OutputForwarder::add(int rank, Stream stream, UniqueFd pipe) {
 
 void OutputForwarder::readable(const Place& source, uint32_t events) {
   if (events & EPOLLHUP) source->hung_up = true;
-  const TimePoint now = Clock::now();
-  if (now < source->rest_until && !draining_) {
+  if (Clock::now() < source->rest_until && !draining_) {
     const auto later = [&](const Place& one) { return one->rest_until > source->rest_until; };
     resting_.insert(std::find_if(resting_.begin(), resting_.end(), later), source);
     return;
   }
-  make_ready(source, now);
-  pump();
-}
-
-void OutputForwarder::make_ready(const Place& source, TimePoint now) {
-  source->ready_at = now;
   ready_.push_back(source);
+  pump();
 }
 
 void OutputForwarder::on_deadline(TimePoint now) {
   bool any = false;
   for (; !resting_.empty() && (draining_ || resting_.front()->rest_until <= now); any = true) {
-    make_ready(resting_.front(), now);
+    ready_.push_back(resting_.front());
     resting_.pop_front();
   }
   if (any) pump();
@@ -124,7 +118,7 @@ void OutputForwarder::finish_current() {
   const Place source = std::exchange(current_, nullptr);
   if (source->own_left == 0u) say_over(source, Clock::now());
   if (draining_)
-    make_ready(source, Clock::now());  // until what was there is out
+    ready_.push_back(source);  // until what was there is out
   else
     loop_.rearm(source->pipe.get(), EPOLLIN | EPOLLONESHOT);
 }
@@ -149,7 +143,7 @@ void OutputForwarder::look(const Place& source, TimePoint now) {
   framed_bytes_ += int64_t(current_left_);
   if (draining_) source->drain_left -= current_left_;
   append_header(header_, {uint32_t(current_left_), FrameKind::kOutput, source->stream, source->rank,
-                          std::chrono::nanoseconds(source->ready_at.time_since_epoch()).count()});
+                          std::chrono::nanoseconds(now.time_since_epoch()).count()});
 }
 
 void OutputForwarder::end_own_words(int rank) {
@@ -182,9 +176,8 @@ void OutputForwarder::drain() {
     const size_t of_frame = source == current_ ? current_left_ : 0;
     source->drain_left = std::max(bytes_in(source->pipe), of_frame) - of_frame;
   }
-  ready_.clear();
-  for (const Place& source : open_)
-    if (source != current_) make_ready(source, Clock::now());
+  ready_.assign(open_.begin(), open_.end());
+  std::erase(ready_, current_);
   resting_.clear();
   pump();
 }

@@ -51,7 +51,7 @@ class OutputForwarder {
     UniqueFd pipe;
     int rank;
     Stream stream;
-    TimePoint rest_until{}, ready_at{};
+    TimePoint rest_until{};
     bool large = false, hung_up = false;  // that nobody has it open for writing was seen
     size_t drain_left = SIZE_MAX;         // while draining: what is still to be taken
     std::optional<size_t> own_left{};  // before the frame that says: the rank's own words are over
@@ -60,7 +60,6 @@ class OutputForwarder {
   using Place = std::shared_ptr<Source>;
 
   void readable(const Place& source, uint32_t events);
-  void make_ready(const Place& source, TimePoint now);
   void pump();
   bool move_current();  // false: stdout would block
   bool wait_for_room();

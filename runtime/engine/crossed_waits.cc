@@ -1,4 +1,4 @@
-// Callers of a name that they are missing from; for each who waits for them. Steps and what each
+// Callers of a name that they are missing from; for each who waits for them. Steps, and what each
 // comes before the other.
 #include "runtime/engine/crossed_waits.h"
 
@@ -14,20 +14,14 @@ bool is_missing(const WaitingName& name, size_t rank) {
   return std::ranges::find(name.missing, static_cast<int>(rank)) != name.missing.end();
 }
 
-// What this rank waits for in the log and has asked for, and the caller has not.
-const WaitingName* find_asked_of(size_t caller, const RankWait& wait, size_t rank,
-                                 std::span<const WaitingName> waiting) {
-  const auto found = std::ranges::find_if(waiting, [&](const WaitingName& one) {
-    return text_hash(one.name) == wait.name && !is_missing(one, rank) && is_missing(one, caller);
-  });
-  return found != waiting.end() ? &*found : nullptr;
-}
-
-// Does this rank wait for that, before that call?
+// Does this rank wait for what it has asked for and the caller has not, before that call?
 bool waits_for_caller(const RankWait& wait, size_t rank, const RankWait& call, size_t caller,
                       std::span<const WaitingName> waiting) {
-  return LogWords::is_in_log(wait.number) && wait.number - LogWords::kInLog < call.number &&
-         find_asked_of(caller, wait, rank, waiting) != nullptr;
+  if (!LogWords::is_in_log(wait.number) || wait.number - LogWords::kInLog >= call.number)
+    return false;
+  return std::ranges::any_of(waiting, [&](const WaitingName& one) {
+    return text_hash(one.name) == wait.name && !is_missing(one, rank) && is_missing(one, caller);
+  });
 }
 
 }  // namespace
@@ -47,23 +41,17 @@ std::optional<CrossedWaits> find_crossed_waits(std::span<const WaitingName> wait
   return std::nullopt;
 }
 
-std::optional<CrossedStep> find_crossed_step(std::span<const WaitingName> waiting,
-                                             std::span<const RankWait> waits) {
+std::optional<CrossedStep> find_crossed_step(std::span<const RankWait> waits) {
   for (size_t stepper = 0; stepper < waits.size(); ++stepper)
     for (size_t other = 0; other < waits.size(); ++other) {
       const RankWait &step = waits[stepper], &wait = waits[other];
-      if (!LogWords::is_step(step.number) || wait.number == 0) continue;
-      const CrossedStep crossed{static_cast<int>(stepper), static_cast<int>(other)};
+      if (!LogWords::is_step(step.number)) continue;
       const auto ahead = static_cast<int32_t>(step.steps - wait.steps);  // they start over at 2^32
-      if (LogWords::is_step(wait.number)) {
-        if (ahead == 0 && wait.number != step.number) return crossed;
-      } else if (ahead <= 0) {
-        continue;
-      } else if (LogWords::is_call(wait.number)) {
-        if (step.name < wait.number) return crossed;
-      } else if (const auto* name = find_asked_of(stepper, wait, other, waiting)) {
-        return CrossedStep{crossed.stepper, crossed.other, name->name};
-      }
+      const bool in_call = LogWords::is_call(wait.number) && step.name < wait.number && ahead > 0;
+      const bool in_step =
+          LogWords::is_step(wait.number) && wait.number != step.number && ahead == 0;
+      if (in_call || in_step)
+        return CrossedStep{static_cast<int>(stepper), static_cast<int>(other)};
     }
   return std::nullopt;
 }

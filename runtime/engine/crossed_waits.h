@@ -1,5 +1,6 @@
-// Finds two ranks that wait for each other: one in a call in program order or in a step, the other
-// in another one, or for what it has submitted asynchronously. Pure.
+// Finds two ranks that wait for each other: one in a call in program order, the other for what it
+// has submitted, under that name, asynchronously; or one in a step, the other in a call or in
+// another list's step. Pure.
 //
 // Of ranks that are slow, stopped, or called in other orders than usual none is found, whatever
 // they said last and how long ago: the submitter waits for something that the caller has not asked
@@ -15,12 +16,6 @@
 #include "runtime/engine/coordinator.h"
 
 namespace hvd {
-
-// What a rank's init thread has begun: calls in program order, steps of all bucket lists.
-struct Begun {
-  uint64_t calls = 0;
-  uint32_t steps = 0;
-};
 
 // What a rank's init thread waits for: LogWords::waits_for, waits_in and steps.
 struct RankWait {
@@ -44,16 +39,13 @@ std::optional<CrossedWaits> find_crossed_waits(std::span<const WaitingName> wait
 
 struct CrossedStep {
   int stepper = 0, other = 0;
-  std::string name = {};  // that the other waits for in the log; empty: it is in a call or a step
 
   friend bool operator==(const CrossedStep&, const CrossedStep&) = default;
 };
 
-// A rank in a step that another one comes to only behind what it waits in, and the first comes to
-// only behind that step: a call, another list's step, or what it has asked for under a name and the
-// first has not. All hold up the init thread, and but for the last, where `waits` are as above,
-// none is ever old: what a rank has begun before what does not change any more.
-std::optional<CrossedStep> find_crossed_step(std::span<const WaitingName> waiting,
-                                             std::span<const RankWait> waits);
+// A rank in a step that another one comes to only behind the call, or another list's step, that it
+// waits in, which the first comes to only behind that step. All hold up the init thread, and none
+// is old: what a rank has made before what does not change any more.
+std::optional<CrossedStep> find_crossed_step(std::span<const RankWait> waits);
 
 }  // namespace hvd

@@ -346,7 +346,7 @@ void EngineBucketList::run(Operation& operation) {
   awaited.timeout = parts_->options.collective_timeout;
   const bool tells = parts_->on_init_thread();
   if (tells) {
-    ++parts_->begun.steps;
+    ++parts_->steps;
     parts_->tell_of_waiting(awaited, operation, segment_->id());
   }
   progress.hold();

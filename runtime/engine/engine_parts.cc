@@ -128,7 +128,7 @@ void Engine::Parts::meet() {
         *peers, arena, shape,
         {.segment = 0, .offset = communicator, .links = use_links(), .seed = 2});
     negotiation = std::make_unique<Negotiation>(progress, *peers, *log, words, shape, links_made++,
-                                                status, begun, options.collective_timeout);
+                                                status, calls, options.collective_timeout);
     progress.add(*program);
     progress.add(*log);
     progress.add(*negotiation);
@@ -260,7 +260,7 @@ void Engine::Parts::run(Operation& operation, std::chrono::milliseconds timeout)
     return;
   }
   program->start(operation);
-  status.begin(Order::kProgram, ++begun.calls, operation, operation.hash);
+  status.begin(Order::kProgram, ++calls, operation, operation.hash);
   const int tries = progress.spins() ? kTriesBeforeLooking : 1;
   for (int i = 0; i < tries; ++i) {
     progress.advance(*program);
@@ -293,10 +293,9 @@ void Engine::Parts::wait_for(Operation& operation, std::chrono::milliseconds tim
 
 RankWait Engine::Parts::wait_in(const Operation& operation, uint64_t communicator) const {
   if (communicator == 0)
-    return {operation.name.empty() ? 0 : text_hash(operation.name), operation.sequence,
-            begun.steps};
+    return {operation.name.empty() ? 0 : text_hash(operation.name), operation.sequence, steps};
   const uint64_t of_list = mix_hash(communicator, operation.sequence) % LogWords::kInLog;
-  return {begun.calls, of_list | LogWords::kOfList, begun.steps};
+  return {calls, of_list | LogWords::kOfList, steps};
 }
 
 void Engine::Parts::tell_of_waiting(Awaited& awaited, const Operation& operation,

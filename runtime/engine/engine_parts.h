@@ -75,7 +75,8 @@ struct Engine::Parts {
   std::unique_ptr<Communicator> on_device;  // in the log's order, too; after `log`, which it uses
   std::atomic<DeviceBackend*> device{nullptr};
   std::unique_ptr<Negotiation> negotiation;
-  Begun begun;                                 // the init thread's
+  uint64_t calls = 0;                          // of run()
+  uint32_t steps = 0;                          // the init thread's, of all bucket lists
   uint32_t segments_made = 0, links_made = 0;  // numbers used up
 
  private:

@@ -372,13 +372,11 @@ void LogLeader::look_for_crossed(const std::vector<WaitingName>& waiting,
                       " and submitted asynchronously, or from another thread than init()'s, on " +
                       rank_text(peers_, crossed->submitter) +
                       "; call it the same way on all ranks");
-  else if (const auto step = find_crossed_step(waiting, waits))
+  else if (const auto step = find_crossed_step(waits))
     raise_trouble(peers_, TroubleReason::kAbort,
                   "ranks make calls and steps in another order (do all have as many batches?): " +
                       rank_text(peers_, step->stepper) + " is in " + wait_of(step->stepper).text +
-                      ", " + rank_text(peers_, step->other) +
-                      (step->name.empty() ? " in " + wait_of(step->other).text
-                                          : " waits for \"" + step->name + "\""));
+                      ", " + rank_text(peers_, step->other) + " in " + wait_of(step->other).text);
 }
 
 std::vector<int> LogLeader::missing(const std::string& name) const {

@@ -127,7 +127,7 @@ class Negotiation::Pending final : public RepeatedWork {
 
 Negotiation::Negotiation(Progress& progress, Peers& peers, Communicator& communicator,
                          HostLogWords words, const WorldShape& shape, uint32_t links,
-                         StatusWriter& status, const Begun& begun,
+                         StatusWriter& status, const uint64_t& calls,
                          std::chrono::milliseconds collective_timeout)
     : progress_(progress),
       peers_(peers),
@@ -136,7 +136,7 @@ Negotiation::Negotiation(Progress& progress, Peers& peers, Communicator& communi
       me_(peers.world().local_rank),
       one_host_(shape.one_host()),
       status_(status),
-      begun_(begun),
+      calls_(calls),
       collective_timeout_(collective_timeout),
       leader_(me_ == 0 ? std::make_unique<LogLeader>(progress, peers, words_, shape, links)
                        : nullptr) {}
@@ -380,13 +380,13 @@ void Negotiation::say_awaiting(const Pending& pending) {
   if (std::exchange(awaiting_, &pending) == &pending) return;
   LogWords& words = mine();
   words.waits_for.store(text_hash(pending.name()), std::memory_order_release);
-  words.steps.store(begun_.steps, std::memory_order_release);
-  words.waits_in.store(LogWords::kInLog | begun_.calls, std::memory_order_release);
+  words.waits_in.store(LogWords::kInLog | calls_, std::memory_order_release);
 }
 
 void Negotiation::say_done() {
-  mine().waits_in.store(0, std::memory_order_release);
-  mine().overdue[LogWords::kOverdueCall].store(0, std::memory_order_release);
+  LogWords& words = mine();
+  for (auto* word : {&words.waits_in, &words.overdue[LogWords::kOverdueCall]})
+    word->store(0, std::memory_order_release);
 }
 
 bool Negotiation::ask_who_is_missing_in_call() {

@@ -41,10 +41,10 @@ class RepeatedWork : public Work {
 
 class Negotiation final : public Feed {
  public:
-  // Made by the init thread, whose `status` it is, and who counts there what it has `begun`.
-  // `links`: number of the log's links between hosts. All outlive this but `words`.
+  // Made by the init thread, whose `status` it is, and whose `calls` in program order are counted
+  // there. `links`: number of the log's links between hosts. All outlive this but `words`.
   Negotiation(Progress& progress, Peers& peers, Communicator& communicator, HostLogWords words,
-              const WorldShape& shape, uint32_t links, StatusWriter& status, const Begun& begun,
+              const WorldShape& shape, uint32_t links, StatusWriter& status, const uint64_t& calls,
               std::chrono::milliseconds collective_timeout);
   ~Negotiation() override;
 
@@ -131,8 +131,8 @@ class Negotiation final : public Feed {
   const HostLogWords words_;
   const int me_;  // local rank
   const bool one_host_;
-  StatusWriter& status_;  // the init thread's
-  const Begun& begun_;    // by the init thread
+  StatusWriter& status_;   // the init thread's
+  const uint64_t& calls_;  // the init thread's
   const uint64_t init_thread_ = this_thread_number();
   const std::chrono::milliseconds collective_timeout_;
 

@@ -32,8 +32,10 @@ std::function<void()> begin_anew() {
   };
 }
 
-constexpr hvd::DeathWork kWorks[] = {
-    {"allreduce", reduce}, {"wait", wait}, {"arena_buffer", take_memory}, {"init", begin_anew}};
+constexpr hvd::DeathWork kWorks[] = {{"allreduce", reduce},
+                                     {"wait", wait},
+                                     {"arena_buffer", take_memory},
+                                     {"init", begin_anew, true}};
 
 }  // namespace
 

@@ -42,9 +42,10 @@ int work_until_told(const DeathWork& chosen) {
       while (stays_away && board.numbers[kCalls] == kCallsBefore) pause();
       work();
     }
-  } catch (const Error&) {  // a CommFailure; from init(), that the ranks will not meet
+  } catch (const Error& error) {
     board.numbers[kToldNs] = now_ns();
-    return 0;
+    const bool failure = dynamic_cast<const CommFailure*>(&error) != nullptr;
+    return failure || chosen.refused ? 0 : 1;
   }
 }
 

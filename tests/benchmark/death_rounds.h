@@ -19,6 +19,7 @@ namespace hvd {
 struct DeathWork {
   const char* name;
   std::function<void()> (*prepare)();
+  bool refused = false;  // the others' is another Error than CommFailure: they do not meet any more
 };
 
 int measure_deaths(int argc, char** argv, std::span<const DeathWork> works);  // main()

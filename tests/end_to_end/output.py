@@ -71,11 +71,30 @@ def a_prompt_comes_out_beside_a_flood():
             else until [ -e {answered} ]; do yes | head -c 1000000; done; fi""", np=2, stdin=subprocess.PIPE)
         seen = b""
         while b"[0]<stdout>:name? " not in seen:
-            seen = seen[-100:] + os.read(job.stdout.fileno(), 1 << 16)
+            came = os.read(job.stdout.fileno(), 1 << 16)
+            assert came, job.communicate(timeout=20)
+            seen = seen[-100:] + came
         out, _ = job.communicate(b"bob\n", timeout=60)
         expect(job.returncode, 0)
         lines = re.split(b"\r?\n", seen + out)
         assert any(line.endswith((b"name? got bob", b"[0]<stdout>+:got bob")) for line in lines), lines[-3:]
+
+
+# Each rank's next lines come rounds later than they were written, which is no silence of its.
+def a_slow_reader_gets_whole_lines():
+    line = "0123456789" * 10
+    job = start("--", "bash", "-c", f"while :; do echo {line}; done", np=4, bufsize=0)
+    taken = b""
+    deadline = time.monotonic() + 4
+    while time.monotonic() < deadline:
+        came = os.read(job.stdout.fileno(), 16 << 10)
+        assert came, job.communicate(timeout=20)
+        taken += came
+        time.sleep(0.01)  # this is how slow it is
+    job.kill()
+    job.communicate(timeout=20)
+    for one in taken.split(b"\n")[:-1]:
+        assert re.fullmatch(rb"\[\d\]<stdout>:" + line.encode(), one), one
 
 
 def timestamps_as_horovods():
@@ -234,7 +253,7 @@ def a_filter_of_the_ranks_own_is_not_cut_off():
 
 support.main(every_line_has_its_ranks_tag, lines_stay_whole_when_pieces_mix, two_streams_on_one_file_do_not_tear,
              any_byte_comes_through, a_carriage_return_ends_a_line, a_last_line_without_an_end_gets_none, a_prompt_comes_out,
-             a_prompt_comes_out_beside_a_flood,
+             a_prompt_comes_out_beside_a_flood, a_slow_reader_gets_whole_lines,
              timestamps_as_horovods, each_rank_has_its_files, only_some_ranks_are_shown, colour_only_where_it_is_wanted,
              an_output_directory_that_cannot_be_made, a_pipe_that_nobody_reads_in_a_files_place_is_refused,
              a_reader_that_leaves_is_sigpipe,

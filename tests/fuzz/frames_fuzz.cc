@@ -78,12 +78,10 @@ void tag_lines(const std::vector<Frames::One>& frames) {
   for (const Frames::One& one : frames) {
     if (one.kind != FrameKind::kOutput) continue;
     now += 50ms;
-    if (const auto due = tagger.next_deadline(); due && *due <= now) {
-      if (one.rank % 2 == 0)
-        tagger.tick(now, out);
-      else
-        tagger.postpone(now, [now](size_t) { return now; }, out);
-    }
+    const auto heard = [&](size_t stream) {
+      return stream % 2 == 0 ? std::nullopt : std::optional(now);
+    };
+    if (const auto due = tagger.next_deadline(); due && *due <= now) tagger.tick(now, out, heard);
     tagger.feed(uint32_t(one.rank) % kStreams, one.bytes, now, out, now);
     fed += without_ends(one.bytes);
   }

@@ -21,6 +21,7 @@ class Random {
         hosts_(1 + int(random_() % 3)),
         each_(1 + int(random_() % 3)),
         size_(hosts_ * each_),
+        first_hosts_(hosts_),
         size_min_(random_() % 2 ? 0 : 1 + int(random_() % unsigned(size_))),
         membership_(job(hosts_, each_, size_min_)),
         state_(size_t(size_), kPlanned),
@@ -143,8 +144,9 @@ class Random {
     REQUIRE((membership_.ending() || !too_few()));  // a job never goes on with too few
     // Workers are started as soon as all agents that can still join have; later with their agent.
     bool all = true;
-    for (size_t host = 0; host < joined_.size(); ++host) all &= joined_[host] || lost_hosts_[host];
-    started_ |= all && !membership_.ending();
+    for (size_t host = 0; host < size_t(first_hosts_); ++host)
+      all &= joined_[host] || lost_hosts_[host];
+    if (all && !membership_.ending()) REQUIRE(started_);
     for (int rank = 0; rank < size_ && started_ && !membership_.ending(); ++rank)
       REQUIRE((state_[size_t(rank)] != kPlanned || !joined_[size_t(rank / each_)]));
     // Nor is anybody waited for who cannot come.
@@ -156,8 +158,10 @@ class Random {
   }
 
   bool too_few() const {
-    const auto lost = int(std::count(lost_ranks_.begin(), lost_ranks_.end(), true));
-    return size_ - lost < (size_min_ > 0 ? size_min_ : size_);
+    int left = 0;  // who has only been added may never come
+    for (int rank = 0; rank < size_; ++rank)
+      left += !lost_ranks_[size_t(rank)] && !(started_ && state_[size_t(rank)] == kPlanned);
+    return left < (size_min_ > 0 ? size_min_ : size_);
   }
 
   void on(const action::EndJob& end) {
@@ -169,6 +173,7 @@ class Random {
   void on(const action::StartWorkers& start) {
     REQUIRE_FALSE(membership_.ending());
     REQUIRE_FALSE(lost_hosts_[size_t(start.host)]);
+    started_ = true;
     for (const World& world : start.worlds) {
       REQUIRE(state_[size_t(world.rank)] == kPlanned);  // nobody is started twice
       state_[size_t(world.rank)] = kOrdered;
@@ -185,6 +190,7 @@ class Random {
   void on_epoch(const std::map<int, World>& members) {
     REQUIRE_FALSE(membership_.ending());
     REQUIRE(membership_.epoch() == ++epoch_);
+    REQUIRE(int(members.size()) >= size_min_);
     std::vector<int> order(members.size(), -1);  // by the rank in the epoch
     std::set<std::pair<int, int>> places;
     for (const auto& [rank, world] : members) {
@@ -223,7 +229,7 @@ class Random {
   int hosts_;
   const int each_;
   int size_;
-  const int size_min_;
+  const int first_hosts_, size_min_;
   Membership membership_;
   std::vector<State> state_;
   std::vector<char> lost_ranks_, joined_, lost_hosts_;

@@ -19,11 +19,11 @@
 // submits (…_async) under the same name and waits for in its init thread, breaks the world:
 // CommFailure. (Where that one only asks whether it is done(), or another thread waits, the call
 // may still come: the stall warning names who is missing.) So does a DistributedOptimizer's step()
-// on one rank and on another a call, another optimizer's step(), or a wait for what the first has
-// not submitted, each before the other, as with different numbers of batches. A call that is
-// refused for itself (Average of bool, a root that is no rank) enters nothing: where others made
-// theirs well they wait for it as for one that was never made, and without a name this rank's next
-// call takes its number, and its place if it is of that kind.
+// on one rank and a call, or another optimizer's step(), on another, each before the other, as with
+// different numbers of batches. A call that is refused for itself (Average of bool, a root that is
+// no rank) enters nothing: where others made theirs well they wait for it as for one that was never
+// made, and without a name this rank's next call takes its number, and its place if it is of that
+// kind.
 #pragma once
 
 #include <cstddef>

@@ -322,27 +322,23 @@ TEST_CASE("waits: a call on one rank and a step on others, each before the other
                    Catch::Contains("do all have as many batches?"));
 }
 
-TEST_CASE("waits: two lists' steps, or one and what is waited for, in another order break off") {
+TEST_CASE("waits: two lists' steps in another order break off") {
   const auto hosts = GENERATE(values<Hosts>({{3}, {2, 1}, {1, 2}}));
   const int other = GENERATE(0, 2);
-  const bool submits = GENERATE(false, true);
-  CAPTURE(hosts, other, submits);
+  CAPTURE(hosts, other);
   InProcessWorld world(hosts);
   const auto said = errors_of(world, 200ms, [&](int rank, Program& program) {
     program.sgd.step();
-    program.submit("before");
-    const auto second = [&] { submits ? program.submit("loss") : program.adam.step(); };
-    if (rank == other) second();
+    program.call("before");
+    if (rank == other) program.adam.step();
     program.sgd.step();
-    if (rank != other) second();
-    program.sgd.step();
+    if (rank != other) program.adam.step();
   });
-  const std::string rank = "rank " + std::to_string(other);
   for (const std::string& text : said)
-    CHECK_THAT(text, Catch::StartsWith("CommFailure: ") && Catch::Contains(rank) &&
+    CHECK_THAT(text, Catch::StartsWith("CommFailure: ") &&
+                         Catch::Contains("rank " + std::to_string(other)) &&
                          Catch::Contains(" in step 2 of \"sgd\"") &&
-                         Catch::Contains(submits ? rank + " waits for \"loss\""
-                                                 : " in step 1 of \"adam\"") &&
+                         Catch::Contains(" in step 1 of \"adam\"") &&
                          Catch::Contains("do all have as many batches?"));
 }
 

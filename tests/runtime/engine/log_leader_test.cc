@@ -50,10 +50,10 @@ TEST_CASE("log leader: rounds count what moves in a synchronous call, too") {
   const HostLogWords words(
       std::make_shared<Segment>(0, std::move(memory), sizeof(LogWords), 0, sizeof(LogWords)), 0);
   StatusWriter status(peers->status_page());
-  const Begun begun{.calls = 1};
+  const uint64_t calls = 1;
   Progress progress(*peers, {});
   MovingCommunicator program(kRounds), log(0);
-  Negotiation negotiation(progress, *peers, log, words, {{{0, 1}, {1, 1}}}, 0, status, begun, {});
+  Negotiation negotiation(progress, *peers, log, words, {{{0, 1}, {1, 1}}}, 0, status, calls, {});
   progress.hold();
   progress.add(program);
   progress.add(negotiation);
