@@ -280,8 +280,9 @@ void Membership::start_epoch() {
   std::vector<Rank*> members;
   for (Rank& one : ranks_)
     if (one.waits) members.push_back(&one);
-  std::ranges::stable_sort(members, {}, [this](const Rank* one) {
-    return epoch_ > 0 && one->world.epoch == epoch_ ? one->world.rank : INT_MAX;
+  std::ranges::sort(members, {}, [this](const Rank* one) {
+    const bool survived = epoch_ > 0 && one->world.epoch == epoch_;
+    return std::pair(survived ? one->world.rank : INT_MAX, one->slot.world.rank);
   });
   std::map<int, int> local_size, cross_size;  // by host; by local rank
   ++epoch_;

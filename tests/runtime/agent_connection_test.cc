@@ -243,9 +243,9 @@ TEST_CASE("agent connection: a control block that is too small is none, whatever
       {ControlBlock::bytes(2, 2) - 1, ControlBlock::kVersion, "too small"},
   }));
   CAPTURE(bytes);
-  ScriptedAgent agent([bytes = bytes, version = version](ScriptedAgent& self) {
+  ScriptedAgent agent([its_bytes = bytes, its_version = version](ScriptedAgent& self) {
     self.welcome();
-    self.start_epoch(block_memory(version, bytes).get());
+    self.start_epoch(block_memory(its_version, its_bytes).get());
     self.expect(AgentMessage::kClaim);
   });
   CHECK_THROWS_WITH(AgentPeers(std::make_shared<AgentConnection>(agent.address())),

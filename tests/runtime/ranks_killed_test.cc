@@ -44,7 +44,10 @@ const RankProgram steps("steps", [] {
     expect(std::count(shared.begin(), shared.end(), static_cast<float>(last)) ==
            std::ssize(shared));
     const std::vector<float> all = allgather(std::vector<float>(3, static_cast<float>(rank())));
-    for (size_t i = 0; i < all.size(); ++i) expect(all[i] == static_cast<float>(i / 3));
+    for (size_t i = 0; i < all.size(); ++i) {
+      const size_t from = i / 3;
+      expect(all[i] == static_cast<float>(from));
+    }
     barrier();
     rank_board().numbers[kStep] = 4;
     const auto work = allreduce_async_(own, {.name = "async", .op = ReduceOp::kSum});

@@ -199,7 +199,7 @@ TEST_CASE("bucket list: a stall is reported by a rank that waits, though a lower
     if (text.find("sgd") != std::string::npos) warning = text;
   };
   run_engines(
-      {3},
+      std::vector{3},
       [&](int rank, Engine& engine) {
         const auto list = engine.make_bucket_list(spec_of("sgd"));
         if (rank == 0) list->ready(0, Home::kHome), ready = true;
