@@ -119,11 +119,16 @@ void AgentPipes::resume_output() {
   if (words_open_) loop_.rearm(channels_.words.get(), EPOLLIN | EPOLLONESHOT);
 }
 
-int AgentPipes::unread_bytes() const {
-  int bytes = 0, of_words = 0;
+int AgentPipes::unread_output() const {
+  int bytes = 0;
   ioctl(channels_.output.get(), FIONREAD, &bytes);
+  return bytes;
+}
+
+int AgentPipes::unread_bytes() const {
+  int of_words = 0;
   if (words_open_) ioctl(channels_.words.get(), FIONREAD, &of_words);
-  return bytes + of_words;
+  return unread_output() + of_words;
 }
 
 }  // namespace hvd

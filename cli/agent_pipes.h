@@ -34,8 +34,9 @@ class AgentPipes {
   void pause_output();
   void resume_output();
   bool output_paused() const { return output_paused_; }
-  int unread_bytes() const;
-  void read_words_there();  // so many as a pipe holds, also while output is paused
+  int unread_output() const;
+  int unread_bytes() const;  // of output and words
+  void read_words_there();   // so many as a pipe holds, also while output is paused
   bool drained() const { return !output_open_ && !words_open_; }
 
  private:

@@ -32,7 +32,7 @@ class HostFrames {
   TimePoint heard(size_t stream) const {
     const auto found = streams_.find(stream);
     const bool known = found != streams_.end() && found->second.out != TimePoint{};
-    return known && certain_ > found->second.out + kSlack ? certain_ : TimePoint{};
+    return known && certain_ - found->second.out > kSlack ? certain_ : TimePoint{};
   }
 
  private:

@@ -293,10 +293,11 @@ ExitStatus Supervisor::run() {
     loop_.turn(next_deadline());
     const TimePoint now = Clock::now();
     on_deadlines(now);
+    // Over a slow line the rest of a frame may be on its way.
     output_.tick(now, no_rank_runs(), [this](int host) {
-      const HostAgent* agent = agent_of(host);
+      HostAgent* const agent = agent_of(host);
       return agent != nullptr &&
-             (agent->pipes().output_paused() || agent->pipes().unread_bytes() > 0);
+             (agent->pipes().unread_output() > 0 || agent->frames().inside_frame());
     });
     output_.flush();
   }

@@ -188,8 +188,8 @@ void Segment::check_headroom(size_t bytes, const std::string& proc, const std::s
 
 // A huge page is one entry of the tables where small ones are 512, for the owner and for who maps
 // it after that: it is there sooner, and what runs through many misses fewer of them. The kernel
-// makes one of a memory that has a page of it, whatever its settings for pages that it makes by
-// itself.
+// makes one of a memory that has a page of it also where it makes none by itself (shmem_enabled:
+// never).
 bool Segment::take_huge_page(size_t offset) {
   std::byte* const at = own() + offset;
   const auto began = cpu_time();

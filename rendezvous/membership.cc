@@ -207,7 +207,8 @@ std::chrono::milliseconds Membership::last_words() const {
 // Who has only been added may never come.
 bool Membership::too_few() const {
   const auto left = std::count_if(ranks_.begin(), ranks_.end(), [this](const Rank& r) {
-    return !r.lost && !(started_ && r.state == State::kPlanned);
+    const HostState& host = hosts_[size_t(r.slot.host)];
+    return !r.lost && !(host.added && !host.joined);
   });
   return left < (options_.size_min > 0 ? options_.size_min : int(ranks_.size()));
 }
@@ -232,7 +233,7 @@ void Membership::decide_start(TimePoint now) {
 void Membership::start_workers(TimePoint now) {
   if (ending()) return;
   for (size_t host = 0; host < hosts_.size(); ++host) {
-    if (started_ && !hosts_[host].joined) continue;
+    if ((started_ || hosts_[host].added) && !hosts_[host].joined) continue;
     action::StartWorkers start{int(host), {}};
     for (Rank& one : ranks_) {
       if (one.slot.host != int(host) || one.state != State::kPlanned) continue;

@@ -176,9 +176,12 @@ void OutputForwarder::drain() {
     const size_t of_frame = source == current_ ? current_left_ : 0;
     source->drain_left = std::max(bytes_in(source->pipe), of_frame) - of_frame;
   }
-  ready_.assign(open_.begin(), open_.end());
-  std::erase(ready_, current_);
+  // Who had something first goes on being first (host_frames.h).
+  ready_.insert(ready_.end(), resting_.begin(), resting_.end());
   resting_.clear();
+  for (const Place& source : open_)
+    if (source != current_ && std::find(ready_.begin(), ready_.end(), source) == ready_.end())
+      ready_.push_back(source);
   pump();
 }
 

@@ -68,7 +68,7 @@ at::Tensor broadcast_in_place(Engine& engine, const at::Tensor& tensor, int root
 
 at::Tensor bytes_of(std::string_view text) {
   at::Tensor tensor = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
-  std::memcpy(tensor.data_ptr(), text.data(), text.size());
+  if (!text.empty()) std::memcpy(tensor.data_ptr(), text.data(), text.size());
   return tensor;
 }
 

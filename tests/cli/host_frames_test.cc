@@ -49,3 +49,11 @@ TEST_CASE("host frames: parts of a frame are one") {
   frames.note(1, kBegin + 600ms);
   CHECK(frames.heard(0) == kBegin + 300ms);
 }
+
+TEST_CASE("host frames: any time that a frame may have is one") {
+  HostFrames frames;
+  frames.note(0, kBegin);
+  for (const TimePoint at : {TimePoint::max(), TimePoint{}, TimePoint::max(), TimePoint::max()})
+    frames.note(1, at);
+  CHECK(frames.heard(0) == TimePoint{});
+}

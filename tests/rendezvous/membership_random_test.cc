@@ -160,7 +160,8 @@ class Random {
   bool too_few() const {
     int left = 0;  // who has only been added may never come
     for (int rank = 0; rank < size_; ++rank)
-      left += !lost_ranks_[size_t(rank)] && !(started_ && state_[size_t(rank)] == kPlanned);
+      left += !lost_ranks_[size_t(rank)] &&
+              (rank / each_ < first_hosts_ || joined_[size_t(rank / each_)]);
     return left < (size_min_ > 0 ? size_min_ : size_);
   }
 
@@ -173,6 +174,7 @@ class Random {
   void on(const action::StartWorkers& start) {
     REQUIRE_FALSE(membership_.ending());
     REQUIRE_FALSE(lost_hosts_[size_t(start.host)]);
+    REQUIRE((start.host < first_hosts_ || joined_[size_t(start.host)]));
     started_ = true;
     for (const World& world : start.worlds) {
       REQUIRE(state_[size_t(world.rank)] == kPlanned);  // nobody is started twice
