@@ -20,7 +20,6 @@
 #include <utility>
 #include <vector>
 
-#include "cli/agent/descendants.h"
 #include "cli/agent/worker_environment.h"
 #include "cli/exit_code.h"
 #include "cli/frame.h"
@@ -29,6 +28,7 @@
 #include "cli/quoted.h"
 #include "cli/rank_folder.h"
 #include "cli/result_place.h"
+#include "cli/this_machine.h"
 #include "runtime/base/env.h"
 #include "runtime/base/open_files.h"
 #include "runtime/base/unique_fd.h"
@@ -323,7 +323,8 @@ std::optional<Refusal> check_container() {
   struct stat facts;
   if (lstat("/proc/self/exe", &facts) != 0)
     return refusal("/proc/self/exe cannot be read", "/proc: mount -t proc proc /proc");
-  if (const std::string why = why_unseen(); !why.empty()) return Refusal{kExitOwnFailure, why};
+  if (const std::string why = why_descendants_are_unseen(); !why.empty())
+    return Refusal{kExitOwnFailure, why};
   return std::nullopt;
 }
 

@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <memory>
 
 #include "cli/gpu_list.h"
@@ -139,6 +141,14 @@ std::vector<std::string> names_in_passwd(std::string_view text, unsigned uid) {
       names.emplace_back(line.substr(0, name_end));
   }
   return names;
+}
+
+std::string why_descendants_are_unseen() {
+  constexpr const char* kChildren = "/proc/thread-self/children";
+  if (access(kChildren, R_OK) == 0) return {};
+  return std::string(kChildren) + " cannot be read (" + std::strerror(errno) +
+         "): without it nothing tells which processes the job has; that takes all of /proc, of a "
+         "kernel that was built with CONFIG_PROC_CHILDREN";
 }
 
 int look_at_gpus() { return visible_gpus(present_gpus(), env::get("CUDA_VISIBLE_DEVICES")); }

@@ -25,6 +25,9 @@ std::vector<std::string> names_in_hosts_file(std::string_view text,
 // Names that a text like /etc/passwd gives to this uid. Pure.
 std::vector<std::string> names_in_passwd(std::string_view text, unsigned uid);
 
+// Why nobody can tell here which processes lie below another; empty: it can be told.
+std::string why_descendants_are_unseen();
+
 // Of this machine, those that CUDA programs started from here find.
 int look_at_gpus();
 

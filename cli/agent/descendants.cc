@@ -17,8 +17,6 @@
 #include <set>
 #include <string>
 
-#include "cli/pipe.h"
-
 namespace hvd {
 namespace {
 
@@ -116,14 +114,6 @@ bool is_child(pid_t pid, pid_t parent) {
 void SpareDescriptors::fill() {
   for (UniqueFd& fd : fds_)
     if (!fd) fd.reset(eventfd(0, EFD_CLOEXEC));
-}
-
-std::string why_unseen() {
-  constexpr const char* kChildren = "/proc/thread-self/children";
-  if (access(kChildren, R_OK) == 0) return {};
-  return std::string(kChildren) + " cannot be read (" + error_text(errno) +
-         "): without it nothing tells which processes the job has; that takes all of /proc, of a "
-         "kernel that was built with CONFIG_PROC_CHILDREN";
 }
 
 unsigned long long began(pid_t pid) { return status_of(pid).began; }

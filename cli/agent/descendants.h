@@ -13,7 +13,6 @@
 #include <functional>
 #include <map>
 #include <set>
-#include <string>
 #include <vector>
 
 #include "runtime/base/deadline.h"
@@ -70,9 +69,6 @@ class SpareDescriptors {
 
   std::array<UniqueFd, 4> fds_;  // a walk has two open; other threads may be quicker to take some
 };
-
-// Why no walk can be trusted here; empty: they can.
-std::string why_unseen();
 
 std::vector<Descendant> descendants(pid_t root, const Spared& spared = nullptr);
 

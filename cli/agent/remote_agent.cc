@@ -19,7 +19,6 @@
 
 #include "cli/agent/agent.h"
 #include "cli/agent/clean_host.h"
-#include "cli/agent/descendants.h"
 #include "cli/agent/keeper.h"
 #include "cli/exit_code.h"
 #include "cli/features.h"
@@ -144,7 +143,8 @@ void check_standard_input() {
 }
 
 void check_processes_are_seen() {
-  if (const std::string why = why_unseen(); !why.empty()) throw Error(ErrorCode::kUnavailable, why);
+  if (const std::string why = why_descendants_are_unseen(); !why.empty())
+    throw Error(ErrorCode::kUnavailable, why);
 }
 
 bool has(int argc, char** argv, std::string_view word) {
