@@ -110,8 +110,8 @@ HVD_API void broadcast_parameters(const std::vector<torch::Tensor>& tensors, int
 // without room), goes back with the optimizer and the last gradient. One memory map, of the 65530
 // that Linux grants a process, and for each rank of the host less than 50 kB and a byte a parameter
 // stay until shutdown(): one optimizer for a training, not one for each step. A forked child has
-// none of it. A parameter that changes its type (to(kDouble)) makes every later step() throw, on all
-// ranks: make another optimizer then.
+// none of it. A parameter that changes its type (to(kDouble)) makes every later step() throw, on
+// all ranks: make another optimizer then.
 class HVD_API DistributedOptimizer {
  public:
   using NamedParameters = torch::OrderedDict<std::string, torch::Tensor>;

@@ -248,7 +248,7 @@ TEST_CASE("outcome: a segment that not all asked for leaves no memory behind") {
 }
 
 TEST_CASE("outcome: a segment for which memory runs out half-way leaves none behind") {
-  constexpr size_t kHalf = 1 << 20;
+  constexpr size_t kHalf = 2 << 20;  // of which each call takes one
   RankThreads ranks(2);
   std::array<Operation, 2> operations;
   for (int k = 0; k < 2; ++k) {
