@@ -1,6 +1,8 @@
 """Output of ranks on other hosts that is still on its way when all there have ended: it comes, or its loss is told."""
 import json
+import os
 import re
+import signal
 
 import support
 from remote_jobs import LONELY, hosts, launcher, on_hosts, processes, start
@@ -81,7 +83,38 @@ def what_does_not_come_from_a_host_that_was_cut_off_since_is_told():
     expect((result()["exit_code"], result()["output"]["lost_bytes"]), (125, lost))
 
 
+# hvdrun is never done with what the other host sends.
+def a_prompt_comes_out_beside_another_hosts_flood():
+    job = start("-np", "2", "-H", "h1,h2", *LONELY, "--", "bash", "-c", "if [ $RANK = 0 ]; then printf 'name? '; sleep 60; else timeout 60 yes; fi")
+    seen = b""
+    while b"[0]<stdout>:name? " not in seen:
+        came = os.read(job.stdout.fileno(), 1 << 16)
+        assert came, job.communicate(timeout=60)
+        seen = seen[-100:] + came
+    os.kill(launcher(job), signal.SIGTERM)
+    out, _ = job.communicate(timeout=60)
+    expect(job.returncode, -signal.SIGTERM)
+    assert b"<stdout>:y" in seen + out  # the flood was there
+
+
+# What a rank has begun waits with its host, however long it takes there.
+def lines_of_several_ranks_stay_whole_over_a_slow_line():
+    line = "0123456789" * 10
+    job = start("-np", "3", "-H", "h1:3", *LONELY, "--result-file", "/tmp/result.json", "--", "bash", "-c",
+                f"until [ -e /tmp/go ]; do sleep 0.1; done; for i in {{1..5000}}; do echo {line}; done")
+    wait_for(lambda: "hvd-agent" in processes("h1"))
+    world.limit("h1", "2mbit")
+    world.run("h1", "touch", "/tmp/go")
+    out, err = job.communicate(timeout=100)
+    expect((job.returncode, err), (0, b""))
+    lines = out.split(b"\n")
+    expect(len(lines), 3 * 5000 + 1)
+    assert all(re.fullmatch(rb"\[\d\]<stdout>:" + line.encode(), one) for one in lines[:-1])
+    expect(result()["output"], {"lost_bytes": 0, "split_lines": 0})
+
+
 support.parse_options()
-cases = [who_reads_late_gets_all_of_it, a_slow_line_has_its_time_for_it, last_lines_are_a_ranks_own_however_late_they_come,
+cases = [a_prompt_comes_out_beside_another_hosts_flood, lines_of_several_ranks_stay_whole_over_a_slow_line,
+         who_reads_late_gets_all_of_it, a_slow_line_has_its_time_for_it, last_lines_are_a_ranks_own_however_late_they_come,
          what_does_not_come_from_a_host_that_was_cut_off_since_is_told]
 support.main(*map(on_hosts, cases), why_not=hosts.why_not())
