@@ -82,8 +82,7 @@ def a_prompt_comes_out_beside_a_flood():
 
 # Each rank's next lines come rounds later than they were written, which is no silence of its.
 def a_slow_reader_gets_whole_lines():
-    line = "0123456789" * 10
-    job = start("--", "bash", "-c", f"while :; do echo {line}; done", np=4, bufsize=0)
+    job = start("--", "bash", "-c", "while :; do seq 1000000000 1000100000; done", np=4, bufsize=0)  # blocks end anywhere
     taken = b""
     deadline = time.monotonic() + 4
     while time.monotonic() < deadline:
@@ -94,7 +93,7 @@ def a_slow_reader_gets_whole_lines():
     job.kill()
     job.communicate(timeout=20)
     for one in taken.split(b"\n")[:-1]:
-        assert re.fullmatch(rb"\[\d\]<stdout>:" + line.encode(), one), one
+        assert re.fullmatch(rb"\[\d\]<stdout>:\d{10}", one), one
 
 
 def timestamps_as_horovods():
