@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cli/agent/keeper_words.h"
+#include "cli/line_tagger.h"
 #include "cli/signals.h"
 #include "cli/ssh/ssh_words.h"
 
@@ -80,7 +81,12 @@ void HostAgent::note_end(int64_t output_bytes) {
 void HostAgent::note_output(size_t bytes, TimePoint now) {
   const bool missed = missing_output() > 0;
   output_bytes_ += int64_t(bytes);
+  output_at_ = now;
   if (missed) be_patient(now);
+}
+
+bool HostAgent::sends(TimePoint now) const {
+  return pipes_.unread_output() > 0 || frames_.inside_frame() || now - output_at_ < kPartialAfter;
 }
 
 int64_t HostAgent::missing_output() const {

@@ -65,6 +65,9 @@ class HostAgent {
   // Its last word was heard: so much output its ranks had.
   void note_end(int64_t output_bytes);
   void note_output(size_t bytes, TimePoint now);
+  // More of its ranks' output may be on its way: some is unread, or came just now. (Over a slow
+  // line nothing else tells between two frames.)
+  bool sends(TimePoint now) const;
   // After its last word: bytes of output that ssh, say, has not brought yet.
   int64_t missing_output() const;
   // While there are any, its ssh has its time; not while we do not read, either.
@@ -121,6 +124,7 @@ class HostAgent {
   bool control_open_ = true;
   std::optional<Clock::duration> clock_behind_;      // ours minus its
   int64_t output_bytes_ = 0, output_bytes_all_ = 0;  // that have come; of its ranks
+  TimePoint output_at_{};                            // the last
   bool ended_ = false, keeper_ended_ = false, cut_off_ = false;
   std::string how_ended_;
   TimePoint heard_{};

@@ -293,11 +293,9 @@ ExitStatus Supervisor::run() {
     loop_.turn(next_deadline());
     const TimePoint now = Clock::now();
     on_deadlines(now);
-    // Over a slow line the rest of a frame may be on its way.
-    output_.tick(now, no_rank_runs(), [this](int host) {
-      HostAgent* const agent = agent_of(host);
-      return agent != nullptr &&
-             (agent->pipes().unread_output() > 0 || agent->frames().inside_frame());
+    output_.tick(now, no_rank_runs(), [&](int host) {
+      const HostAgent* const agent = agent_of(host);
+      return agent != nullptr && agent->sends(now);
     });
     output_.flush();
   }

@@ -171,6 +171,17 @@ TEST_CASE("host agent: output that its last word told of is missing until it has
   CHECK(liar.agent->missing_output() == int64_t{1} << 50);
 }
 
+TEST_CASE("host agent: more output may be on its way while some is unread, or came just now") {
+  There there(true);
+  HostAgent& agent = *there.agent;
+  CHECK_FALSE(agent.sends(kBegin));
+  agent.note_output(10, kBegin);
+  CHECK(agent.sends(kBegin + 199ms));
+  CHECK_FALSE(agent.sends(kBegin + 200ms));
+  REQUIRE(write(there.output.get(), "x", 1) == 1);
+  CHECK(agent.sends(kBegin + 1h));
+}
+
 TEST_CASE("host agent: the quickest word tells best how its clock stands to ours") {
   There there(true);
   HostAgent& agent = *there.agent;

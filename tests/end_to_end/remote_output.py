@@ -97,24 +97,7 @@ def a_prompt_comes_out_beside_another_hosts_flood():
     assert b"<stdout>:y" in seen + out  # the flood was there
 
 
-# What a rank has begun waits with its host, however long it takes there.
-def lines_of_several_ranks_stay_whole_over_a_slow_line():
-    count = 22_000  # of which blocks end anywhere
-    job = start("-np", "3", "-H", "h1:3", *LONELY, "--result-file", "/tmp/result.json", "--", "bash", "-c",
-                f"until [ -e /tmp/go ]; do sleep 0.1; done; seq 1000000001 {1_000_000_000 + count}")
-    wait_for(lambda: "hvd-agent" in processes("h1"))
-    world.limit("h1", "1mbit")
-    world.run("h1", "touch", "/tmp/go")
-    out, err = job.communicate(timeout=100)
-    expect((job.returncode, err), (0, b""))
-    lines = out.split(b"\n")
-    expect(len(lines), 3 * count + 1)
-    assert all(re.fullmatch(rb"\[\d\]<stdout>:\d{10}", one) for one in lines[:-1])
-    expect(result()["output"], {"lost_bytes": 0, "split_lines": 0})
-
-
 support.parse_options()
-cases = [a_prompt_comes_out_beside_another_hosts_flood, lines_of_several_ranks_stay_whole_over_a_slow_line,
-         who_reads_late_gets_all_of_it, a_slow_line_has_its_time_for_it, last_lines_are_a_ranks_own_however_late_they_come,
+cases = [a_prompt_comes_out_beside_another_hosts_flood, who_reads_late_gets_all_of_it, a_slow_line_has_its_time_for_it, last_lines_are_a_ranks_own_however_late_they_come,
          what_does_not_come_from_a_host_that_was_cut_off_since_is_told]
 support.main(*map(on_hosts, cases), why_not=hosts.why_not())
