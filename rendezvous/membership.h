@@ -4,8 +4,9 @@
 // Pure: events and the time come in, actions with their reasons come out. The owner's loop performs
 // them in order and calls apply(TimePassed{}, now) at next_deadline(). A static job is one whose
 // size_min is 0: it never goes on with fewer ranks or others. Elsewhere who joins after the start
-// is started, waits in init(), and is in the next epoch. Ranks in events and actions are those that
-// workers were started with; a World has the rank in its epoch.
+// is started, waits in init(), and is in the next epoch, within the limits of time that hold at the
+// start. Ranks in events and actions are those that workers were started with; a World has the rank
+// in its epoch.
 #pragma once
 
 #include <chrono>

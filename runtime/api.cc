@@ -170,15 +170,15 @@ std::shared_ptr<void> arena_memory(size_t count, size_t element_bytes, void** da
 std::vector<std::byte> broadcast_bytes(std::span<const std::byte> bytes, int root,
                                        const BroadcastOptions& options) {
   const auto part_name = [&](const char* part) {
-    return BroadcastOptions{.name = options.name.empty() ? "" : options.name + part};
+    return options.name.empty() ? "" : options.name + part;
   };
   uint8_t nothing[1] = {};
-  broadcast_(nothing, root, part_name(".root"));  // that all name the same
+  broadcast_(nothing, root, {.name = part_name(".root")});  // that all name the same
   // Of a gathered result who has no room for it is told alone, and nobody waits for that one.
   const size_t part = rank() == root ? bytes.size() : 0;
   std::vector<std::byte> result;
   detail::allgather({bytes.data(), part, DataType::kUint8}, detail::into(result),
-                    {.name = part_name(".bytes").name});
+                    {.name = part_name(".bytes")});
   return result;
 }
 

@@ -8,8 +8,8 @@ from samples import Claim, Term
 HELP = "from a rank's SIGKILL inside a call or a training step to CommFailure on every other rank"
 DETAILS = """\
 Ranks reduce 1 MiB without end, or train, and one is killed at a moment drawn by chance; where the others sleep, in an
-allreduce if nothing else is said, it has stayed away for 1.2 s before. The time ends when the last of the others has caught CommFailure. Below the agent alone:
-hvdrun would end the survivors. Target: 250 ms while the others run or sleep; where one of them is stopped the others are
+allreduce if nothing else is said, it has stayed away for 1.2 s before. The time ends when the last of the others has
+caught CommFailure, or in init() the Error that not all are left. Below the agent alone: hvdrun would end the survivors. Target: 250 ms while the others run or sleep; where one of them is stopped the others are
 told once it has been given up on, so the 150 ms that it has to answer are added."""
 SAMPLES, SECONDS = 9, 600
 ROUNDS = 4  # of a sample: together longer than 0.3 s

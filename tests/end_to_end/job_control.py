@@ -112,10 +112,17 @@ def ctrl_z_while_ranks_are_being_started_holds_back_the_others():
 
 
 def a_background_job_neither_reads_nor_stops():
-    terminal = Terminal()
-    terminal.type(f"'{support.options.hvdrun}' -np 2 --color never -- bash -c 'sleep 1; echo fine' & wait $!; echo rc=$?\n")
-    terminal.wait(":fine"), terminal.wait(":fine"), terminal.wait("rc=0")
-    terminal.close()
+    with tempfile.TemporaryDirectory() as folder:
+        go_on = os.path.join(folder, "go_on")
+        os.mkfifo(go_on)
+        held = os.open(go_on, os.O_RDWR)  # so that no rank waits for a writer
+        terminal = Terminal()
+        terminal.type(f"'{support.options.hvdrun}' -np 2 --color never -- bash -c 'read -r _ <{go_on}; echo fine' & wait $!; echo rc=$?\n")
+        wait_for(lambda: len(ranks_of(terminal.launcher())) == 2)
+        os.write(held, b"a line\nfor each\n")
+        terminal.wait(":fine"), terminal.wait(":fine"), terminal.wait("rc=0")
+        terminal.close()
+        os.close(held)
 
 
 def a_terminal_that_closes_ends_the_job():

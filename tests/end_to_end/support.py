@@ -96,6 +96,17 @@ def wait_until_still(look, still_s=0.4, limit_s=60):
     wait_for(still, limit_s)
 
 
+def read_until(stream, words, limit_s=30):
+    """Reads what comes there until it holds the words; returns its end with them. There may come more than is kept."""
+    end, seen = time.monotonic() + limit_s, b""
+    while words not in seen:
+        assert select.select([stream], [], [], max(end - time.monotonic(), 0))[0], f"waited {limit_s} s in vain for {words}: {seen}"
+        came = os.read(stream.fileno(), 1 << 16)
+        assert came and time.monotonic() < end, (words, seen)
+        seen = seen[-100:] + came
+    return seen
+
+
 def wait_for_words(job, words, limit_s=60):
     """Until a line on its stderr holds the words, and that line; what says nothing more within the limit is killed."""
     limit = threading.Timer(limit_s, job.kill)

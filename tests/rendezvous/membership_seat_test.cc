@@ -2,23 +2,12 @@
 #include <csignal>
 
 #include "rendezvous/membership.h"
+#include "tests/rendezvous/membership_jobs.h"
 #include "tests/support/catch.h"
 
 namespace hvd {
-namespace {
 
 using namespace std::chrono_literals;
-
-const TimePoint kStart{};
-
-std::vector<action::StartWorkers> starts_in(const std::vector<Action>& actions) {
-  std::vector<action::StartWorkers> found;
-  for (const Action& one : actions)
-    if (const auto* start = std::get_if<action::StartWorkers>(&one)) found.push_back(*start);
-  return found;
-}
-
-}  // namespace
 
 TEST_CASE(
     "membership: ranks may be seated anew before any has started, and agents have their time "
@@ -33,7 +22,8 @@ TEST_CASE(
   for (Slot& slot : slots) slot.host = slot.host == 0 ? 2 : 1;
   CHECK(membership.seat(slots, false, kStart + 20s).empty());
   CHECK(membership.next_deadline() == kStart + 50s);
-  const auto starts = starts_in(membership.apply(event::AgentJoined{2}, kStart + 21s));
+  const auto starts =
+      all_of<action::StartWorkers>(membership.apply(event::AgentJoined{2}, kStart + 21s));
   REQUIRE(starts.size() == 2);
   CHECK(starts[0].host == 1);
   CHECK(starts[0].worlds.at(0).rank == 3);
@@ -47,7 +37,7 @@ TEST_CASE("membership: seats that wait for no agent start the workers") {
   membership.apply(event::AgentJoined{1}, kStart);
   std::vector<Slot> slots = assign_slots(std::vector<Host>{{"b", "", 2}}, 2);
   for (Slot& slot : slots) slot.host = 1;
-  const auto starts = starts_in(membership.seat(slots, false, kStart));
+  const auto starts = all_of<action::StartWorkers>(membership.seat(slots, false, kStart));
   REQUIRE(starts.size() == 1);
   CHECK(starts[0].worlds.size() == 2);
   membership.apply(event::EndAsked{EndCause::kInterrupted, SIGINT, "x"}, kStart);
@@ -62,7 +52,8 @@ TEST_CASE("membership: workers wait until GPUs were seen") {
     CHECK(membership.begin(kStart).empty());
     const Event joined = event::AgentJoined{0}, seen = event::GpusSeen{};
     CHECK(membership.apply(agent_first ? joined : seen, kStart).empty());
-    const auto starts = starts_in(membership.apply(agent_first ? seen : joined, kStart + 1s));
+    const auto starts =
+        all_of<action::StartWorkers>(membership.apply(agent_first ? seen : joined, kStart + 1s));
     REQUIRE(starts.size() == 1);
     CHECK(starts[0].worlds.size() == 2);
     CHECK(membership.next_deadline() == kStart + 31s);
@@ -73,7 +64,7 @@ TEST_CASE("membership: workers start with their agent where GPUs were seen at on
   const std::vector<Host> here = {{"a", "", 2}};
   Membership membership(here, assign_slots(here, 2), {.gpus_unseen = true}, kStart);
   CHECK(membership.apply(event::GpusSeen{}, kStart).empty());
-  CHECK(starts_in(membership.begin(kStart)).size() == 1);
+  CHECK(all_of<action::StartWorkers>(membership.begin(kStart)).size() == 1);
 }
 
 TEST_CASE("membership: GPUs that are seen start nobody in a job that ends, or before its network") {
@@ -86,7 +77,8 @@ TEST_CASE("membership: GPUs that are seen start nobody in a job that ends, or be
     CHECK(membership.seat(assign_slots(hosts, 2), true, kStart).empty());
     if (ends) membership.apply(event::EndAsked{EndCause::kInterrupted, SIGINT, "x"}, kStart);
     CHECK(membership.apply(event::GpusSeen{}, kStart).empty());
-    CHECK(starts_in(membership.apply(event::NetworkProven{}, kStart)).size() == (ends ? 0 : 2));
+    CHECK(all_of<action::StartWorkers>(membership.apply(event::NetworkProven{}, kStart)).size() ==
+          (ends ? 0 : 2));
   }
 }
 
@@ -98,7 +90,9 @@ TEST_CASE("membership: workers wait until it is known how their hosts reach each
   CHECK(membership.apply(event::AgentJoined{1}, kStart).empty());
   CHECK(membership.next_deadline() == kStart + 30s);
   Membership late = membership;
-  CHECK(starts_in(membership.apply(event::NetworkProven{}, kStart + 1s)).size() == 2);
+  CHECK(
+      all_of<action::StartWorkers>(membership.apply(event::NetworkProven{}, kStart + 1s)).size() ==
+      2);
   const std::vector<Action> actions = late.apply(event::TimePassed{}, kStart + 30s);
   REQUIRE(actions.size() == 1);
   CHECK(std::get<action::EndJob>(actions[0]).reason ==
@@ -112,7 +106,7 @@ TEST_CASE("membership: the network may be proven before the last agent is there"
   membership.seat(assign_slots(hosts, 2), true, kStart);
   CHECK(membership.apply(event::NetworkProven{}, kStart).empty());
   CHECK(membership.apply(event::AgentJoined{0}, kStart).empty());
-  CHECK(starts_in(membership.apply(event::AgentJoined{1}, kStart)).size() == 2);
+  CHECK(all_of<action::StartWorkers>(membership.apply(event::AgentJoined{1}, kStart)).size() == 2);
 }
 
 TEST_CASE("membership: hosts that somebody else sees to have their time before agents have") {
