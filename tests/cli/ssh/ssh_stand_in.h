@@ -23,13 +23,15 @@ inline void write_file(const std::filesystem::path& path, const std::string& tex
   std::filesystem::permissions(path, std::filesystem::perms::owner_all);
 }
 
-// A folder with an `ssh` that runs what the file named after the host says, in that folder.
+// A folder with an `ssh` that runs what the file named after the host says, in that folder. An ssh
+// of that name is looking up the host's name as long as it has no connection: `other` never is.
 class Hosts {
  public:
   Hosts() {
     signal(SIGPIPE, SIG_IGN);
     write_file(folder_.path() / "ssh", "#!/bin/sh\ncd " + folder_.path().string() +
                                            "\nwhile [ $# -gt 2 ]; do shift; done\n. ./$1\n");
+    std::filesystem::create_symlink("ssh", folder_.path() / "other");
     std::string hello(kFrameMagic);
     append_header(hello, {2, FrameKind::kHello, Stream::kStdout, 0, 0});
     write_file(folder_.path() / "hello", hello + "hi");
