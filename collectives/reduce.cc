@@ -27,8 +27,13 @@ const ReduceVariant kVariants[] = {
     {"avx2", has_avx2(), reduce_avx2},
     {"avx512", has_avx512(), reduce_avx512},
 };
+// What another core wrote comes from its cache line by line, and a processor's own guesses end with
+// each page: two tensors summed in place take an Intel Xeon a tenth less time at 1 and 256 MiB when
+// asked for ahead. Family 19h (measured: an EPYC of Zen 4) takes a seventh more, from 1 to 256 MiB.
+const bool kFetchAhead = !__builtin_cpu_is("amdfam19h");
 #else
 const ReduceVariant kVariants[] = {{"baseline", true, reduce_baseline}};
+constexpr bool kFetchAhead = true;
 #endif
 
 ReduceVariant fastest() {
@@ -81,7 +86,8 @@ void reduce_hop(DataType type, const Reduction& reduction, const Hop& hop,
                      .source_count = sources.size(),
                      .destinations = &destination,
                      .destination_count = 1,
-                     .count = count});
+                     .count = count,
+                     .fetch_ahead = kFetchAhead});
 }
 
 void reduce_host(DataType type, const Reduction& reduction, const HostSum& sum,
@@ -100,7 +106,8 @@ void reduce_host(DataType type, const Reduction& reduction, const HostSum& sum,
                      .source_count = sources.size(),
                      .destinations = &destination,
                      .destination_count = 1,
-                     .count = count});
+                     .count = count,
+                     .fetch_ahead = kFetchAhead});
 }
 
 void reduce_with(const ReduceVariant& variant, DataType type, const Reduction& reduction,
@@ -118,7 +125,8 @@ void reduce_with(const ReduceVariant& variant, DataType type, const Reduction& r
                     .source_count = sources.size(),
                     .destinations = destinations.data(),
                     .destination_count = destinations.size(),
-                    .count = count});
+                    .count = count,
+                    .fetch_ahead = kFetchAhead});
 }
 
 std::span<const ReduceVariant> reduce_variants() { return kVariants; }

@@ -215,9 +215,8 @@ HWY_INLINE void reduce_step(D d, const ReduceArguments& arguments, const Factors
       store_at<Float>(d, a[v], arguments.destinations[t], i + static_cast<size_t>(v) * lanes);
 }
 
-// Calls for the lines of all sources that a later step will need: what another core wrote comes
-// from its cache line by line, and the processor's own guesses end with each page. From 1 to 8 KiB
-// ahead are equal. It goes beyond the end too, which reads nothing and is nearly always wanted
+// Calls for the lines of all sources that a later step will need, see `fetch_ahead`. From 1 to 8
+// KiB ahead are equal. It goes beyond the end too, which reads nothing and is nearly always wanted
 // next.
 template <bool kPair, size_t kBytes>
 HWY_INLINE void prefetch_step(const ReduceArguments& arguments, size_t at) {
@@ -246,7 +245,8 @@ void reduce_loop(const ReduceArguments& arguments, double factor) {
   const size_t lanes = hn::Lanes(d);
   size_t i = 0;
   for (; i + kVectors * lanes <= arguments.count; i += kVectors * lanes) {
-    prefetch_step<kPair, kStep * sizeof(Element)>(arguments, i * sizeof(Element));
+    if (arguments.fetch_ahead)
+      prefetch_step<kPair, kStep * sizeof(Element)>(arguments, i * sizeof(Element));
     reduce_step<Float, kOp, kPre, kPost, kPair, kVectors>(d, arguments, factors, i);
   }
   for (; i + lanes <= arguments.count; i += lanes)

@@ -21,7 +21,8 @@ struct ReduceArguments {
   size_t source_count = 0;
   std::byte* const* destinations = nullptr;
   size_t destination_count = 0;
-  size_t count = 0;  // elements
+  size_t count = 0;         // elements
+  bool fetch_ahead = true;  // asks for lines before their turn
 };
 
 void reduce_baseline(const ReduceArguments& arguments);
