@@ -1,7 +1,7 @@
-// The state behind supervise(), and its work in five files: the start of its agents
-// (supervisor_start.cc), how their hosts reach each other (supervisor_network.cc), what happens
-// (supervisor.cc), agents and hosts that are lost (supervisor_lost.cc), and what is due, up to the
-// end (supervisor_end.cc).
+// The state behind supervise(), and its work in six files: the start of its agents
+// (supervisor_start.cc) and what is shown of it (supervisor_progress.cc), how their hosts reach
+// each other (supervisor_network.cc), what happens (supervisor.cc), agents and hosts that are lost
+// (supervisor_lost.cc), and what is due, up to the end (supervisor_end.cc).
 #pragma once
 
 #include <unistd.h>

@@ -23,7 +23,8 @@ class JobProcesses {
   struct Callbacks {
     std::function<bool(pid_t)> is_worker;  // running: reaped by its owner, in the order of deaths
     std::function<void(pid_t, int status)> reaped;  // any child
-    std::function<void(pid_t, int signal)> signalled;
+    // `below`: there are processes below it, which may have got the signal before it did.
+    std::function<void(pid_t, int signal, bool below)> signalled;
     std::function<void()> before_leftovers;  // are signalled: those of ranks that are over
   };
   explicit JobProcesses(Callbacks callbacks) : callbacks_(std::move(callbacks)) {}

@@ -246,7 +246,9 @@ std::optional<proto::RankEnd> Workers::ended(pid_t pid, int status) {
   end.set_at_clock_ns(nanoseconds(worker.died.time_since_epoch()));
   end.set_order(worker.death_order);
   end.set_batch(worker.death_batch);
-  end.set_sent_signal(worker.sent_signal);
+  // Who knew no other answer than to die of it was ending already.
+  const bool by_itself = WIFEXITED(status) && !worker.may_answer;
+  end.set_sent_signal(by_itself ? 0 : worker.sent_signal);
   if (worker.speaker) set_end_of_speaker(worker, end);
   return end;
 }
@@ -299,7 +301,7 @@ void Workers::pass(int signal) {
     if (worker.running) kill(worker.pid, signal);  // not reaped yet, so the pid is its own
 }
 
-void Workers::note_signal(pid_t pid, int signal) {
+void Workers::note_signal(pid_t pid, int signal, bool below) {
   const auto found = running_by_pid_.find(pid);
   if (found == running_by_pid_.end()) return;
   Worker& worker = *of_rank(found->second);
@@ -307,6 +309,7 @@ void Workers::note_signal(pid_t pid, int signal) {
   const std::optional<ProcessState> state = read_process_state(pid);
   if (worker.sent_signal == 0) worker.found_stopped = state && state->stopped();
   worker.sent_signal = signal;
+  if (below || !ends_by(signal, pid)) worker.may_answer = true;
 }
 
 }  // namespace hvd

@@ -32,6 +32,7 @@ struct Worker {
   bool running = false;
   int sent_signal = 0;
   bool found_stopped = false;  // when it was sent the first
+  bool may_answer = false;     // with an exit code of its own, what it or those below were sent
   int death_order = 0;         // 0: not seen to be dead yet
   int death_batch = 0;
   TimePoint started{}, died{};
@@ -73,7 +74,7 @@ class Workers {
   void note_epoch(int rank) {  // it has got over it
     if (Worker* worker = of_rank(rank)) worker->speaker.reset();
   }
-  void note_signal(pid_t pid, int signal);
+  void note_signal(pid_t pid, int signal, bool below);  // see JobProcesses
   void pass(int signal);  // the user's own word to those that run: a death of it is a rank's own
   void begin_batch() { ++batch_; }
 

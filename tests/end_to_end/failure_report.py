@@ -5,7 +5,9 @@ import re
 import signal
 import stat
 import subprocess
+import sys
 import tempfile
+import textwrap
 
 import support
 from support import expect, run, sh, start, wait_for, wait_for_ranks, wait_for_words
@@ -110,6 +112,45 @@ def two_that_fail_on_their_own_are_not_each_others_fallout():
     assert b"only fallout" not in err and b"also failed: rank " in err, err
 
 
+def who_was_ending_when_it_was_sent_a_signal_failed_by_itself():
+    """Rank 1 takes long to be gone, so that it gets the signal that follows rank 0's end."""
+    program = textwrap.dedent("""
+        import os
+        exiting = 4  # of <linux/sched.h>: PF_EXITING
+        if os.environ["HVD_RANK"] == "1":
+            memory = bytearray(1 << 30)
+            memory[::4096] = b"x" * (1 << 18)
+            with open("pid.new", "w") as file:
+                file.write(str(os.getpid()))
+            os.rename("pid.new", "pid")
+            os._exit(6)
+        while not os.path.exists("pid"):
+            pass
+        with open("pid") as file:
+            stat = open(f"/proc/{file.read()}/stat", "rb", buffering=0)
+        try:
+            while not int(stat.read(4096).rpartition(b")")[2].split()[6]) & exiting:
+                stat.seek(0)
+        except ProcessLookupError:
+            pass
+        os._exit(5)
+        """)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "result.json")
+        seen = run("-np", "2", "--wdir", folder, "--result-file", path, sys.executable, "-c", program)
+        with open(path) as file:
+            ranks = json.load(file)["ranks"]
+    assert seen.returncode in (5, 6), seen
+    expect(sorted((one["exit_code"], one["outcome"] in ("failed", "also_failed")) for one in ranks), [(5, True), (6, True)])
+    assert b"fallout" not in seen.stderr, seen.stderr
+
+
+def a_wrapper_that_passes_on_the_end_of_what_was_sent_a_signal_is_fallout():
+    seen, result = result_of("if [ $HVD_RANK = 1 ]; then exit 5; fi; sleep 60; exit 7", np=2)
+    expect(seen.returncode, 5)
+    expect([one["outcome"] for one in result["ranks"]], ["fallout", "failed"])
+
+
 def the_result_file_takes_any_bytes():
     seen, result = result_of(r"printf '\xff\x00\x1b[31m\n' >&2; exit 1", np=1)
     expect(seen.returncode, 1)
@@ -190,6 +231,8 @@ support.main(the_first_failure_is_named_with_its_stderr, last_lines_that_come_th
              what_its_helpers_say_to_their_end_does_not_push_out_a_ranks_last_lines, a_crash_is_named_by_its_signal, a_job_that_went_well_says_nothing,
              the_result_file_says_it_to_scripts, the_result_file_of_a_good_end, the_result_file_of_a_time_limit,
              two_that_fail_on_their_own_are_not_each_others_fallout,
+             who_was_ending_when_it_was_sent_a_signal_failed_by_itself,
+             a_wrapper_that_passes_on_the_end_of_what_was_sent_a_signal_is_fallout,
              the_result_file_takes_any_bytes, the_result_file_of_an_interrupt,
              a_result_file_that_cannot_be_written_is_no_success, the_result_file_may_be_a_pipe, a_time_limit_says_what_ranks_do,
              a_stopped_rank_is_shown_as_stopped)
