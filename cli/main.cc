@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -25,6 +26,7 @@
 #include "cli/job_record.h"
 #include "cli/local_carrier.h"
 #include "cli/messages.h"
+#include "cli/pipe.h"
 #include "cli/plan.h"
 #include "cli/print.h"
 #include "cli/result_file.h"
@@ -40,6 +42,8 @@
 
 namespace hvd {
 namespace {
+
+constexpr std::chrono::milliseconds kReaderLimit{5000};
 
 void say(const std::string& words) { std::fprintf(stderr, "hvdrun: %s\n", words.c_str()); }
 
@@ -86,22 +90,29 @@ Refusal refusal_of(const std::exception& error) {
   return {usage ? kExitUsage : kExitOwnFailure, error.what()};
 }
 
-// Says why, also to who will look for the job's end in a file, where an earlier job's may be: but
-// who was misunderstood finds all as it was. Returns the exit status.
-int give_up(const CommandLine& line, const std::vector<Slot>& slots, EndCause cause,
-            const Refusal& why) {
-  say(why.message);
+// For who will look for the job's end in a file, where an earlier job's may be: but who was
+// misunderstood finds all as it was. Returns what to say of it.
+std::string write_refusal(const CommandLine& line, const std::vector<Slot>& slots, EndCause cause,
+                          const Refusal& why) {
   const std::string& file = line.spec.result_file;
-  if (why.exit_code == kExitUsage || line.request == Request::kDryRun || file.empty())
-    return why.exit_code;
+  if (why.exit_code == kExitUsage || line.request == Request::kDryRun || file.empty()) return "";
   settle_signals();
   JobRecord record(line.spec, slots, Clock::now());
   record.note_cause(cause, why.message);
   JobResult result = record.result(Clock::now());
   result.verdict.status = {why.exit_code, 0};
   make_folder_of_result(file, line.spec.output_directory, line.spec.size);
-  if (const std::string trouble = write_result_file(file, result_json(result)); !trouble.empty())
-    say(trouble);
+  return write_result_file(file, result_json(result));
+}
+
+// Says why, and returns the exit status. Nobody may look after signals any more: a reader that
+// stands still is not waited for.
+int give_up(const CommandLine& line, const std::vector<Slot>& slots, EndCause cause,
+            const Refusal& why) {
+  const std::string trouble = write_refusal(line, slots, cause, why);
+  std::string words = "hvdrun: " + why.message + "\n";
+  if (!trouble.empty()) words += "hvdrun: " + trouble + "\n";
+  write_last_words(words, kReaderLimit);
   return why.exit_code;
 }
 

@@ -16,6 +16,20 @@
 #include "runtime/base/start_thread.h"
 
 namespace hvd {
+namespace {
+
+using namespace std::chrono_literals;
+
+// How many were written: what is ready to be written to takes PIPE_BUF bytes at once.
+size_t write_some(std::string_view words, std::chrono::milliseconds patience) {
+  pollfd ready{STDERR_FILENO, POLLOUT, 0};
+  if (poll(&ready, 1, int(patience.count())) != 1 || (ready.revents & POLLOUT) == 0) return 0;
+  const ssize_t written =
+      write(STDERR_FILENO, words.data(), std::min<size_t>(words.size(), PIPE_BUF));
+  return size_t(std::max<ssize_t>(written, 0));
+}
+
+}  // namespace
 
 Pipe make_pipe() {
   int ends[2];
@@ -41,12 +55,14 @@ std::string error_text(int error) {
 
 void set_nonblocking(int fd) { fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK); }
 
-// What is ready to be written to takes so many bytes at once.
-void write_words(std::string_view words) {
-  pollfd ready{STDERR_FILENO, POLLOUT, 0};
-  if (poll(&ready, 1, 0) != 1 || (ready.revents & POLLOUT) == 0) return;
-  [[maybe_unused]] const ssize_t written =
-      write(STDERR_FILENO, words.data(), std::min<size_t>(words.size(), PIPE_BUF));
+void write_words(std::string_view words) { write_some(words, 0ms); }
+
+void write_last_words(std::string_view words, std::chrono::milliseconds patience) {
+  while (!words.empty()) {
+    const size_t written = write_some(words, patience);
+    if (written == 0) return;
+    words.remove_prefix(written);
+  }
 }
 
 // Where it cannot be written the connection ends, and standard input with it.

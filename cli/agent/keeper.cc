@@ -32,12 +32,8 @@ struct Ending {
   bool known = false;
 };
 
-// Last of all, and not in vain for long: hvdrun, which reads it, may be stopped or slow.
-void say(const std::string& words) {
-  pollfd room{STDERR_FILENO, POLLOUT, 0};
-  poll(&room, 1, int(kReaderLimit.count()));
-  write_words(words + "\n");
-}
+// Not in vain for long: hvdrun, which reads it, may be stopped or slow.
+void say(const std::string& words) { write_last_words(words + "\n", kReaderLimit); }
 
 // Kills what is left below us, says what was done if it was anything but a plain end, and ends.
 [[noreturn]] void finish(pid_t agent, const Strangers& strangers, Ending ending, bool too_late) {

@@ -250,6 +250,21 @@ def a_reader_of_both_streams_that_had_stood_still_is_told_what_ranks_did():
     os.close(reader)
 
 
+def a_reader_that_stands_still_does_not_hold_up_a_hvdrun_that_fails():
+    with tempfile.TemporaryDirectory() as folder:
+        for point in "hvdrun_bootstrap_sent", "hvdrun_finish":
+            path = os.path.join(folder, point)
+            reader, writer = os.pipe()
+            os.write(writer, b"x" * fcntl.fcntl(writer, fcntl.F_GETPIPE_SZ))
+            job = start("--result-file", path, "--", "true", stderr=writer, env={**os.environ, "HVD_FAULT_POINT": f"{point}:1:throw"})
+            os.close(writer)
+            expect(job.wait(timeout=LIMIT_S), 125)
+            os.close(reader)
+            with open(path) as file:
+                result = json.load(file)
+            expect((result["cause"], result["exit_code"], point in result["cause_text"]), ("own_failure", 125, True))
+
+
 def a_reader_that_stands_still_does_not_hold_up_a_terminated_job():
     for both in (False, True):
         job, reader = with_standing_reader(both=both)
@@ -428,6 +443,7 @@ support.main(the_start_timeout_bounds_an_agent_that_never_comes,
              a_rank_that_a_debugger_holds_before_init_is_waited_for,
              a_rank_that_a_debugger_holds_before_a_collective_is_waited_for,
              a_reader_that_stands_still_does_not_hold_up_a_time_limit, a_reader_of_both_streams_that_had_stood_still_is_told_what_ranks_did,
+             a_reader_that_stands_still_does_not_hold_up_a_hvdrun_that_fails,
              a_reader_that_stands_still_does_not_hold_up_a_terminated_job,
              a_reader_that_stands_still_does_not_hold_up_an_impatient_user, a_standing_reader_that_leaves_is_no_failing_disk,
              an_interrupt_drops_what_nobody_reads_once_all_ranks_have_ended,
