@@ -26,6 +26,8 @@ constexpr auto kSpinAlone = 20us;
 constexpr auto kBeforeSleep = 1ms;
 constexpr auto kBeforeLookingAgain = 1ms;  // whether a peer is still on this CPU, by spinning once
 constexpr unsigned kTriesPerLook = 64;     // tries between two looks at the clock
+constexpr unsigned kRoundsPerLook = 256;   // the same, while something moves
+constexpr auto kLookOutEvery = 50ms;       // who never sleeps
 // The backstop covers a publisher that was stopped between its store and its ring.
 constexpr auto kBackstopAtFirst = 50ms, kBackstop = 1000ms;
 constexpr auto kNotLater = 1ms;  // is no reason to wake a sleeper
@@ -175,7 +177,8 @@ void Progress::wait_and_leave(Awaited& awaited) {
   bool held = true;
   while (held && !awaited.done.load(std::memory_order_acquire)) {
     if (advance()) {
-      pacing = {};
+      pacing = {.busy = pacing.busy};
+      if (++pacing.busy % kRoundsPerLook == 0) look_out(awaited, kLookOutEvery);
       if (token_.wanted()) held = pass_on(awaited);
       continue;
     }
@@ -239,15 +242,23 @@ bool Progress::pass_on(Awaited& awaited) {
   return true;
 }
 
-// Nothing moves: sleeps. One thread watches the doorbell, others wait for it. True: with the token.
-bool Progress::rest(Awaited& awaited) {
+// What a wait owes while time passes, unless that was looked at so shortly before.
+void Progress::look_out(Awaited& awaited, Clock::duration before) {
   const TimePoint now = Clock::now();
-  if (awaited.since == TimePoint{}) {
-    awaited.since = job_time(now);
+  if (job_time(now) - last_tick_ < before) return;
+  for (Awaited* one : awaited_) {  // the others are asleep until they have the token
+    if (one->since != TimePoint{}) continue;
+    one->since = job_time(now);
     ++slept_;
   }
+  say_asleep();
   if (awaited.on_sleep) awaited.on_sleep(now);
   tick(now);
+}
+
+// Nothing moves: sleeps. One thread watches the doorbell, others wait for it. True: with the token.
+bool Progress::rest(Awaited& awaited) {
+  look_out(awaited, Clock::duration::min());
   if (token_.watched()) return pass_on(awaited);
   const bool agent_answers = agent_answers_ > 0;
   const auto most = backstop(awaited);

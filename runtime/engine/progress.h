@@ -53,7 +53,8 @@ struct Awaited {
   std::function<bool()> told_by_other;        // asks a rank that knows more to say who is missing;
                                               // false: there is none
   std::function<bool()> reported_by_other;    // the stall check: who reports the log, reports it
-  std::function<void(TimePoint)> on_sleep;    // before each sleep, with the token
+  std::function<void(TimePoint)> on_sleep;    // before each sleep, and where it never sleeps now
+                                              // and then, with the token
 
   // Progress's own. `done` is the holder's last touch.
   std::atomic<bool> done{false};
@@ -125,7 +126,7 @@ class Progress {
   enum class Pause { kSpin, kYield, kSleep };
   // How long nothing has moved for one waiting thread, and what to do about it.
   struct Pacing {
-    unsigned tries = 0;
+    unsigned tries = 0, busy = 0;  // rounds in which nothing moved, and others
     TimePoint idle_since{};
   };
 
@@ -143,6 +144,7 @@ class Progress {
   void settle_awaited();
   static bool is_done(const Awaited& awaited);
   bool pass_on(Awaited& awaited);
+  void look_out(Awaited& awaited, Clock::duration before);
   bool rest(Awaited& awaited);
   bool outstanding() const;
   uint32_t sleepers_wanted() const;

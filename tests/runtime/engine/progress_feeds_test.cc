@@ -28,6 +28,19 @@ class LateFeed final : public Feed {
   bool told_over = false;
 };
 
+// Always has something, as where another thread's operations never cease; for a while.
+class BusyFeed final : public Feed {
+ public:
+  bool feed() override { return !end_.passed(); }
+  bool waiting() const override { return false; }
+  void epoch_over() override {}
+
+  bool moves() const { return !end_.passed(); }
+
+ private:
+  const Deadline end_ = Deadline::in(20s);
+};
+
 // As a GPU: its work is done when the time has come, of which it says nothing.
 class SilentFeed final : public Feed {
  public:
@@ -94,6 +107,27 @@ TEST_CASE("progress: what a look has answered is not waited for any longer") {
   while (!ended && !end.passed()) std::this_thread::yield();
   CHECK(ended);
   scene.feed.moves = true;  // ends a wait that went on
+}
+
+TEST_CASE("progress: a wait is timed also while something else never ceases to move") {
+  Scene scene;
+  BusyFeed busy;
+  Awaited awaited;
+  awaited.flag = &scene.progress.over();
+  awaited.what = [] { return std::string("what nobody submits"); };
+  awaited.timeout = 300ms;
+  bool looked_out = false;
+  awaited.on_sleep = [&](TimePoint) { looked_out = true; };
+  scene.progress.hold();
+  scene.progress.add(busy);
+  scene.progress.wait_and_leave(awaited);
+  CHECK(busy.moves());
+  CHECK(looked_out);
+  CHECK_THAT(scene.progress.end().reason(),
+             Catch::Contains("waited 0.300 s for the other ranks in what"));
+  scene.progress.hold();
+  scene.progress.remove(busy);
+  scene.progress.leave();
 }
 
 TEST_CASE("progress: a feed that comes when the epoch is over is told") {
