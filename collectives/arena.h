@@ -45,7 +45,8 @@ class Segment {
   static void check_headroom(size_t bytes, const std::string& proc = "/proc",
                              const std::string& cgroups = "/sys/fs/cgroup");
   // Faults in [offset, offset + bytes) of one rank's piece, in huge pages where whole ones fit and
-  // are to be had. The owner goes first: pages are charged to who touches them first.
+  // are to be had. The owner goes first: pages are charged to who touches them first. One thread at
+  // a time, which need not hold the token.
   void populate(int local_rank, size_t offset, size_t bytes);
   // Nobody uses the own piece from `offset` on any more: its pages go back to the machine, from all
   // ranks that map them. A store that comes all the same takes a page and harms nobody, for the

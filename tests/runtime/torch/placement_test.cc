@@ -2,7 +2,9 @@
 // what a third process finds in the ranks' memory, and by the linker.
 #include <ATen/record_function.h>
 
+#include <algorithm>
 #include <atomic>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,13 +23,41 @@ namespace {
 std::atomic<uintptr_t> copied_begin, copied_end;
 std::atomic<int64_t> copied_in, copied_out;
 
-// LibTorch's own ways of copying, in step(). Single numbers do not count: momentum is one.
-std::unique_ptr<at::ObserverContext> count_copies(const at::RecordFunction& function) {
+bool is_in_range(const void* at) {
+  const auto address = reinterpret_cast<uintptr_t>(at);
+  return address >= copied_begin && address < copied_end;
+}
+
+// LibTorch's own ways of copying. Single numbers do not count: momentum is one.
+bool copies(const at::RecordFunction& function) {
   const std::string name = function.name();
-  if (name != "aten::copy_" && name != "aten::clone" && name != "aten::_to_copy") return nullptr;
+  if (name != "aten::copy_" && name != "aten::clone" && name != "aten::_to_copy") return false;
   const c10::IValue& tensor = function.inputs()[0];
-  if (tensor.isTensor() && tensor.toTensor().numel() > 1) ++rank_board().numbers[kTensorCopies];
+  return tensor.isTensor() && tensor.toTensor().numel() > 1;
+}
+
+// In step(), wherever.
+std::unique_ptr<at::ObserverContext> count_copies(const at::RecordFunction& function) {
+  if (copies(function)) ++rank_board().numbers[kTensorCopies];
   return nullptr;
+}
+
+// In backward(), where a network may have its own, of what lies in the range or comes there.
+std::unique_ptr<at::ObserverContext> count_copies_there(const at::RecordFunction& function) {
+  const auto is_there = [](const c10::IValue& value) {
+    return value.isTensor() && value.toTensor().has_storage() &&
+           is_in_range(value.toTensor().data_ptr());
+  };
+  if (copies(function) && std::ranges::any_of(function.inputs(), is_there))
+    ++rank_board().numbers[kTensorCopies];
+  return nullptr;
+}
+
+void watched(at::RecordFunctionCallback::StartCallback count, const std::function<void()>& body) {
+  const auto watching =
+      at::addThreadLocalCallback(at::RecordFunctionCallback(count).needsInputs(true));
+  body();
+  at::removeCallback(watching);
 }
 
 // One step, with the test looking at it between backward and step(), and after it.
@@ -40,12 +70,9 @@ const RankProgram contents("contents", [] {
     meet(kWarm);
     copied_begin = own.begin + kHomes;
     copied_end = own.begin + own.bytes;
-    rank.backward(3);
+    watched(count_copies_there, [&] { rank.backward(3); });
     meet(kBackwardDone);
-    const auto watching =
-        at::addThreadLocalCallback(at::RecordFunctionCallback(count_copies).needsInputs(true));
-    rank.optimizer.step();
-    at::removeCallback(watching);
+    watched(count_copies, [&] { rank.optimizer.step(); });
     rank_board().numbers[kCopiedIn] = copied_in.load();
     rank_board().numbers[kCopiedOut] = copied_out.load();
     rank.tell_gradients();
@@ -114,12 +141,8 @@ struct Expected {
 // The linker sends this program's calls of memcpy() here (--wrap).
 extern "C" void* __real_memcpy(void* to, const void* from, size_t bytes);
 extern "C" void* __wrap_memcpy(void* to, const void* from, size_t bytes) {
-  const auto inside = [](const void* at) {
-    const auto address = reinterpret_cast<uintptr_t>(at);
-    return address >= hvd::copied_begin && address < hvd::copied_end;
-  };
-  if (inside(to)) hvd::copied_in += static_cast<int64_t>(bytes);
-  if (inside(from)) hvd::copied_out += static_cast<int64_t>(bytes);
+  if (hvd::is_in_range(to)) hvd::copied_in += static_cast<int64_t>(bytes);
+  if (hvd::is_in_range(from)) hvd::copied_out += static_cast<int64_t>(bytes);
   return __real_memcpy(to, from, bytes);
 }
 
