@@ -92,6 +92,9 @@ class Configure(unittest.TestCase):
         include.mkdir()
         (include / "nccl.h").write_text("#define NCCL_MAJOR 2\n#define NCCL_MINOR 28\n#define NCCL_PATCH 9\n")
         nvcc, old = self.nvcc(self.folder / "new/nvcc", "13.0"), self.nvcc(self.folder / "old/nvcc", "12.6")
+        before = self.folder / "before"
+        before.mkdir()
+        (before / "nccl.h").write_text("#define NCCL_MAJOR 2\n#define NCCL_MINOR 26\n#define NCCL_PATCH 2\n")
         headers = tuple(f"-DHVD_{part}_INCLUDE={include}" for part in ("CUDA", "NCCL", "CCCL"))
         found, no_nvcc, old_nvcc = ((*headers, f"-DHVD_NVCC={name}") for name in (nvcc, "", old))
         wanted = (("AUTO", found, True, f"CUDA: {include}, nvcc 13.0: {nvcc}, NCCL 2.28.9: {include}"), ("ON", found, True, "NCCL 2.28.9: "),
@@ -100,6 +103,8 @@ class Configure(unittest.TestCase):
                   ("AUTO", no_nvcc, True, "CUDA: not found: nvcc; built without GPUs"),
                   ("ON", no_nvcc, False, "HVD_WITH_CUDA=ON but not found: nvcc; run scripts/setup --cuda"),
                   ("AUTO", old_nvcc, True, f"CUDA: not found: nvcc 12.8 or newer (not {old} 12.6); built without GPUs"),
+                  ("AUTO", (*found, f"-DHVD_NCCL_INCLUDE={before}"), True,
+                   f"CUDA: not found: nccl.h 2.27 or newer (not {before}/nccl.h 2.26.2); built without GPUs"),
                   ("OFF", old_nvcc, True, None))
         for value, where, well, words in wanted:
             good, said = self.configure("-DHVD_WITH_TORCH=OFF", f"-DHVD_WITH_CUDA={value}", *where)
