@@ -2,6 +2,8 @@
 
 #include <build_mark.h>
 
+#include <cstdlib>
+
 #include "collectives/nccl/nccl_communicator.h"
 #include "collectives/nccl/nccl_environment.h"
 
@@ -43,7 +45,11 @@ extern "C" HVD_API int hvd_nccl_version() { return NCCL_VERSION_CODE; }
 // The build whose classes these are: what libhvd compares with its own.
 extern "C" HVD_API const char* hvd_nccl_build() { return HVD_BUILD_MARK_NAME; }
 
-// What a process that has opened the plug-in calls.
+// What a process that has opened the plug-in calls. The backend lives as long as the process, and
+// hears of its end before CUDA and NCCL do, which have been loaded before.
 extern "C" HVD_API hvd::DeviceBackend* hvd_open_nccl(const hvd::DeviceOptions* options) {
-  return new hvd::NcclBackend(*options);
+  auto* const backend = new hvd::NcclBackend(*options);
+  on_exit([](int, void* opened) { static_cast<hvd::NcclBackend*>(opened)->end_with_process(); },
+          backend);
+  return backend;
 }

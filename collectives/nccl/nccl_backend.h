@@ -40,6 +40,7 @@ class NcclBackend final : public DeviceBackend {
   }
   void cast(std::span<const Cast> casts, void* stream) override;
   bool can_cast() const override { return device_.kernels().are_there(); }
+  void end_with_process() { memory_.end_with_process(); }
 
  private:
   const NcclLimits limits_;

@@ -86,6 +86,7 @@ void NcclMemory::let_go(Memory memory) noexcept {
   if (process_.in_child()) return;
   MutexLock lock(mutex_);
   given_out_.erase(memory.base);
+  if (process_ends_) return;
   let_go_.push_back(memory);
   changed_.notify_all();
 }
@@ -106,6 +107,7 @@ void NcclMemory::free_when_done(const std::stop_token& stop) NO_THREAD_SAFETY_AN
     lock.lock();
     freeing_ = false;
     changed_.notify_all();
+    if (process_ends_) return;
   }
 }
 
@@ -120,6 +122,7 @@ void NcclMemory::free_now(const std::vector<Memory>& memories, const std::stop_t
       poll(nullptr, 0, kAskAgainMs);
     }
     for (const Memory& memory : memories) {
+      if (process_ends_) return;
       if (memory.plain)
         device_.driver().cuMemFree(reinterpret_cast<CUdeviceptr>(memory.base));
       else
@@ -128,6 +131,15 @@ void NcclMemory::free_now(const std::vector<Memory>& memories, const std::stop_t
   } catch (const Error&) {
     // The device is lost, and all that was on it.
   }
+}
+
+void NcclMemory::end_with_process() NO_THREAD_SAFETY_ANALYSIS {
+  if (process_.in_child()) return;
+  process_ends_ = true;
+  thread_.request_stop();
+  std::unique_lock<Mutex> lock(mutex_);
+  let_go_.clear();
+  changed_.wait_for(lock, limits_.free, [this]() NO_THREAD_SAFETY_ANALYSIS { return !freeing_; });
 }
 
 void NcclMemory::wait_for_free() NO_THREAD_SAFETY_ANALYSIS {

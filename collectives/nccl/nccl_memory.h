@@ -7,6 +7,7 @@
 // with a communicator is held by who has it registered until it no longer is.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <map>
@@ -37,6 +38,10 @@ class NcclMemory {
   std::shared_ptr<std::byte> allocate_plain(size_t bytes) EXCLUDES(mutex_);
   // Any thread: does it lie in what allocate() gave out, and was not let go of?
   bool has(const void* data) const EXCLUDES(mutex_);
+  // The process is in exit(): nothing is freed any more, for CUDA may be called "during process
+  // shutdown" no longer (CUDA C++ Programming Guide, "Initialization"). What is being freed is
+  // waited for, as long as the limits say.
+  void end_with_process() EXCLUDES(mutex_);
 
  private:
   struct Memory {
@@ -61,6 +66,7 @@ class NcclMemory {
   std::map<const std::byte*, size_t> given_out_ GUARDED_BY(mutex_);  // bytes, by their begin
   std::vector<Memory> let_go_ GUARDED_BY(mutex_);
   bool freeing_ GUARDED_BY(mutex_) = false;
+  std::atomic<bool> process_ends_{false};
 
   std::jthread thread_;
 };

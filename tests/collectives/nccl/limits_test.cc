@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 
+#include "collectives/nccl/nccl_backend.h"
 #include "tests/collectives/nccl/engine_devices.h"
 #include "tests/collectives/nccl/standin.h"
 #include "tests/support/catch.h"
@@ -112,6 +113,27 @@ TEST_CASE("limits: memory under a kernel without an end is waited for, and then 
   CHECK(hvd_standin_used(0) == before + 1000);
   hold.let_go();
   CHECK(comes_about([&] { return hvd_standin_used(0) == before; }));
+}
+
+TEST_CASE("limits: memory that is let go of while the process ends is left to its end") {
+  const auto opened = make_standin_backend(0, {.free = 50ms});
+  auto* const backend = dynamic_cast<NcclBackend*>(opened.get());
+  REQUIRE(backend != nullptr);
+  const size_t before = hvd_standin_used(0);
+  ProgramStream stream(0);
+  Hold hold;
+  hold.launch(0, stream.get());
+  const auto later = backend->allocate(10);
+  backend->allocate(1000).reset();
+  double seconds = 0;
+  {
+    const Stopwatch stopwatch(seconds);
+    backend->end_with_process();
+  }
+  CHECK(seconds < kSoon);
+  hold.let_go();
+  backend->end_with_process();  // its thread has nothing more to do
+  CHECK(hvd_standin_used(0) == before + 1010);
 }
 
 TEST_CASE("limits: an operation of NCCL's own that is not made at once is an error, by name") {
