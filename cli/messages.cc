@@ -151,7 +151,7 @@ AgentMessage from_proto(const proto::StoreAnswer& message) {
   return answer;
 }
 
-ListensAt listens_at(const proto::Listening& said, int place) {
+ListensAt listens_at(const proto::Listening& said, int place, const std::string& offered) {
   if (place >= std::min(said.addresses_size(), said.troubles_size()))
     return {{}, "is not listened on"};
   const std::string &address = said.addresses(place), &trouble = said.troubles(place);
@@ -159,7 +159,12 @@ ListensAt listens_at(const proto::Listening& said, int place) {
     return {{}, trouble.empty() ? "is not listened on" : printable(head_of(trouble, kReasonMax))};
   try {
     // What stands behind % is an interface of one host.
-    if (address.find('%') == address.npos) return {SocketAddress::parse(address).text(), {}};
+    if (address.find('%') == address.npos) {
+      const SocketAddress there = SocketAddress::parse(address);
+      if (offered.empty() || there == SocketAddress::of(offered, there.port()))
+        return {there.text(), {}};
+      return {{}, "was told as " + hvd::quoted(address) + ", which that host has not offered"};
+    }
   } catch (const Error&) {
   }
   return {{}, "was told as " + hvd::quoted(address) + ", which is no address for others"};

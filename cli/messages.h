@@ -28,11 +28,12 @@ AgentMessage from_proto(const proto::StoreAnswer& answer);
 // Of an agent's reason, in bytes: why_not() may name three holders of ports beside an address.
 inline constexpr size_t kReasonMax = 400;
 // Where an agent listens for links, by the place it was told to, as others may be told: an address
-// that any host can read, or a trouble. What one host says must not end another's agent.
+// that any host can read, or a trouble. What one host says must not end another's agent, nor send
+// it elsewhere than to the address that was `offered`, if that is known.
 struct ListensAt {
   std::string address, trouble;
 };
-ListensAt listens_at(const proto::Listening& said, int place);
+ListensAt listens_at(const proto::Listening& said, int place, const std::string& offered = {});
 std::string describe(
     const proto::RankStatus& status);  // "rank 1 was in allreduce …, stopped by a signal"
 std::string leftovers_note(const proto::Ended& ended);  // empty: the ranks left nobody running

@@ -79,7 +79,7 @@ void NetworkProof::note(int host, const proto::Listening& listening, TimePoint n
   Party* party = party_of(host);
   if (party == nullptr || !party->places.empty()) return;
   for (size_t place = 0; place < party->offers.size(); ++place) {
-    const ListensAt there = listens_at(listening, int(place));
+    const ListensAt there = listens_at(listening, int(place), party->offers[place].at.address);
     party->places.push_back(there.address);
     if (there.address.empty()) note_failure(party->offers[place], there.trouble);
   }

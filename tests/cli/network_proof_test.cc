@@ -204,6 +204,24 @@ TEST_CASE("network proof: what is no address is a trouble of who said it, and go
         std::string::npos);
 }
 
+TEST_CASE("network proof: nobody is sent to an address that a host has not offered") {
+  Proof job(2);
+  job.listens(0);
+  proto::Listening elsewhere;
+  for (const char* said : {"10.0.0.9:4000", "10.1.0.1:4000"})
+    elsewhere.add_addresses(said), elsewhere.add_troubles("");
+  job.proof.note(1, elsewhere, kBegin);
+  for (const auto& [host, order] : job.sent)
+    for (const auto& peer : order.try_to_reach().peers())
+      for (const std::string& address : peer.addresses()) CHECK(address != "10.0.0.9:4000");
+  job.all_tried(2, 0);
+  job.all_tried(2, 1);
+  const auto verdict = job.proof.decide(kBegin + 10s);
+  REQUIRE(verdict);
+  REQUIRE(verdict->places.size() == 2);
+  CHECK(verdict->places[1].listens == "10.1.0.1:4000");
+}
+
 TEST_CASE("network proof: who says nothing does not hold it up for ever") {
   Proof half(2);
   half.listens(0);
