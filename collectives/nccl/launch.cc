@@ -113,8 +113,8 @@ void NcclCommunicator::call(Operation& operation) {
   if (goes_aside(operation))
     device_.copy(operation.aside, operation.result.data, operation.result.bytes());
   called_ = true;
-  looked_at_ = Clock::now();
-  expected_for_ = {};
+  called_at_ = Clock::now();
+  expected_.begin(called_at_);
   if (went(call_nccl(operation))) finish_launch(operation);
 }
 

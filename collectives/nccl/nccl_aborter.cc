@@ -55,9 +55,12 @@ std::string NcclAborter::overdue() {
   const Step step = step_.load(std::memory_order_acquire);
   if (step == Step::kOver) return "";
   const TimePoint now = Clock::now();
-  if (!program_through_ && is_program_through()) program_through_ = now;
+  if (!program_through_ && is_program_through()) {
+    program_through_ = true;
+    waited_.begin(now);
+  }
   const auto limit = program_through_ ? limits_.abort : limits_.program;
-  if (now - program_through_.value_or(begin_) < limit) return "";
+  if (waited_.look(now) < limit) return "";
   const char* what = !program_through_ ? "NCCL was aborted, but its GPU was not through with the "
                                          "program's own work before that"
                      : step == Step::kInNccl

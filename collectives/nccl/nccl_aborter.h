@@ -9,7 +9,6 @@
 #pragma once
 
 #include <atomic>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,7 +16,7 @@
 #include "collectives/nccl/cuda_device.h"
 #include "collectives/nccl/nccl_library.h"
 #include "collectives/nccl/nccl_limits.h"
-#include "runtime/base/deadline.h"
+#include "collectives/nccl/waited_for.h"
 
 namespace hvd {
 
@@ -45,8 +44,8 @@ class NcclAborter {
   const ncclComm_t communicator_;
   const NcclLimits limits_;
   const std::vector<CUevent> program_;
-  const TimePoint begin_ = Clock::now();
-  std::optional<TimePoint> program_through_;  // since when: the owner's
+  bool program_through_ = false;  // and waited for since; the owner's
+  WaitedFor waited_;
   std::atomic<Step> step_{Step::kInNccl};
   std::jthread thread_;  // the last: it uses the others
 };

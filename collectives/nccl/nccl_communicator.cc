@@ -22,8 +22,6 @@ constexpr std::chrono::milliseconds kLookAgain{1};  // a device has no descripto
 // Each launch is made by a thread of NCCL's own (src/group.cc), in some tens of microseconds where
 // the ranks are connected: a sleep before the next one would be most of its time.
 constexpr std::chrono::microseconds kLaunchMost{500};
-// Time does not count in which this process was stopped.
-constexpr Clock::duration kBetweenLooksMost = std::chrono::milliseconds(100);
 
 // To NCCL's own words (its src/init.cc); short, since of a reason other ranks get 255 bytes.
 std::string with_advice(const std::string& text) {
@@ -76,7 +74,7 @@ bool NcclCommunicator::progress() {
       spoil(*known);
     } else if (dynamic_cast<const LostPeer*>(&error) != nullptr && state_ != State::kFinalizes) {
       suspicion_ = error.what();
-      suspected_at_ = Clock::now();
+      suspected_.begin(Clock::now());
     } else {
       fail(error.what());
     }
@@ -115,8 +113,8 @@ void NcclCommunicator::fail(const std::string& what) {
 // Whose word breaks the epoch; without one this rank does.
 bool NcclCommunicator::suspects_death() {
   if (suspicion_.empty()) return false;
-  if (block_.trouble.load(kAcquire) == 0 && Clock::now() - suspected_at_ > limits_.word_of_death)
-    fail(suspicion_);
+  const Clock::duration waited = suspected_.look(Clock::now());
+  if (block_.trouble.load(kAcquire) == 0 && waited > limits_.word_of_death) fail(suspicion_);
   return true;
 }
 
@@ -127,15 +125,13 @@ bool NcclCommunicator::is_registering() const {
 
 void NcclCommunicator::spoil(const Error& error) {
   spoilt_ = error.what();
-  expected_for_ = {};
+  expected_.begin(Clock::now());
   refuse(*next_, error.code(), error.what());
 }
 
 // Called at every look for as long as it is waited for.
 void NcclCommunicator::expect_soon(const std::string& what) {
-  const TimePoint now = Clock::now();
-  expected_for_ += std::min(now - std::exchange(looked_at_, now), kBetweenLooksMost);
-  if (expected_for_ > limits_.registering)
+  if (expected_.look(Clock::now()) > limits_.registering)
     throw Error(
         ErrorCode::kTimeout,
         "NCCL has waited " + std::to_string(limits_.registering.count()) + " ms in " + what);
@@ -172,7 +168,8 @@ Error NcclCommunicator::failure_in(const std::string& call, ncclResult_t result)
 
 // With the first operation, which all ranks have submitted, and with each that connects anew.
 void NcclCommunicator::start_sharing_ids() {
-  const int ids = unique_ids_for(size_, nccl_.ncclCommInitRankScalable != nullptr);
+  const int ids =
+      unique_ids_for(size_, nccl_.ncclCommInitRankScalable != nullptr, limits_.ranks_per_unique_id);
   const bool makes = makes_unique_id(me_, size_, ids);
   ncclUniqueId own{};
   const CudaDevice::Current current(device_);
@@ -227,7 +224,7 @@ void NcclCommunicator::close() {
     return begin_abort();
   calling_ = "leaving";
   state_ = State::kFinalizes;
-  end_began_ = Clock::now();
+  leaves_.begin(Clock::now());
   try {
     finalize();
   } catch (const Error&) {
@@ -238,7 +235,7 @@ void NcclCommunicator::close() {
 // In a whole epoch, with nothing under way.
 bool NcclCommunicator::finalize() {
   const CudaDevice::Current current(device_);
-  if (block_.trouble.load(kAcquire) != 0 || Clock::now() - end_began_ > limits_.leave) {
+  if (block_.trouble.load(kAcquire) != 0 || leaves_.look(Clock::now()) > limits_.leave) {
     begin_abort();
     return true;
   }
@@ -316,7 +313,7 @@ std::chrono::milliseconds NcclCommunicator::watch(std::vector<pollfd>&) const {
 
 bool NcclCommunicator::launches_now() const {
   return state_ == State::kReady && called_ && under_way_ && !is_registering() &&
-         Clock::now() - looked_at_ < kLaunchMost;
+         Clock::now() - called_at_ < kLaunchMost;
 }
 
 // For the first communicator, or for the next one.

@@ -37,6 +37,7 @@
 #include "collectives/nccl/nccl_limits.h"
 #include "collectives/nccl/nccl_windows.h"
 #include "collectives/nccl/shared_ids.h"
+#include "collectives/nccl/waited_for.h"
 #include "collectives/operation_queue.h"
 #include "collectives/peers.h"
 
@@ -132,18 +133,18 @@ class NcclCommunicator final : public Communicator {
   std::optional<ncclRedOp_t> own_op_;
   NcclWindows windows_;
   std::string suspicion_;  // what NCCL said that may come of another rank's death
-  TimePoint suspected_at_{};
-  std::string spoilt_;     // why it is; empty: it is not
-  bool renews_ = false;    // once it is aborted
-  TimePoint looked_at_{};  // since the last call, or when it was last expected to be over
-  Clock::duration expected_for_{};
+  WaitedFor suspected_;
+  std::string spoilt_;   // why it is; empty: it is not
+  bool renews_ = false;  // once it is aborted
+  TimePoint called_at_{};
+  WaitedFor expected_;  // the end of that call, or what spoilt it
   std::optional<SharedIds> ids_;
   int meetings_ = 0;                      // for which there were some
   std::deque<CudaDevice::Event> events_;  // of what was launched and has none, the oldest first
   uint64_t entered_ = 0;
   bool closed_ = false, failed_ = false, finalized_ = false;
 
-  TimePoint end_began_{};  // of finalizing
+  WaitedFor leaves_;
   std::optional<NcclAborter> aborter_;
 };
 

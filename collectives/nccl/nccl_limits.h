@@ -1,5 +1,5 @@
-// How long NCCL and the device are waited for before something else is done about it. Not settings:
-// tests have shorter ones.
+// How long NCCL and the device are waited for before something else is done about it, and what is
+// asked of NCCL at most. Not settings: tests have others.
 #pragma once
 
 #include <chrono>
@@ -16,6 +16,8 @@ struct NcclLimits {
   // The agents' word of a death, where NCCL fails as it does for one; then NCCL's words are told.
   std::chrono::milliseconds word_of_death{2'000};
   std::chrono::milliseconds free{10'000};  // for memory that was let go of; then there is no room
+  // That one unique id serves well: it is a meeting point to which all of them connect.
+  int ranks_per_unique_id = 128;
 };
 
 }  // namespace hvd

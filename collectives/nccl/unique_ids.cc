@@ -2,8 +2,8 @@
 
 namespace hvd {
 
-int unique_ids_for(int ranks, bool scalable) {
-  return scalable ? (ranks + kRanksPerUniqueId - 1) / kRanksPerUniqueId : 1;
+int unique_ids_for(int ranks, bool scalable, int each) {
+  return scalable ? (ranks + each - 1) / each : 1;
 }
 
 bool makes_unique_id(int rank, int ranks, int ids) {

@@ -3,11 +3,8 @@
 
 namespace hvd {
 
-// One id serves so many ranks well: each is a meeting point to which all of its ranks connect.
-inline constexpr int kRanksPerUniqueId = 128;
-
-// 1 unless NCCL can take several (ncclCommInitRankScalable).
-int unique_ids_for(int ranks, bool scalable);
+// One for each `each` ranks; 1 unless NCCL can take several (ncclCommInitRankScalable).
+int unique_ids_for(int ranks, bool scalable, int each);
 
 // Ranks are split evenly among the ids, the first ones taking one more each, as NCCL does itself;
 // the first rank of each part makes its id (NCCL user guide, "Creating a communicator using

@@ -3,8 +3,11 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <vector>
 
 #include "collectives/nccl/nccl_backend.h"
+#include "collectives/nccl/waited_for.h"
 #include "tests/collectives/nccl/engine_devices.h"
 #include "tests/collectives/nccl/standin.h"
 #include "tests/support/catch.h"
@@ -134,6 +137,36 @@ TEST_CASE("limits: memory that is let go of while the process ends is left to it
   hold.let_go();
   backend->end_with_process();  // its thread has nothing more to do
   CHECK(hvd_standin_used(0) == before + 1010);
+}
+
+TEST_CASE("limits: time in which this process was stopped is no wait") {
+  WaitedFor waited;
+  TimePoint now = Clock::now();
+  waited.begin(now);
+  CHECK(waited.look(now += 50ms) == 50ms);
+  CHECK(waited.look(now += 1h) == 150ms);
+  CHECK(waited.look(now += 10ms) == 160ms);
+  waited.begin(now);
+  CHECK(waited.look(now) == 0ms);
+}
+
+TEST_CASE("limits: more ranks than one unique id serves connect by several") {
+  constexpr int kRanks = 5, kIds = 3;
+  std::vector<std::unique_ptr<DeviceBackend>> backends;
+  for (int rank = 0; rank < kRanks; ++rank)
+    backends.push_back(make_standin_backend(rank, {.ranks_per_unique_id = 2}));
+  const auto before = hvd_standin_count("unique_ids", -1);
+  std::array<std::vector<float>, kRanks> sums;
+  run_engines(Hosts{kRanks}, [&](int rank, Engine& engine) {
+    const auto at = static_cast<size_t>(rank);
+    engine.use_device(*backends[at]);
+    ProgramStream stream(rank);
+    DeviceTensor tensor(rank, stream, 1000, static_cast<float>(rank));
+    tensor.sum_async(engine, "x")->wait();
+    sums[at] = tensor.values();
+  });
+  for (const auto& sum : sums) CHECK(sum == std::vector<float>(1000, 10));
+  CHECK(hvd_standin_count("unique_ids", -1) == before + kRanks * kIds);
 }
 
 TEST_CASE("limits: an operation of NCCL's own that is not made at once is an error, by name") {

@@ -71,6 +71,7 @@ void hvd_standin_set(const char* name, const char* value);
 // (ncclCommWindowRegister() has begun), copies_in, copies_out, copies_within and bytes_in,
 // bytes_out, bytes_within, memsets, kernels, "kernel NAME" (those of that name), host_waits, drains
 // (cuCtxSynchronize(), which is in host_waits no more than ncclMemFree() is), communicators,
+// unique_ids (that these connected with: each rank's counts all of them),
 // errors_told (by ncclCommGetAsyncError()), aborts. Unknown names count nothing.
 long long hvd_standin_count(const char* name, int device);
 void hvd_standin_reset_counts();

@@ -10,6 +10,7 @@ TEST_CASE("own GPU: that of the local rank, or the only one that is seen") {
   CHECK(own_gpu(8, 7) == 7);
   CHECK(own_gpu(1, 0) == 0);
   CHECK(own_gpu(1, 5) == 0);
+  CHECK(own_gpu(2, 3, true) == 1);
 }
 
 TEST_CASE("own GPU: a rank beyond those that are seen is told so") {

@@ -108,6 +108,7 @@ ncclResult_t start_communicator(ncclComm_t* made, int ranks, int rank, const ncc
       reinterpret_cast<const char*>(ids), static_cast<size_t>(id_count) * sizeof(ncclUniqueId)));
   *made = comm;
   count("communicators", comm->context->ordinal);
+  count("unique_ids", comm->context->ordinal, id_count);
   const ncclResult_t result = submit({comm, [comm] { return connect(comm); }, {}});
   if (result != ncclSuccess && result != ncclInProgress) *made = nullptr;
   return result;
