@@ -6,6 +6,7 @@ switching from and to idle: with 100,000 wake-ups a second it is a seventh of a 
 container hides the machine's processes, others' is all that is neither idle time nor ours, and such runs look noisy.
 """
 import ctypes
+import functools
 import os
 import platform
 import resource
@@ -191,8 +192,9 @@ def describe():
     }
 
 
+@functools.cache
 def commit():
-    """The checkout's commit, with a "+" when files differ from it that are no kept results: these are written as we speak."""
+    """The checkout's commit when this was first asked, with a "+" when files differ from it that are no kept results: these are written as we speak."""
     git = ["git", "-C", os.path.dirname(os.path.abspath(__file__))]
     sources = [":(top)", ":(top,exclude)tests/benchmark/results"]
     try:

@@ -16,7 +16,7 @@ import pages
 import remote
 import step
 from experiment import run
-from machine import Machine, end_descendants
+from machine import Machine, commit, end_descendants
 from programs import ROOT, NotBuilt
 from report import as_json, table
 from samples import ENOUGH, QUIET_CPUS, exit_status
@@ -79,6 +79,7 @@ def show_progress(results):
 
 def main(arguments):
     options = parse(arguments)
+    commit()  # before a run of minutes, in which somebody may go on with the sources
     try:
         machine, experiment = Machine(), BENCHMARKS[options.benchmark].make(options)
     except NotBuilt as error:
