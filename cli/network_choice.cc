@@ -9,11 +9,14 @@
 #include <tuple>
 #include <utility>
 
+#include "rendezvous/link_handshake.h"
+
 namespace hvd {
 namespace {
 
-// Shorter than that, and twice the shortest, a round trip tells of the hosts' load, not of the way.
-constexpr int64_t kFarUs = 2000;
+// Shorter than that, and twice the shortest, a round trip tells of the hosts' load, not of the way;
+// nor does what some MiB take.
+constexpr int64_t kFarUs = 2000, kCarryUs = 10'000;
 
 bool is_good(const Offer& offer) { return offer.awaited == 0 && offer.failed == 0; }
 bool is_open(const Offer& offer) { return offer.awaited > 0 && offer.failed == 0; }
@@ -27,14 +30,23 @@ int speed_of(const Offer& offer) {
   return offer.by_ssh && offer.at.speed_mbps == 0 ? kAssumedMbps : offer.at.speed_mbps;
 }
 
+// As above, unless what came through says otherwise.
+int proven_speed(std::span<const Offer> offers, size_t place, bool waits) {
+  const Offer &offer = offers[place], &first = offers.front();
+  if (!is_faster(offer, first)) return speed_of(offer);
+  const bool lost =
+      !waits && offer.carry == Offer::Carry::kAwaited && first.carry == Offer::Carry::kKnown;
+  return lost || carries_less(offer, first) ? speed_of(first) - 1 : speed_of(offer);
+}
+
 Rank rank_of(std::span<const Offer> offers, size_t place, bool waits) {
   const Offer& offer = offers[place];
-  const int speed = speed_of(offer);
+  const int speed = proven_speed(offers, place, waits);
   int64_t nearest = std::numeric_limits<int64_t>::max() / 4;
-  for (const Offer& other : offers) {
-    if (speed_of(other) != speed) continue;
-    if (is_good(other)) nearest = std::min(nearest, other.round_trip_us);
-    if (waits && is_open(other)) nearest = 0;
+  for (size_t i = 0; i < offers.size(); ++i) {
+    if (proven_speed(offers, i, waits) != speed) continue;
+    if (is_good(offers[i])) nearest = std::min(nearest, offers[i].round_trip_us);
+    if (waits && is_open(offers[i])) nearest = 0;
   }
   const bool far = is_good(offer) && offer.round_trip_us > kFarUs + 2 * nearest;
   return {-speed, far, !offer.by_ssh, place};
@@ -60,6 +72,23 @@ std::string milliseconds_text(int64_t us) {
   char text[32];
   std::snprintf(text, sizeof text, "%.1f ms", double(us) / 1000);
   return text;
+}
+
+// "; 10.77.0.1 (ib0, 40 Gbit/s by its own word) is slower: 4 MiB took 1200.0 ms there, 1.5 ms here".
+std::string slower_note(std::span<const Offer> offers) {
+  const Offer& first = offers.front();
+  for (size_t place = 1; place < offers.size(); ++place) {
+    const Offer& one = offers[place];
+    if (!is_good(one) || !is_faster(one, first)) continue;
+    if (proven_speed(offers, place, false) > speed_of(first)) continue;
+    const std::string some = std::to_string(kCarriedBytes >> 20) + " MiB ";
+    return "; " + one.at.address + " (" + one.at.interface + ", " + speed_text(one.at.speed_mbps) +
+           " by its own word) is slower: " +
+           (one.carried_us == 0 ? some + "did not come through"
+                                : some + "took " + milliseconds_text(one.carried_us) + " there, " +
+                                      milliseconds_text(first.carried_us) + " here");
+  }
+  return "";
 }
 
 }  // namespace
@@ -113,6 +142,12 @@ std::vector<std::vector<int>> who_is_left(int hosts, int first) {
 
 bool is_faster(const Offer& offer, const Offer& first) { return speed_of(offer) > speed_of(first); }
 
+bool carries_less(const Offer& offer, const Offer& first) {
+  using Carry = Offer::Carry;
+  if (offer.carry != Carry::kKnown) return offer.carry == Carry::kFailed;
+  return first.carry == Carry::kKnown && offer.carried_us > kCarryUs + 2 * first.carried_us;
+}
+
 Choice choose(std::span<const Offer> offers, bool waits) {
   std::optional<size_t> best;
   for (size_t place = 0; place < offers.size(); ++place)
@@ -124,6 +159,11 @@ Choice choose(std::span<const Offer> offers, bool waits) {
     if (is_open(offers[place]) &&
         (!best || rank_of(offers, place, waits) < rank_of(offers, *best, waits)))
       choice.final = false;
+  const auto others =
+      std::ranges::count_if(offers, [](const Offer& one) { return is_good(one) || is_open(one); });
+  if (waits && best && others > 1 && is_faster(offers[*best], offers.front()) &&
+      offers[*best].carry == Offer::Carry::kAwaited)
+    choice.final = false;
   return choice;
 }
 
@@ -133,7 +173,7 @@ Reason reason_of(std::span<const Offer> offers, int place, bool asked_for) {
   if (asked_for) return Reason::kAsked;
   if (chosen.by_ssh) return Reason::kSsh;
   if (!ssh.by_ssh) return Reason::kReached;  // a name for it that it does not know itself
-  if (is_faster(chosen, ssh)) return Reason::kFaster;
+  if (proven_speed(offers, size_t(place), false) > speed_of(ssh)) return Reason::kFaster;
   if (ssh.failed > 0) return Reason::kSshFailed;
   return ssh.awaited > 0 ? Reason::kSshSilent : Reason::kNearer;
 }
@@ -147,7 +187,7 @@ std::string why_chosen(std::span<const Offer> offers, int place, bool asked_for,
     case Reason::kAsked:
       return "by --network-interface";
     case Reason::kSsh:
-      return by_ssh;
+      return by_ssh + slower_note(offers);
     case Reason::kReached:
       return "where all hosts reach it";
     case Reason::kFaster:

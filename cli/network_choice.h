@@ -24,6 +24,10 @@ struct Offer {
   int failed = 0;             // that did not
   int64_t round_trip_us = 0;  // the longest
   std::string failure = {};   // the first: "not from h1: Connection refused"
+  // How long kCarriedBytes took from one other host, at best; asked where links say that they are
+  // faster.
+  enum class Carry { kNotAsked, kAwaited, kKnown, kFailed } carry = Carry::kNotAsked;
+  int64_t carried_us = 0;
 };
 
 // What a host with these interfaces offers: that of ssh first, then the fastest, equal ones in
@@ -46,12 +50,14 @@ std::vector<std::vector<int>> who_is_left(int hosts, int first);
 // Up to so many hosts all have to reach each other where the link is faster than the first offer's,
 // ssh's as a rule, which is left for nothing less.
 inline constexpr int kFasterPairsMax = 64;
-bool is_faster(const Offer& offer, const Offer& first);
+bool is_faster(const Offer& offer, const Offer& first);  // by what cards say of themselves
+// But far less comes through than there, as behind a switch that is slower than the card.
+bool carries_less(const Offer& offer, const Offer& first);
 
 // The best offer at which all who tried reached the host: on the fastest link, then where the round
 // trip is not far longer, then ssh's, then the first. ssh's link counts as one of kAssumedMbps
-// where its speed is not known, others as slower than any. What is awaited counts as lost if nobody
-// `waits` for it any longer.
+// where its speed is not known, others as slower than any; one that says it is faster, and carries
+// less, as slower. What is awaited counts as lost if nobody `waits` for it any longer.
 inline constexpr int kAssumedMbps = 10'000;
 struct Choice {
   int place = -1;      // -1: there is none yet

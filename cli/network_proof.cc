@@ -16,10 +16,33 @@ using std::chrono::milliseconds;
 
 // For offers that look better and are silent: who is there answers within a round trip.
 constexpr milliseconds kForBetter{250};
+// For how much comes through one that looks better: 4 MiB take 336 ms at 100 Mbit/s.
+constexpr milliseconds kForCarried{1000};
 // For words of an agent whose own patience is over, from when hvdrun sees that it is: what came
 // while hvdrun was stopped has to be read first.
 constexpr milliseconds kForWords{1000};
 constexpr int kNamesMax = 3;
+// What a process has to wait for a CPU may make one try longer, hardly several.
+constexpr int kCarriesMost = 3;
+
+bool is_carry_decided(const Offer& offer) { return offer.carry != Offer::Carry::kAwaited; }
+
+// Where they are awaited.
+void add_carries(const NetworkProof::Party& party, proto::TryToReach::Peer& peer) {
+  for (size_t place = 0; place < party.offers.size(); ++place)
+    peer.add_carry(is_carry_decided(party.offers[place]) ? "" : party.places[place]);
+}
+
+// Of links that say they are faster than the first, and of that.
+void ask_how_much_comes_through(std::vector<Offer>& offers) {
+  bool any = false;
+  for (Offer& one : offers) {
+    if (!is_faster(one, offers.front())) continue;
+    one.carry = Offer::Carry::kAwaited;
+    any = true;
+  }
+  if (any) offers.front().carry = Offer::Carry::kAwaited;
+}
 
 void note_failure(Offer& offer, const std::string& words) {
   if (offer.failed++ == 0) offer.failure = words;
@@ -51,6 +74,7 @@ void NetworkProof::begin(std::vector<Party> parties, int first, bool asked_for,
   for (size_t i = 0; i < parties_.size(); ++i)
     if (parties_[i].host == first) at = int(i);
   const int hosts = int(parties_.size());
+  for (Party& one : parties_) ask_how_much_comes_through(one.offers);
   const auto tries = who_tries_whom(hosts, at);
   for (int who = 0; who < hosts; ++who)
     for (const int whom : tries[size_t(who)]) await(who, whom, false);
@@ -81,7 +105,9 @@ void NetworkProof::note(int host, const proto::Listening& listening, TimePoint n
   for (size_t place = 0; place < party->offers.size(); ++place) {
     const ListensAt there = listens_at(listening, int(place), party->offers[place].at.address);
     party->places.push_back(there.address);
-    if (there.address.empty()) note_failure(party->offers[place], there.trouble);
+    if (!there.address.empty()) continue;
+    note_failure(party->offers[place], there.trouble);
+    party->offers[place].carry = Offer::Carry::kFailed;
   }
   if (began_ || std::ranges::any_of(parties_, is_silent)) return;
   began_ = now;
@@ -89,7 +115,7 @@ void NetworkProof::note(int host, const proto::Listening& listening, TimePoint n
 }
 
 void NetworkProof::tell_all_to_try() {
-  std::vector<proto::ToAgent> orders(parties_.size());
+  std::vector<proto::ToAgent> orders(parties_.size(), try_order());
   for (const auto& [who, whom, place] : awaited_) {  // those of one peer are together
     proto::TryToReach& reach = *orders[size_t(who)].mutable_try_to_reach();
     const Party& other = parties_[size_t(whom)];
@@ -102,10 +128,62 @@ void NetworkProof::tell_all_to_try() {
     reach.mutable_peers()->rbegin()->set_addresses(place, other.places[size_t(place)]);
   }
   for (size_t who = 0; who < parties_.size(); ++who) {
-    orders[who].mutable_try_to_reach()->set_patience_ms(
-        int(std::chrono::duration_cast<milliseconds>(patience_).count()));
+    for (proto::TryToReach::Peer& peer : *orders[who].mutable_try_to_reach()->mutable_peers())
+      if (const Party& other = *party_of(peer.number());
+          carrier_to(int(&other - parties_.data())) == int(who))
+        add_carries(other, peer);
     send_(parties_[who].host, orders[who]);
   }
+}
+
+// What comes through depends on the host's link more than on who sends: of one for each, so that no
+// link has more than one to carry for at a time, each way.
+int NetworkProof::carrier_to(int whom) const {
+  const int hosts = int(parties_.size());
+  return (whom + hosts - 1) % hosts;
+}
+
+// The shortest of some tries counts.
+void NetworkProof::note_carried(int whom, const proto::Reached::Try& one) {
+  Party& party = parties_[size_t(whom)];
+  if (one.offer() < 0 || one.offer() >= int(party.offers.size())) return;
+  Offer& offer = party.offers[size_t(one.offer())];
+  if (offer.carry != Offer::Carry::kAwaited) return;
+  const bool known = offer.carried_us > 0, came = one.trouble().empty();
+  if (came) {
+    const int64_t took = std::max<int64_t>(one.carried_us(), 1);
+    offer.carried_us = known ? std::min(offer.carried_us, took) : took;
+  }
+  offer.carry = known || came ? Offer::Carry::kKnown : Offer::Carry::kFailed;
+  if (std::ranges::all_of(party.offers, is_carry_decided)) carry_again(whom);
+}
+
+// What looks slower than it says has another try.
+void NetworkProof::carry_again(int whom) {
+  Party& party = parties_[size_t(whom)];
+  if (++party.carries >= kCarriesMost) return;
+  bool any = false;
+  for (Offer& one : party.offers) {
+    const Offer& first = party.offers.front();
+    if (one.carry != Offer::Carry::kKnown || !is_faster(one, first) || !carries_less(one, first))
+      continue;
+    one.carry = Offer::Carry::kAwaited;
+    any = true;
+  }
+  if (!any) return;
+  proto::ToAgent order = try_order();
+  proto::TryToReach::Peer& peer = *order.mutable_try_to_reach()->add_peers();
+  peer.set_number(party.host);
+  peer.set_name(party.name);
+  add_carries(party, peer);
+  send_(parties_[size_t(carrier_to(whom))].host, order);
+}
+
+proto::ToAgent NetworkProof::try_order() const {
+  proto::ToAgent order;
+  order.mutable_try_to_reach()->set_patience_ms(
+      int(std::chrono::duration_cast<milliseconds>(patience_).count()));
+  return order;
 }
 
 void NetworkProof::note(int host, const proto::Reached& reached) {
@@ -115,6 +193,10 @@ void NetworkProof::note(int host, const proto::Reached& reached) {
       Party* other = party_of(one.peer());
       if (other == nullptr) continue;
       const int whom = int(other - parties_.data());
+      if (one.carries()) {
+        if (carrier_to(whom) == who) note_carried(whom, one);
+        continue;
+      }
       if (awaited_.erase({who, whom, one.offer()}) == 0) continue;
       Offer& offer = other->offers[size_t(one.offer())];
       --offer.awaited;
@@ -146,7 +228,7 @@ std::optional<NetworkProof::Verdict> NetworkProof::decide(TimePoint now) {
   }
   if (!all_found) return {};
   if (!found_) found_ = now;
-  if (!all_final && now < *found_ + kForBetter) return {};
+  if (!all_final && now < *found_ + for_better()) return {};
   Verdict verdict;
   const std::vector<Party> parties = std::exchange(parties_, {});
   for (const Party& one : parties) {
@@ -164,7 +246,17 @@ std::optional<NetworkProof::Verdict> NetworkProof::decide(TimePoint now) {
 std::optional<TimePoint> NetworkProof::next_deadline() const {
   if (!going() || !began_) return {};
   const TimePoint until = over_at_.value_or(*began_ + patience_);
-  return found_ ? std::min(until, *found_ + kForBetter) : until;
+  return found_ ? std::min(until, *found_ + for_better()) : until;
+}
+
+Clock::duration NetworkProof::for_better() const {
+  const bool carries = std::ranges::any_of(parties_, [](const Party& party) {
+    return std::ranges::any_of(party.offers, [&](const Offer& one) {
+      return is_faster(one, party.offers.front()) && one.carry == Offer::Carry::kAwaited &&
+             one.awaited == 0 && one.failed == 0;
+    });
+  });
+  return carries ? kForCarried : kForBetter;
 }
 
 std::vector<AwaitedHost> NetworkProof::progress(TimePoint now, const std::set<int>& away) const {

@@ -33,6 +33,7 @@ class NetworkProof {
     std::vector<Offer> offers;
     bool here = false;                     // hvdrun's own
     std::vector<std::string> places = {};  // by offer, where its agent listens: with a port
+    int carries = 0;                       // rounds of tries how much comes through
   };
   struct Place {
     int host = 0;
@@ -76,6 +77,11 @@ class NetworkProof {
   Party* party_of(int host);
   void await(int who, int whom, bool only_faster);
   void tell_all_to_try();
+  void note_carried(int whom, const proto::Reached::Try& one);
+  void carry_again(int whom);
+  int carrier_to(int whom) const;
+  proto::ToAgent try_order() const;
+  Clock::duration for_better() const;
   static bool is_silent(const Party& one) { return one.places.empty() && !one.offers.empty(); }
 
   const Send send_;

@@ -63,7 +63,7 @@ std::vector<std::string> OtherPairs::note(int host, const proto::Reached& reache
   std::vector<std::string> lines;
   const NetworkProof::Place* who = place_of(host);
   for (const proto::Reached::Try& one : reached.tries()) {
-    if (asked_.erase({host, one.peer()}) == 0) continue;
+    if (one.carries() || asked_.erase({host, one.peer()}) == 0) continue;
     const NetworkProof::Place* whom = place_of(one.peer());
     if (who == nullptr || whom == nullptr || one.trouble().empty()) continue;
     if (gone_.contains(host) || gone_.contains(one.peer())) continue;

@@ -56,6 +56,10 @@ std::string_view text_of(const LinkNonce& nonce) {
   return {reinterpret_cast<const char*>(nonce.data()), nonce.size()};
 }
 
+size_t padding_of_caller(const LinkName& link) {
+  return link.carries() ? kCarriedBytes : kPaddingBytes;
+}
+
 std::string write_call(const LinkName& link, const LinkNonce& nonce) {
   std::string call(kMagic);
   call += kVersion;
@@ -118,7 +122,7 @@ size_t LinkHandshake::expected() const {
     case Awaits::kProof:
       return kMacBytes;
     case Awaits::kPadding:
-      return kPaddingBytes;
+      return proven_ ? padding_of_caller(link_) : kPaddingBytes;
     case Awaits::kVerdict:
       break;
   }
@@ -127,7 +131,10 @@ size_t LinkHandshake::expected() const {
 
 void LinkHandshake::feed(std::string_view bytes) {
   HVD_CHECK(bytes.size() <= wanted(), "read no more than wanted(): the rest is the link's");
-  received_ += bytes;
+  if (awaits_ == Awaits::kPadding)
+    padding_ += bytes.size();
+  else
+    received_ += bytes;
   // What is not hvdrun's is known by its first bytes: a scanner, or a program at the wrong port.
   if (awaits_ == Awaits::kCall &&
       !kMagic.starts_with(std::string_view(received_).substr(0, kMagic.size())))
@@ -155,7 +162,7 @@ void LinkHandshake::feed(std::string_view bytes) {
 
 void LinkHandshake::end() {
   if (state_ == State::kGoing)
-    refuse("it closed the connection after " + std::to_string(received_.size()) + " of " +
+    refuse("it closed the connection after " + std::to_string(came()) + " of " +
            std::to_string(expected()) + " bytes");
 }
 
@@ -186,7 +193,7 @@ void LinkHandshake::on_answer() {
   if (!equal(std::string_view(received_).substr(kNonceBytes), mac("answer")))
     return refuse("it does not know the job's secret");
   output_ = mac("call");
-  if (link_.is_proof()) output_.append(kPaddingBytes, '\0');
+  if (link_.is_proof()) output_.append(padding_of_caller(link_), '\0');
   awaits_ = Awaits::kVerdict;
 }
 

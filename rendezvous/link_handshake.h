@@ -7,7 +7,8 @@
 //   answerer → verdict: a byte, HMAC("verdict", call, nonce, byte)             33 bytes
 //
 // Where it proves a way between two hosts (LinkName), 16 KiB of padding follow the proof and a
-// welcome: a way that loses full packets, as one whose MTU is less than its ends', is none.
+// welcome: a way that loses full packets, as one whose MTU is less than its ends', is none. Where
+// it is to show how much that way carries, kCarriedBytes follow the proof instead.
 //
 // HMAC is HMAC-SHA256 under HKDF-SHA256(secret, "link", epoch). Both nonces are in what is proven,
 // so nothing can be played again; so is who is which end, so nothing can be played back to its
@@ -39,10 +40,16 @@ struct LinkName {
   uint32_t id = 0;  // of the communicator
   int32_t caller = 0, answerer = 0;
 
+  static constexpr uint32_t kCarries = 1u << 31;  // in the `id` of a proof: of how much passes
+
   bool is_proof() const { return epoch == 0; }
+  bool carries() const { return is_proof() && (id & kCarries) != 0; }
   std::string text() const;  // "link 7 of epoch 2 from rank 0 to rank 3"
   friend auto operator<=>(const LinkName&, const LinkName&) = default;
 };
+
+// 3 ms at 10 Gbit/s, 34 at 1: much longer than a process may have to wait for a CPU.
+inline constexpr size_t kCarriedBytes = size_t{4} << 20;
 
 Secret make_link_secret();  // a job's
 
@@ -63,7 +70,7 @@ class LinkHandshake {
 
   // Takes what came, at most wanted() bytes: what comes later is the link's.
   void feed(std::string_view bytes);
-  size_t wanted() const { return state_ == State::kGoing ? expected() - received_.size() : 0; }
+  size_t wanted() const { return state_ == State::kGoing ? expected() - came() : 0; }
   void end();  // nothing more will come
   std::string take_output();
 
@@ -84,6 +91,7 @@ class LinkHandshake {
   LinkHandshake(const Secret& secret, const LinkNonce& nonce, Awaits awaits)
       : secret_(&secret), nonce_(nonce), awaits_(awaits) {}
   size_t expected() const;
+  size_t came() const { return awaits_ == Awaits::kPadding ? padding_ : received_.size(); }
   void on_call();
   void on_answer();
   void on_proof();
@@ -102,6 +110,7 @@ class LinkHandshake {
   LinkName link_;
   std::string both_;      // the call as it was sent, and then the answerer's nonce: in each proof
   std::string received_;  // of the message that is awaited
+  size_t padding_ = 0;    // the same of padding, which nobody reads
   std::string output_;
   std::string reason_;
 };

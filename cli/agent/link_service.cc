@@ -54,6 +54,7 @@ std::string not_begun(int error) {
 
 std::string no_answer(const LinkHandshake& handshake) {
   if (!handshake.awaits_verdict_on_padding()) return "no answer";
+  if (handshake.link().carries()) return "what was sent has not come through in time";
   return "small packets pass, large ones do not: the MTU differs on the way";
 }
 
@@ -79,6 +80,8 @@ struct LinkService::Connection {
   bool connected = true;
   bool cut = false;  // by the other end
   std::string unsent = {};
+  size_t sent = 0;        // of that
+  TimePoint padded_at{};  // its padding was first sent
 };
 
 LinkService::LinkService(Loop& loop, int host, std::vector<Listener> listeners, Secret secret,
@@ -116,14 +119,14 @@ void LinkService::start_epoch(uint32_t epoch, std::set<int> local_ranks) {
   for (int fd : old) remove(fd);
 }
 
-void LinkService::prove(const Peer& peer, Done done) {
-  const LinkName proof{0, peer.offer, host_, peer.host};
+void LinkService::prove(const Peer& peer, Proven proven) {
+  const LinkName proof{0, peer.offer | (peer.carries ? LinkName::kCarries : 0), host_, peer.host};
   HVD_CHECK(!requests_.contains(proof), "a host is proven once at an address");
   Request request;
   request.address = peer.address;
   request.at = peer.address.host();
   request.deadline = peer.deadline;
-  request.done = std::move(done);
+  request.proven = std::move(proven);
   requests_.emplace(proof, std::move(request));  // tick() is due
 }
 
@@ -155,12 +158,13 @@ void LinkService::request(const Wanted& wanted, Done done) {
   if (!calls && arrived_.contains(link)) ready_.push_back(link);  // tick() is due
 }
 
-void LinkService::complete(const LinkName& link, UniqueFd socket, const std::string& why) {
+void LinkService::complete(const LinkName& link, UniqueFd socket, const std::string& why,
+                           Clock::duration carried) {
   auto found = requests_.extract(link);
   if (!found) return;
   if (socket && found.mapped().state == Request::kAwaited) given_.insert(link);
-  const bool as_it_is = why.empty() || link.is_proof();
-  found.mapped().done(std::move(socket), as_it_is ? why : link.text() + ": " + why);
+  if (link.is_proof()) return found.mapped().proven(std::move(socket), why, carried);
+  found.mapped().done(std::move(socket), why.empty() ? why : link.text() + ": " + why);
 }
 
 bool LinkService::may_call(const Request& request) const {
@@ -362,20 +366,24 @@ std::string LinkService::connect_result(const Connection& connection) const {
 
 // False: the connection is broken, see errno.
 bool LinkService::send_some(Connection& connection) {
-  std::string& unsent = connection.unsent += connection.handshake.take_output();
-  while (!unsent.empty()) {
-    const ssize_t n =
-        send(connection.socket.get(), unsent.data(), unsent.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  const std::string& unsent = connection.unsent += connection.handshake.take_output();
+  if (connection.padded_at == TimePoint{} && connection.handshake.awaits_verdict_on_padding())
+    connection.padded_at = Clock::now();
+  while (connection.sent < unsent.size()) {
+    const ssize_t n = send(connection.socket.get(), unsent.data() + connection.sent,
+                           unsent.size() - connection.sent, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0) return errno == EAGAIN || errno == EINTR;
-    unsent.erase(0, size_t(n));
+    connection.sent += size_t(n);
   }
+  connection.unsent.clear();
+  connection.sent = 0;
   return true;
 }
 
 // No more than the handshake wants: what comes after it is the link's. False: nothing to go on
 // with.
 bool LinkService::receive_some(Connection& connection) {
-  char bytes[4096];
+  char bytes[size_t{64} << 10];
   const size_t wanted = std::min(connection.handshake.wanted(), sizeof bytes);
   if (wanted == 0) return false;
   const ssize_t n = recv(connection.socket.get(), bytes, wanted, MSG_DONTWAIT);
@@ -425,7 +433,7 @@ void LinkService::finished(int fd) {
   if (link.is_proof() && connection->ticket) return;  // that was all
   make_link(fd);
   if (!connection->ticket || requests_.contains(link))
-    complete(link, std::move(connection->socket), {});
+    complete(link, std::move(connection->socket), {}, Clock::now() - connection->padded_at);
   else if (link.epoch >= epoch_)
     arrived_[link] = std::move(connection->socket);
 }

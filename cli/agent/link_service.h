@@ -33,6 +33,9 @@ class LinkService {
   // A connected, non-blocking socket from which nothing of the link's has been read; or none, and
   // why.
   using Done = std::function<void(UniqueFd link, const std::string& why)>;
+  // The same, and how long the padding took.
+  using Proven =
+      std::function<void(UniqueFd there, const std::string& why, Clock::duration carried)>;
   struct Wanted {
     uint32_t id = 0;  // of the communicator, in the epoch that was started last
     int local_rank = 0, remote_rank = 0;
@@ -52,14 +55,15 @@ class LinkService {
   // Another host of the job, and where it might be.
   struct Peer {
     int host = 0;
-    uint32_t offer = 0;  // which of its addresses
+    uint32_t offer = 0;    // which of its addresses
+    bool carries = false;  // shows how long kCarriedBytes take
     SocketAddress address;
     Deadline deadline = Deadline::never();
   };
-  // In any epoch, or before. `done` is called once, from a later handler or tick(), unless settle()
-  // comes before the call begins: with a connection on which that host's agent has proven itself,
-  // or why not.
-  void prove(const Peer& peer, Done done);
+  // In any epoch, or before. `proven` is called once, from a later handler or tick(), unless
+  // settle() comes before the call begins: with a connection on which that host's agent has proven
+  // itself, or why not.
+  void prove(const Peer& peer, Proven proven);
   // It is known who is where: links come to this address alone, and nobody is called for a proof
   // any more. Calls that have begun go on: who is called should see no stranger in who hangs up.
   void settle(const SocketAddress& address);
@@ -85,7 +89,8 @@ class LinkService {
     std::string at;     // its host, without a port
     std::string agent;  // in words
     Deadline deadline = Deadline::never();
-    Done done;
+    Done done;            // of a link,
+    Proven proven;        // of a proof
     TimePoint call_at{};  // not before
     int attempts = 0;
     std::string last_words;  // of the attempt before
@@ -111,7 +116,8 @@ class LinkService {
   void call_again(const LinkName& link, const std::string& why);
   void not_there(const LinkName& link, const std::string& why);
   void refuse(const SocketAddress& peer, const std::string& why);
-  void complete(const LinkName& link, UniqueFd socket, const std::string& why);
+  void complete(const LinkName& link, UniqueFd socket, const std::string& why,
+                Clock::duration carried = {});
   bool may_call(const Request& request) const;
   static bool may_go(const Connection& connection);
 

@@ -17,6 +17,8 @@
 namespace hvd {
 namespace {
 
+using namespace std::chrono_literals;
+
 // The shortest that the kernel has seen, which no load of either host makes longer.
 int64_t round_trip_us(const UniqueFd& connection) {
   tcp_info facts{};
@@ -68,20 +70,29 @@ OtherHosts::OtherHosts(Loop& loop, int host, const proto::ListenForLinks& order,
 
 void OtherHosts::on(const proto::TryToReach& order) {
   const Deadline deadline = Deadline::in(std::chrono::milliseconds(order.patience_ms()));
-  for (const proto::TryToReach::Peer& peer : order.peers())
-    for (int offer = 0; offer < peer.addresses_size(); ++offer) {
-      if (peer.addresses(offer).empty()) continue;
-      proto::Reached::Try result;
-      result.set_peer(peer.number());
-      result.set_offer(offer);
-      links_->prove(
-          {peer.number(), uint32_t(offer), SocketAddress::parse(peer.addresses(offer)), deadline},
-          [this, result](const UniqueFd& there, const std::string& why) mutable {
-            if (there) result.set_round_trip_us(round_trip_us(there));
-            result.set_trouble(why);
-            *reached_.add_tries() = result;
-          });
-    }
+  for (const proto::TryToReach::Peer& peer : order.peers()) {
+    for (int offer = 0; offer < peer.addresses_size(); ++offer)
+      prove(peer.number(), offer, false, peer.addresses(offer), deadline);
+    for (int offer = 0; offer < peer.carry_size(); ++offer)
+      prove(peer.number(), offer, true, peer.carry(offer), deadline);
+  }
+}
+
+void OtherHosts::prove(int peer, int offer, bool carries, const std::string& address,
+                       Deadline deadline) {
+  if (address.empty()) return;
+  proto::Reached::Try result;
+  result.set_peer(peer);
+  result.set_offer(offer);
+  result.set_carries(carries);
+  links_->prove({peer, uint32_t(offer), carries, SocketAddress::parse(address), deadline},
+                [this, result](const UniqueFd& there, const std::string& why,
+                               Clock::duration carried) mutable {
+                  if (there) result.set_round_trip_us(round_trip_us(there));
+                  if (there && result.carries()) result.set_carried_us(carried / 1us);
+                  result.set_trouble(why);
+                  *reached_.add_tries() = result;
+                });
 }
 
 void OtherHosts::on(const proto::LinksAt& order) {

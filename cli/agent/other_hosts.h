@@ -49,6 +49,8 @@ class OtherHosts {
   void tick(TimePoint now);
 
  private:
+  void prove(int peer, int offer, bool carries, const std::string& address, Deadline deadline);
+
   const Callbacks callbacks_;
   const Clock::duration patience_;
   std::unique_ptr<LinkService> links_;

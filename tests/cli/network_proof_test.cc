@@ -50,6 +50,24 @@ struct Proof {
     proof.note(who, reached);
   }
 
+  // How long it took to carry some MiB to `whom`, by who does that among so many hosts.
+  void carried(int hosts, int whom, int offer, Clock::duration took,
+               const std::string& trouble = "") {
+    proto::Reached reached;
+    proto::Reached::Try& one = *reached.add_tries();
+    one.set_peer(whom);
+    one.set_offer(offer);
+    one.set_carries(true);
+    one.set_carried_us(took / 1us);
+    one.set_trouble(trouble);
+    proof.note((whom + hosts - 1) % hosts, reached);
+  }
+
+  void all_carried(int hosts) {
+    for (int whom = 0; whom < hosts; ++whom)
+      for (const int offer : {0, 1}) carried(hosts, whom, offer, 1ms);
+  }
+
   void all_tried(int hosts, int offer) {
     for (int who = 0; who < hosts; ++who)
       for (int whom = 0; whom < hosts; ++whom)
@@ -75,8 +93,14 @@ TEST_CASE("network proof: all are asked to try all when all listen, and the fast
   CHECK(order.peers(1).name() == "h2");
   CHECK(order.peers(1).addresses(0) == "10.0.0.2:4000");
   CHECK(order.peers(1).addresses(1) == "10.1.0.2:4000");
+  for (const proto::TryToReach::Peer& peer : order.peers())  // how much: to the next host
+    for (const int offer : {0, 1})
+      CHECK((peer.carry_size() > 0 ? peer.carry(offer) : "") ==
+            (peer.number() == 2 ? peer.addresses(offer) : ""));
   CHECK_FALSE(job.proof.decide(kBegin));
   job.all_tried(3, 1);
+  CHECK_FALSE(job.proof.decide(kBegin));
+  job.all_carried(3);
   const auto verdict = job.proof.decide(kBegin);
   REQUIRE(verdict);
   REQUIRE(verdict->places.size() == 3);
@@ -110,6 +134,7 @@ TEST_CASE("network proof: of many hosts all have to reach each other on a faster
         job.tried(who, whom, 1, all || who != 2 || whom != 5 ? "" : "No route to host");
       }
     }
+    job.all_carried(kHosts);
     const auto verdict = job.proof.decide(kBegin);
     REQUIRE(verdict);
     CHECK(verdict->places[5].at.interface == (all ? "ib0" : "eth0"));
@@ -138,6 +163,74 @@ TEST_CASE("network proof: a faster one that is silent is waited for only so long
   CHECK(verdict->places[1].why == "where ssh reaches it");
   CHECK(network_note(verdict->places) ==
         "other hosts reach h0 at 10.0.0.0 (eth0), where ssh reaches it; h1 at 10.0.0.1 (eth0)");
+}
+
+TEST_CASE("network proof: a link over which less comes than it says has two more tries") {
+  for (const bool slow : {true, false}) {
+    Proof job(2);
+    job.listens(0);
+    job.listens(1);
+    job.all_tried(2, 0);
+    job.all_tried(2, 1);
+    for (const int offer : {0, 1}) job.carried(2, 0, offer, 3ms);
+    job.carried(2, 1, 0, 5ms);
+    for (const auto took : {90ms, 80ms, slow ? 85ms : 20ms}) {
+      CHECK_FALSE(job.proof.decide(kBegin));
+      job.sent.clear();
+      job.carried(2, 1, 1, took);
+      if (took != 90ms && took != 80ms) continue;
+      REQUIRE(job.sent.size() == 1);
+      CHECK(job.sent[0].first == 0);
+      const proto::TryToReach::Peer& peer = job.sent[0].second.try_to_reach().peers(0);
+      CHECK(peer.number() == 1);
+      CHECK(peer.addresses_size() == 0);
+      CHECK(std::vector(peer.carry().begin(), peer.carry().end()) ==
+            std::vector<std::string>{"", "10.1.0.1:4000"});
+    }
+    CHECK(job.sent.empty());
+    const auto verdict = job.proof.decide(kBegin);
+    REQUIRE(verdict);
+    CHECK(verdict->places[0].at.interface == "ib0");
+    CHECK(verdict->places[1].at.interface == (slow ? "eth0" : "ib0"));
+    if (slow)
+      CHECK(verdict->places[1].why ==
+            "where ssh reaches it; 10.1.0.1 (ib0, 100 Gbit/s by its own word) is slower: 4 MiB "
+            "took 80.0 ms there, 5.0 ms here");
+  }
+}
+
+TEST_CASE("network proof: over a link that says it is faster some MiB come soon, or it is none") {
+  Proof job(2);
+  job.listens(0);
+  job.listens(1);
+  job.all_tried(2, 0);
+  job.all_tried(2, 1);
+  CHECK_FALSE(job.proof.decide(kBegin));
+  job.carried(2, 0, 0, 1ms);
+  job.carried(2, 0, 1, 1ms, "Connection reset by peer");
+  job.carried(2, 1, 0, 1ms);
+  CHECK_FALSE(job.proof.decide(kBegin + 999ms));
+  CHECK(job.proof.next_deadline() == kBegin + 1s);
+  const auto verdict = job.proof.decide(kBegin + 1s);
+  REQUIRE(verdict);
+  for (const NetworkProof::Place& place : verdict->places) {
+    CHECK(place.at.interface == "eth0");
+    CHECK(
+        place.why.ends_with("(ib0, 100 Gbit/s by its own word) is slower: 4 MiB did not come "
+                            "through"));
+  }
+}
+
+TEST_CASE("network proof: where little comes through on ssh's link, too, the faster counts") {
+  Proof job(2);
+  job.listens(0);
+  job.listens(1);
+  job.all_tried(2, 0);
+  job.all_tried(2, 1);
+  CHECK_FALSE(job.proof.decide(kBegin));
+  const auto verdict = job.proof.decide(kBegin + 1s);
+  REQUIRE(verdict);
+  CHECK(verdict->places[1].at.interface == "ib0");
 }
 
 TEST_CASE("network proof: hosts may be reached on networks of their own") {
@@ -216,6 +309,7 @@ TEST_CASE("network proof: nobody is sent to an address that a host has not offer
       for (const std::string& address : peer.addresses()) CHECK(address != "10.0.0.9:4000");
   job.all_tried(2, 0);
   job.all_tried(2, 1);
+  job.all_carried(2);
   const auto verdict = job.proof.decide(kBegin + 10s);
   REQUIRE(verdict);
   REQUIRE(verdict->places.size() == 2);

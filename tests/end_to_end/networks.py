@@ -174,6 +174,19 @@ def of_two_links_the_faster_is_taken_whatever_its_name():
     expect((lines_of(seen), seen.stderr), ([f"{rank} 10.77.0.1 eth0 =eth0" for rank in range(3)], USUAL_TRIO))
 
 
+def a_card_that_is_faster_than_what_lies_behind_it_is_not_taken():
+    """Behind the one so little comes through that nobody waits for it, behind the other just less than over eth0."""
+    add_fast_network(h1="ib0", h2="ib0")
+    assert b" (ib0), on a faster link " in run(*PAIR, *LONELY, *WHERE).stderr
+    for rate, words in ("1mbit", rb"4 MiB did not come through"), ("200mbit", rb"4 MiB took 1\d\d\.\d ms there, \d+\.\d ms here"):
+        for host in ("h1", "h2"):
+            world.run(host, "tc", "qdisc", "replace", "dev", "wire7", "root", "tbf", "rate", rate, "burst", "64kb", "latency", "50ms")
+        seen = run(*PAIR, *LONELY, *WHERE)
+        expect(lines_of(seen), [f"{rank} 10.77.0.1 eth0 =eth0" for rank in range(2)], seen.stderr)
+        assert re.fullmatch(rb"hvdrun: other hosts reach 10\.77\.0\.1 at 10\.77\.0\.1 \(eth0\), where ssh reaches it; 10\.78\.0\.1 \(ib0, 40 Gbit/s by its own "
+                            rb"word\) is slower: " + words + rb"; 10\.77\.0\.2 at 10\.77\.0\.2 \(eth0\)\n", seen.stderr), seen.stderr
+
+
 # As the networks of containers that are laid over the hosts' own: whatever it says, it is no faster than those.
 def a_bridge_is_not_taken_for_a_faster_card():
     add_fast_network(100_000, add_bridge, h1="cni0", h2="cni0")
@@ -274,6 +287,7 @@ def of_many_hosts_who_cannot_reach_each_other_is_named_while_ranks_run():
 support.parse_options("worker")
 cases = [the_same_bridge_on_all_hosts_is_no_way_between_them, an_interface_that_leads_nowhere_is_not_taken,
          a_name_that_means_loopback_does_not_matter, ipv6_alone_will_do, of_two_links_the_faster_is_taken_whatever_its_name,
+         a_card_that_is_faster_than_what_lies_behind_it_is_not_taken,
          a_bridge_is_not_taken_for_a_faster_card, what_is_asked_for_overrules, hosts_that_cannot_reach_each_other_are_named, a_way_that_loses_full_packets_is_none,
          a_faster_link_that_loses_full_packets_is_not_taken,
          only_the_address_that_was_proven_is_listened_on]

@@ -98,6 +98,13 @@ TEST_CASE("link handshake: a way between hosts carries full packets, each way, o
   CHECK(sizes == std::vector<size_t>{56, 64, 32 + kPadding, 33 + kPadding});
   CHECK(ends.caller.state() == State::kDone);
   CHECK(ends.answerer.state() == State::kDone);
+  sizes.clear();
+  const LinkName wide{.epoch = 0, .id = 1 | LinkName::kCarries, .caller = 0, .answerer = 3};
+  Ends carriers = ends_of(secret, secret, welcome, wide);
+  run(carriers, [&](int, std::string& bytes) { sizes.push_back(bytes.size()); });
+  CHECK(sizes == std::vector<size_t>{56, 64, 32 + kCarriedBytes, 33 + kPadding});
+  CHECK(carriers.caller.state() == State::kDone);
+  CHECK(carriers.answerer.state() == State::kDone);
   for (int which : {2, 3}) {
     Ends lossy = ends_of(secret, secret, welcome, way);
     run(lossy, [&](int message, std::string& bytes) {

@@ -1,151 +1,20 @@
 // Two agents' link services on loopback: links come about whoever is sooner, and strangers do not
 // get any.
-#include "cli/agent/link_service.h"
-
-#include <fcntl.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/socket.h>
-#include <sys/time.h>
 
 #include <algorithm>
 #include <map>
-#include <memory>
 #include <random>
 #include <set>
 #include <string>
 #include <tuple>
-#include <utility>
 #include <vector>
 
-#include "tests/support/catch.h"
+#include "tests/cli/agent/link_hosts.h"
 #include "tests/support/few_descriptors.h"
 #include "tests/support/seed.h"
 
 namespace hvd {
-namespace {
-
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-
-// What a request came to.
-struct Outcome {
-  UniqueFd link;
-  std::string why;
-  bool there = false;
-};
-
-// Services of hosts on one loop; which ranks are where is the test's business.
-class Hosts {
- public:
-  LinkService& add(const std::string& address, const std::string& secret = "a secret",
-                   const Admission::Limits& limits = {}, const std::string& second = "") {
-    std::vector<std::string> all = {address};
-    if (!second.empty()) all.push_back(second);
-    std::vector<Listener> listeners = listen_on(all);
-    addresses_.push_back(listeners.front().address);
-    second_ = listeners.back().address;
-    services_.push_back(std::make_unique<LinkService>(
-        loop_, int(services_.size()), std::move(listeners), Secret(secret), limits));
-    return *services_.back();
-  }
-  SocketAddress address_of(size_t host) const { return addresses_.at(host); }
-  SocketAddress second() const { return second_; }  // of the host that was added last
-  LinkService& service(size_t host) { return *services_.at(host); }
-
-  // Asks for a link between ranks of two hosts, at one of them.
-  Outcome& request(size_t from, size_t to, uint32_t id, int local, int remote,
-                   Clock::duration patience = seconds(30)) {
-    outcomes_.push_back(std::make_unique<Outcome>());
-    Outcome& outcome = *outcomes_.back();
-    services_[from]->request(
-        {id, local, remote, "h" + std::to_string(to), address_of(to), Deadline::in(patience)},
-        [&outcome](UniqueFd link, const std::string& why) {
-          outcome = {std::move(link), why, true};
-        });
-    return outcome;
-  }
-
-  // Asks whether host `to` is at this address.
-  Outcome& prove(size_t from, size_t to, uint32_t offer, const SocketAddress& at,
-                 Clock::duration patience = seconds(30)) {
-    outcomes_.push_back(std::make_unique<Outcome>());
-    Outcome& outcome = *outcomes_.back();
-    services_[from]->prove({int(to), offer, at, Deadline::in(patience)},
-                           [&outcome](UniqueFd there, const std::string& why) {
-                             REQUIRE_FALSE(outcome.there);
-                             outcome = {std::move(there), why, true};
-                           });
-    return outcome;
-  }
-
-  template <typename Done>
-  void run_until(Done done) {
-    const Deadline limit = Deadline::in(seconds(60));
-    while (!done()) {
-      REQUIRE_FALSE(limit.passed());
-      turn(limit.when());
-    }
-  }
-  void turn(TimePoint until) {
-    for (const auto& service : services_)
-      if (const auto next = service->next_deadline()) until = std::min(until, *next);
-    loop_.turn(until);
-    for (const auto& service : services_) service->tick(Clock::now());
-  }
-
- private:
-  Loop loop_;
-  std::vector<SocketAddress> addresses_;
-  SocketAddress second_;
-  std::vector<std::unique_ptr<LinkService>> services_;
-  std::vector<std::unique_ptr<Outcome>> outcomes_;
-};
-
-// Rank 0 on host 0, rank 1 on host 1.
-struct Two : Hosts {
-  explicit Two(const std::string& second_secret = "a secret") {
-    add("127.0.0.1").start_epoch(1, {0});
-    add("127.0.0.1", second_secret).start_epoch(1, {1});
-  }
-};
-
-bool connected(const Outcome& one, const Outcome& other) {
-  const std::string words = "hello";
-  char got[16] = "";
-  if (send(one.link.get(), words.data(), words.size(), MSG_NOSIGNAL) != ssize_t(words.size()))
-    return false;
-  const timeval patience{10, 0};
-  setsockopt(other.link.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-  fcntl(other.link.get(), F_SETFL, fcntl(other.link.get(), F_GETFL) & ~O_NONBLOCK);
-  return recv(other.link.get(), got, sizeof got, 0) == ssize_t(words.size()) && got == words;
-}
-
-int option(const UniqueFd& socket, int level, int name) {
-  int value = -1;
-  socklen_t bytes = sizeof value;
-  getsockopt(socket.get(), level, name, &value, &bytes);
-  return value;
-}
-
-UniqueFd stranger_at(const SocketAddress& address) {
-  UniqueFd fd(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  REQUIRE((connect(fd.get(), address.get(), address.size()) == 0 || errno == EINPROGRESS));
-  return fd;
-}
-
-bool stranger_is_let_in(const SocketAddress& address) {
-  const UniqueFd fd(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
-  return connect(fd.get(), address.get(), address.size()) == 0;
-}
-
-bool is_closed(const UniqueFd& fd) {
-  char byte;
-  const ssize_t n = recv(fd.get(), &byte, 1, MSG_DONTWAIT);
-  return n == 0 || (n < 0 && errno != EAGAIN);
-}
-
-}  // namespace
 
 TEST_CASE("link service: both ends get a socket of one connection, whoever asks first") {
   for (const bool caller_first : {true, false}) {
@@ -358,102 +227,6 @@ TEST_CASE("link service: a new epoch forgets what the old one asked for, and wha
   hosts.run_until([&] { return caller.there && answerer.there; });
   CHECK(connected(caller, answerer));
   CHECK_FALSE(never.there);
-}
-
-TEST_CASE("link service: a host is proven where its agent answers, and nowhere else") {
-  Hosts hosts;
-  hosts.add("127.0.0.1");
-  hosts.add("127.0.0.1");
-  hosts.add("127.0.0.1");
-  hosts.add("127.0.0.1", "another job's");
-  const std::vector<Listener> silent = listen_on(std::vector<std::string>{"127.0.0.1"});
-  SocketAddress nobody;
-  nobody = listen_on(std::vector<std::string>{"127.0.0.1"}).front().address;  // not any more
-  Outcome& there = hosts.prove(0, 1, 0, hosts.address_of(1));
-  Outcome& back = hosts.prove(1, 0, 0, hosts.address_of(0));
-  Outcome& other = hosts.prove(0, 1, 1, hosts.address_of(2));
-  Outcome& own = hosts.prove(0, 1, 2, hosts.address_of(0));  // as that of every docker0
-  Outcome& stranger = hosts.prove(0, 1, 3, hosts.address_of(3));
-  Outcome& refused = hosts.prove(0, 1, 4, nobody);
-  Outcome& late = hosts.prove(0, 1, 5, silent[0].address, milliseconds(200));
-  hosts.run_until([&] {
-    return there.there && back.there && other.there && own.there && stranger.there &&
-           refused.there && late.there;
-  });
-  CHECK(there.why.empty());
-  CHECK(there.link);
-  CHECK(back.link);
-  CHECK(is_closed(there.link));  // it has served
-  for (const Outcome* one : {&other, &own}) {
-    CHECK_FALSE(one->link);
-    CHECK(one->why == "another host of the job has that address, too");
-  }
-  CHECK(stranger.why == "it does not know the job's secret");
-  CHECK(refused.why == "Connection refused");
-  CHECK(late.why == "no answer");
-  for (const size_t host : {0u, 1u, 2u}) CHECK(hosts.service(host).refused() == 0);
-}
-
-TEST_CASE("link service: links come about after a proof, where it was settled") {
-  Hosts hosts;
-  hosts.add("127.0.0.1");
-  hosts.add("127.0.0.1", "a secret", {}, "127.0.0.2");
-  const std::vector<Listener> silent = listen_on(std::vector<std::string>{"127.0.0.1"});
-  Outcome& first = hosts.prove(0, 1, 0, hosts.address_of(1));
-  Outcome& second = hosts.prove(0, 1, 1, hosts.second());
-  Outcome& never = hosts.prove(0, 1, 2, silent[0].address);
-  hosts.run_until([&] { return first.there && second.there; });
-  CHECK(first.link);
-  CHECK(second.link);
-  hosts.service(0).settle(hosts.address_of(0));
-  hosts.service(1).settle(hosts.address_of(1));
-  CHECK_FALSE(stranger_is_let_in(hosts.second()));
-  hosts.service(0).start_epoch(1, {0});
-  hosts.service(1).start_epoch(1, {1});
-  Outcome& caller = hosts.request(0, 1, 7, 0, 1);
-  Outcome& answerer = hosts.request(1, 0, 7, 1, 0);
-  hosts.run_until([&] { return caller.there && answerer.there; });
-  CHECK(connected(caller, answerer));
-  CHECK_FALSE(never.there);
-}
-
-TEST_CASE(
-    "link service: a call for a proof that has begun goes on, and who hangs up is no stranger") {
-  Hosts hosts;
-  hosts.add("127.0.0.1");
-  LinkService& second = hosts.add("127.0.0.1");
-  Outcome& begun = hosts.prove(0, 1, 0, hosts.address_of(1));
-  hosts.service(0).tick(Clock::now());
-  Outcome& never = hosts.prove(0, 1, 1, hosts.address_of(1));  // not begun
-  hosts.service(0).settle(hosts.address_of(0));
-  hosts.service(0).start_epoch(1, {0});
-  hosts.run_until([&] { return begun.there; });
-  CHECK(begun.link);
-  CHECK_FALSE(never.there);
-  const Secret secret("a secret");
-  for (const uint32_t epoch : {0u, 1u}) {
-    const UniqueFd caller = stranger_at(hosts.address_of(1));
-    LinkHandshake call = LinkHandshake::call(secret, {epoch, 0, 0, 1}, {});
-    const std::string words = call.take_output();
-    CHECK(send(caller.get(), words.data(), words.size(), MSG_NOSIGNAL) == ssize_t(words.size()));
-  }  // and hangs up
-  hosts.run_until([&] { return second.refused() > 0; });
-  for (int i = 0; i < 10; ++i) hosts.turn(Clock::now() + milliseconds(2));
-  CHECK(second.refused() == 1);  // who called for a link
-}
-
-TEST_CASE("link service: many hosts prove each other at once") {
-  constexpr size_t kHosts = 24;
-  Hosts hosts;
-  for (size_t i = 0; i < kHosts; ++i) hosts.add("127.0.0.1");
-  std::vector<Outcome*> all;
-  for (size_t from = 0; from < kHosts; ++from)
-    for (size_t to = 0; to < kHosts; ++to)
-      if (from != to) all.push_back(&hosts.prove(from, to, 0, hosts.address_of(to)));
-  hosts.run_until([&] {
-    return std::all_of(all.begin(), all.end(), [](const Outcome* one) { return one->there; });
-  });
-  for (const Outcome* one : all) CHECK(one->why.empty());
 }
 
 TEST_CASE("link service: without a descriptor left it waits for one") {
