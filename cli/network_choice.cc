@@ -74,7 +74,8 @@ std::string milliseconds_text(int64_t us) {
   return text;
 }
 
-// "; 10.77.0.1 (ib0, 40 Gbit/s by its own word) is slower: 4 MiB took 1200.0 ms there, 1.5 ms here".
+// "; 10.77.0.1 (ib0, 40 Gbit/s by its own word) is slower: 4 MiB took 1200.0 ms there, 1.5 ms
+// here".
 std::string slower_note(std::span<const Offer> offers) {
   const Offer& first = offers.front();
   for (size_t place = 1; place < offers.size(); ++place) {
