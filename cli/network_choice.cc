@@ -74,22 +74,26 @@ std::string milliseconds_text(int64_t us) {
   return text;
 }
 
-// "; 10.77.0.1 (ib0, 40 Gbit/s by its own word) is slower: 4 MiB took 1200.0 ms there, 1.5 ms
-// here".
-std::string slower_note(std::span<const Offer> offers) {
+// Over which all reached the host, and less comes through than its card says; null: there is none.
+const Offer* slower_in_fact(std::span<const Offer> offers) {
   const Offer& first = offers.front();
-  for (size_t place = 1; place < offers.size(); ++place) {
-    const Offer& one = offers[place];
-    if (!is_good(one) || !is_faster(one, first)) continue;
-    if (proven_speed(offers, place, false) > speed_of(first)) continue;
-    const std::string some = std::to_string(kCarriedBytes >> 20) + " MiB ";
-    return "; " + one.at.address + " (" + one.at.interface + ", " + speed_text(one.at.speed_mbps) +
-           " by its own word) is slower: " +
-           (one.carried_us == 0 ? some + "did not come through"
-                                : some + "took " + milliseconds_text(one.carried_us) + " there, " +
-                                      milliseconds_text(first.carried_us) + " here");
-  }
-  return "";
+  for (size_t place = 1; place < offers.size(); ++place)
+    if (is_good(offers[place]) && is_faster(offers[place], first) &&
+        proven_speed(offers, place, false) <= speed_of(first))
+      return &offers[place];
+  return nullptr;
+}
+
+// "10.77.0.1 (ib0), 40 Gbit/s by its own word, is slower: 4 MiB took 1200.0 ms there, 1.5 ms here".
+std::string why_slower(const Offer& slower, const Offer& first) {
+  const std::string some = std::to_string(kCarriedBytes >> 20) + " MiB ";
+  const std::string text = text_of(slower) + ", " + speed_text(slower.at.speed_mbps) +
+                           " by its own word, is slower: " + some;
+  if (slower.carry == Offer::Carry::kFailed)
+    return text + "did not come through: " + slower.carry_trouble;
+  if (slower.carried_us == 0) return text + "did not come through in time";
+  return text + "took " + milliseconds_text(slower.carried_us) + " there, " +
+         milliseconds_text(first.carried_us) + " here";
 }
 
 }  // namespace
@@ -172,7 +176,8 @@ Reason reason_of(std::span<const Offer> offers, int place, bool asked_for) {
   const Offer& chosen = offers[size_t(place)];
   const Offer& ssh = offers.front();
   if (asked_for) return Reason::kAsked;
-  if (chosen.by_ssh) return Reason::kSsh;
+  if (chosen.by_ssh)
+    return slower_in_fact(offers) != nullptr ? Reason::kOthersSlower : Reason::kSsh;
   if (!ssh.by_ssh) return Reason::kReached;  // a name for it that it does not know itself
   if (proven_speed(offers, size_t(place), false) > speed_of(ssh)) return Reason::kFaster;
   if (ssh.failed > 0) return Reason::kSshFailed;
@@ -188,7 +193,9 @@ std::string why_chosen(std::span<const Offer> offers, int place, bool asked_for,
     case Reason::kAsked:
       return "by --network-interface";
     case Reason::kSsh:
-      return by_ssh + slower_note(offers);
+      return by_ssh;
+    case Reason::kOthersSlower:
+      return by_ssh + ", since " + why_slower(*slower_in_fact(offers), ssh);
     case Reason::kReached:
       return "where all hosts reach it";
     case Reason::kFaster:

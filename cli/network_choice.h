@@ -24,10 +24,12 @@ struct Offer {
   int failed = 0;             // that did not
   int64_t round_trip_us = 0;  // the longest
   std::string failure = {};   // the first: "not from h1: Connection refused"
-  // How long kCarriedBytes took from one other host, at best; asked where links say that they are
-  // faster.
+  // How long kCarriedBytes took from one other host, at best of some tries; asked where links say
+  // that they are faster.
   enum class Carry { kNotAsked, kAwaited, kKnown, kFailed } carry = Carry::kNotAsked;
   int64_t carried_us = 0;
+  int carries = 0;                 // tries
+  std::string carry_trouble = {};  // of kFailed
 };
 
 // What a host with these interfaces offers: that of ssh first, then the fastest, equal ones in
@@ -66,7 +68,16 @@ struct Choice {
 Choice choose(std::span<const Offer> offers, bool waits);
 
 // Why it was `place`.
-enum class Reason { kAsked, kSsh, kReached, kFaster, kSshFailed, kSshSilent, kNearer };
+enum class Reason {
+  kAsked,
+  kSsh,
+  kOthersSlower,
+  kReached,
+  kFaster,
+  kSshFailed,
+  kSshSilent,
+  kNearer
+};
 Reason reason_of(std::span<const Offer> offers, int place, bool asked_for);
 // The same in words that go on "…, ": "where ssh reaches it", "on a faster link, 40 beside 10
 // Gbit/s". `here`: the host is hvdrun's own.

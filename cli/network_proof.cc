@@ -24,25 +24,9 @@ constexpr milliseconds kForWords{1000};
 constexpr int kNamesMax = 3;
 // What a process has to wait for a CPU may make one try longer, hardly several.
 constexpr int kCarriesMost = 3;
+constexpr int64_t kCarriedUsMost = 3'600'000'000;  // an hour: no agent's patience is longer
 
-bool is_carry_decided(const Offer& offer) { return offer.carry != Offer::Carry::kAwaited; }
-
-// Where they are awaited.
-void add_carries(const NetworkProof::Party& party, proto::TryToReach::Peer& peer) {
-  for (size_t place = 0; place < party.offers.size(); ++place)
-    peer.add_carry(is_carry_decided(party.offers[place]) ? "" : party.places[place]);
-}
-
-// Of links that say they are faster than the first, and of that.
-void ask_how_much_comes_through(std::vector<Offer>& offers) {
-  bool any = false;
-  for (Offer& one : offers) {
-    if (!is_faster(one, offers.front())) continue;
-    one.carry = Offer::Carry::kAwaited;
-    any = true;
-  }
-  if (any) offers.front().carry = Offer::Carry::kAwaited;
-}
+bool is_reached(const Offer& offer) { return offer.awaited == 0 && offer.failed == 0; }
 
 void note_failure(Offer& offer, const std::string& words) {
   if (offer.failed++ == 0) offer.failure = words;
@@ -74,7 +58,6 @@ void NetworkProof::begin(std::vector<Party> parties, int first, bool asked_for,
   for (size_t i = 0; i < parties_.size(); ++i)
     if (parties_[i].host == first) at = int(i);
   const int hosts = int(parties_.size());
-  for (Party& one : parties_) ask_how_much_comes_through(one.offers);
   const auto tries = who_tries_whom(hosts, at);
   for (int who = 0; who < hosts; ++who)
     for (const int whom : tries[size_t(who)]) await(who, whom, false);
@@ -105,9 +88,7 @@ void NetworkProof::note(int host, const proto::Listening& listening, TimePoint n
   for (size_t place = 0; place < party->offers.size(); ++place) {
     const ListensAt there = listens_at(listening, int(place), party->offers[place].at.address);
     party->places.push_back(there.address);
-    if (!there.address.empty()) continue;
-    note_failure(party->offers[place], there.trouble);
-    party->offers[place].carry = Offer::Carry::kFailed;
+    if (there.address.empty()) note_failure(party->offers[place], there.trouble);
   }
   if (began_ || std::ranges::any_of(parties_, is_silent)) return;
   began_ = now;
@@ -127,56 +108,63 @@ void NetworkProof::tell_all_to_try() {
     }
     reach.mutable_peers()->rbegin()->set_addresses(place, other.places[size_t(place)]);
   }
-  for (size_t who = 0; who < parties_.size(); ++who) {
-    for (proto::TryToReach::Peer& peer : *orders[who].mutable_try_to_reach()->mutable_peers())
-      if (const Party& other = *party_of(peer.number());
-          carrier_to(int(&other - parties_.data())) == int(who))
-        add_carries(other, peer);
-    send_(parties_[who].host, orders[who]);
-  }
+  for (size_t who = 0; who < parties_.size(); ++who) send_(parties_[who].host, orders[who]);
 }
 
-// What comes through depends on the host's link more than on who sends: of one for each, so that no
-// link has more than one to carry for at a time, each way.
+// What comes through depends on the host's link more than on who sends: one for each, so that each
+// link has one to carry for, and one to carry to.
 int NetworkProof::carrier_to(int whom) const {
   const int hosts = int(parties_.size());
   return (whom + hosts - 1) % hosts;
 }
 
-// The shortest of some tries counts.
-void NetworkProof::note_carried(int whom, const proto::Reached::Try& one) {
+// Of links that say they are faster than the first, and of that, once all who try have reached the
+// host there: who is still trying wants to know the round trip of an idle link. What looks slower
+// than it says has another try.
+void NetworkProof::ask_how_much_comes_through(int whom) {
+  using Carry = Offer::Carry;
   Party& party = parties_[size_t(whom)];
-  if (one.offer() < 0 || one.offer() >= int(party.offers.size())) return;
-  Offer& offer = party.offers[size_t(one.offer())];
-  if (offer.carry != Offer::Carry::kAwaited) return;
-  const bool known = offer.carried_us > 0, came = one.trouble().empty();
-  if (came) {
-    const int64_t took = std::max<int64_t>(one.carried_us(), 1);
-    offer.carried_us = known ? std::min(offer.carried_us, took) : took;
+  if (party.offers.empty()) return;
+  const Offer& first = party.offers.front();
+  std::vector<bool> asks(party.offers.size());
+  bool any_faster = false;
+  for (size_t place = 1; place < party.offers.size(); ++place) {
+    const Offer& one = party.offers[place];
+    if (!is_faster(one, first) || !is_reached(one)) continue;
+    any_faster = true;
+    asks[place] =
+        one.carry == Carry::kNotAsked ||
+        (one.carry == Carry::kKnown && carries_less(one, first) && one.carries < kCarriesMost);
   }
-  offer.carry = known || came ? Offer::Carry::kKnown : Offer::Carry::kFailed;
-  if (std::ranges::all_of(party.offers, is_carry_decided)) carry_again(whom);
-}
-
-// What looks slower than it says has another try.
-void NetworkProof::carry_again(int whom) {
-  Party& party = parties_[size_t(whom)];
-  if (++party.carries >= kCarriesMost) return;
-  bool any = false;
-  for (Offer& one : party.offers) {
-    const Offer& first = party.offers.front();
-    if (one.carry != Offer::Carry::kKnown || !is_faster(one, first) || !carries_less(one, first))
-      continue;
-    one.carry = Offer::Carry::kAwaited;
-    any = true;
-  }
-  if (!any) return;
+  asks[0] = any_faster && is_reached(first) && first.carry == Carry::kNotAsked;
+  if (std::ranges::find(asks, true) == asks.end()) return;
   proto::ToAgent order = try_order();
   proto::TryToReach::Peer& peer = *order.mutable_try_to_reach()->add_peers();
   peer.set_number(party.host);
   peer.set_name(party.name);
-  add_carries(party, peer);
+  for (size_t place = 0; place < asks.size(); ++place) {
+    peer.add_carry(asks[place] ? party.places[place] : "");
+    if (!asks[place]) continue;
+    party.offers[place].carry = Carry::kAwaited;
+    ++party.offers[place].carries;
+  }
   send_(parties_[size_t(carrier_to(whom))].host, order);
+}
+
+// The shortest of some tries counts.
+void NetworkProof::note_carried(Party& party, const proto::Reached::Try& one) {
+  if (one.offer() < 0 || one.offer() >= int(party.offers.size())) return;
+  Offer& offer = party.offers[size_t(one.offer())];
+  if (offer.carry != Offer::Carry::kAwaited) return;
+  const bool known = offer.carried_us > 0;
+  if (one.trouble().empty()) {
+    const int64_t took = std::clamp<int64_t>(one.carried_us(), 1, kCarriedUsMost);
+    offer.carried_us = known ? std::min(offer.carried_us, took) : took;
+    offer.carry = Offer::Carry::kKnown;
+  } else {
+    offer.carry = known ? Offer::Carry::kKnown : Offer::Carry::kFailed;
+    offer.carry_trouble = printable(head_of(one.trouble(), kReasonMax));
+  }
 }
 
 proto::ToAgent NetworkProof::try_order() const {
@@ -187,27 +175,32 @@ proto::ToAgent NetworkProof::try_order() const {
 }
 
 void NetworkProof::note(int host, const proto::Reached& reached) {
+  if (!began_) return;
   for (int who = 0; who < int(parties_.size()); ++who) {
     if (parties_[size_t(who)].host != host) continue;
     for (const proto::Reached::Try& one : reached.tries()) {
       Party* other = party_of(one.peer());
       if (other == nullptr) continue;
       const int whom = int(other - parties_.data());
-      if (one.carries()) {
-        if (carrier_to(whom) == who) note_carried(whom, one);
-        continue;
-      }
-      if (awaited_.erase({who, whom, one.offer()}) == 0) continue;
-      Offer& offer = other->offers[size_t(one.offer())];
-      --offer.awaited;
-      if (one.trouble().empty()) {
-        ++offer.reached;
-        offer.round_trip_us = std::max(offer.round_trip_us, one.round_trip_us());
-      } else {
-        note_failure(offer, "not from " + parties_[size_t(who)].name + ": " +
-                                printable(head_of(one.trouble(), kReasonMax)));
-      }
+      if (!one.carries())
+        note_try(who, whom, one);
+      else if (carrier_to(whom) == who)
+        note_carried(*other, one);
+      ask_how_much_comes_through(whom);
     }
+  }
+}
+
+void NetworkProof::note_try(int who, int whom, const proto::Reached::Try& one) {
+  if (awaited_.erase({who, whom, one.offer()}) == 0) return;
+  Offer& offer = parties_[size_t(whom)].offers[size_t(one.offer())];
+  --offer.awaited;
+  if (one.trouble().empty()) {
+    ++offer.reached;
+    offer.round_trip_us = std::max(offer.round_trip_us, one.round_trip_us());
+  } else {
+    note_failure(offer, "not from " + parties_[size_t(who)].name + ": " +
+                            printable(head_of(one.trouble(), kReasonMax)));
   }
 }
 
@@ -234,10 +227,11 @@ std::optional<NetworkProof::Verdict> NetworkProof::decide(TimePoint now) {
   for (const Party& one : parties) {
     const int place = choose(one.offers, false).place;
     const Offer& offer = one.offers[size_t(place)];
-    verdict.places.push_back({one.host, one.name, offer.at, one.places[size_t(place)],
-                              reason_of(one.offers, place, asked_for_), one.here,
-                              why_chosen(one.offers, place, asked_for_, one.here),
-                              !asked_for_ && (offer.by_ssh || !one.offers.front().by_ssh),
+    const Reason reason = reason_of(one.offers, place, asked_for_);
+    verdict.places.push_back({one.host, one.name, offer.at, one.places[size_t(place)], reason,
+                              one.here, why_chosen(one.offers, place, asked_for_, one.here),
+                              reason != Reason::kOthersSlower && !asked_for_ &&
+                                  (offer.by_ssh || !one.offers.front().by_ssh),
                               offer.reached + 1 == int(parties.size())});
   }
   return verdict;
@@ -253,7 +247,7 @@ Clock::duration NetworkProof::for_better() const {
   const bool carries = std::ranges::any_of(parties_, [](const Party& party) {
     return std::ranges::any_of(party.offers, [&](const Offer& one) {
       return is_faster(one, party.offers.front()) && one.carry == Offer::Carry::kAwaited &&
-             one.awaited == 0 && one.failed == 0;
+             is_reached(one);
     });
   });
   return carries ? kForCarried : kForBetter;

@@ -33,7 +33,6 @@ class NetworkProof {
     std::vector<Offer> offers;
     bool here = false;                     // hvdrun's own
     std::vector<std::string> places = {};  // by offer, where its agent listens: with a port
-    int carries = 0;                       // rounds of tries how much comes through
   };
   struct Place {
     int host = 0;
@@ -77,8 +76,9 @@ class NetworkProof {
   Party* party_of(int host);
   void await(int who, int whom, bool only_faster);
   void tell_all_to_try();
-  void note_carried(int whom, const proto::Reached::Try& one);
-  void carry_again(int whom);
+  void note_try(int who, int whom, const proto::Reached::Try& one);
+  void note_carried(Party& party, const proto::Reached::Try& one);
+  void ask_how_much_comes_through(int whom);
   int carrier_to(int whom) const;
   proto::ToAgent try_order() const;
   Clock::duration for_better() const;

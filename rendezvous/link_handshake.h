@@ -48,7 +48,7 @@ struct LinkName {
   friend auto operator<=>(const LinkName&, const LinkName&) = default;
 };
 
-// 3 ms at 10 Gbit/s, 34 at 1: much longer than a process may have to wait for a CPU.
+// 3 ms at 10 Gbit/s, 34 at 1.
 inline constexpr size_t kCarriedBytes = size_t{4} << 20;
 
 Secret make_link_secret();  // a job's

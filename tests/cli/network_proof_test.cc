@@ -93,13 +93,19 @@ TEST_CASE("network proof: all are asked to try all when all listen, and the fast
   CHECK(order.peers(1).name() == "h2");
   CHECK(order.peers(1).addresses(0) == "10.0.0.2:4000");
   CHECK(order.peers(1).addresses(1) == "10.1.0.2:4000");
-  for (const proto::TryToReach::Peer& peer : order.peers())  // how much: to the next host
-    for (const int offer : {0, 1})
-      CHECK((peer.carry_size() > 0 ? peer.carry(offer) : "") ==
-            (peer.number() == 2 ? peer.addresses(offer) : ""));
   CHECK_FALSE(job.proof.decide(kBegin));
+  job.sent.clear();
   job.all_tried(3, 1);
   CHECK_FALSE(job.proof.decide(kBegin));
+  REQUIRE(job.sent.size() == 3);  // how much comes through, by who is before it
+  for (const auto& [who, carry] : job.sent) {
+    REQUIRE(carry.try_to_reach().peers_size() == 1);
+    const proto::TryToReach::Peer& peer = carry.try_to_reach().peers(0);
+    CHECK(peer.number() == (who + 1) % 3);
+    CHECK(peer.addresses_size() == 0);
+    CHECK(peer.carry(0).empty());  // ssh's has not been tried by all
+    CHECK(peer.carry(1) == "10.1.0." + std::to_string(peer.number()) + ":4000");
+  }
   job.all_carried(3);
   const auto verdict = job.proof.decide(kBegin);
   REQUIRE(verdict);
@@ -194,8 +200,11 @@ TEST_CASE("network proof: a link over which less comes than it says has two more
     CHECK(verdict->places[1].at.interface == (slow ? "eth0" : "ib0"));
     if (slow)
       CHECK(verdict->places[1].why ==
-            "where ssh reaches it; 10.1.0.1 (ib0, 100 Gbit/s by its own word) is slower: 4 MiB "
-            "took 80.0 ms there, 5.0 ms here");
+            "where ssh reaches it, since 10.1.0.1 (ib0), 100 Gbit/s by its own word, is slower: 4 "
+            "MiB took 80.0 ms there, 5.0 ms here");
+    if (slow)
+      CHECK_THAT(network_note(verdict->places),
+                 Catch::Contains("10.0.0.1 (eth0), where ssh reaches it, since 10.1.0.1 (ib0)"));
   }
 }
 
@@ -215,10 +224,28 @@ TEST_CASE("network proof: over a link that says it is faster some MiB come soon,
   REQUIRE(verdict);
   for (const NetworkProof::Place& place : verdict->places) {
     CHECK(place.at.interface == "eth0");
-    CHECK(
-        place.why.ends_with("(ib0, 100 Gbit/s by its own word) is slower: 4 MiB did not come "
-                            "through"));
+    CHECK_FALSE(place.as_ssh);
+    CHECK(place.why.ends_with(std::string("is slower: 4 MiB did not come through") +
+                              (place.host == 0 ? ": Connection reset by peer" : " in time")));
   }
+}
+
+TEST_CASE("network proof: what an agent says of much coming through is taken as it can be") {
+  Proof job(2);
+  job.listens(0);
+  for (const int offer : {0, 1}) job.carried(2, 1, offer, 1us + 1h * offer);  // before it is asked
+  CHECK(job.sent.empty());
+  job.listens(1);
+  job.all_tried(2, 0);
+  job.all_tried(2, 1);
+  job.carried(2, 0, 0, Clock::duration::max());
+  job.carried(2, 0, 1, -1h);
+  job.carried(2, 0, 7, 1ms);  // at no offer
+  job.carried(2, 0, -1, 1ms);
+  for (const int offer : {0, 1}) job.carried(2, 1, offer, 1ms);
+  const auto verdict = job.proof.decide(kBegin);
+  REQUIRE(verdict);
+  for (const NetworkProof::Place& place : verdict->places) CHECK(place.at.interface == "ib0");
 }
 
 TEST_CASE("network proof: where little comes through on ssh's link, too, the faster counts") {
