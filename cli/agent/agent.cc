@@ -61,8 +61,8 @@ Agent::Agent(Kept kept)
                   [this](pid_t pid, int status) {
                     if (workers_) note_end(workers_->ended(pid, status));
                   },
-                  [this](pid_t pid, int signal, bool below) {
-                    if (workers_) workers_->note_signal(pid, signal, below);
+                  [this](pid_t pid, int signal) {
+                    if (workers_) workers_->note_signal(pid, signal);
                     if (ended_.why() == proto::Ended::LEFTOVERS && signal == SIGTERM)
                       ended_.set_leftovers(ended_.leftovers() + 1);
                   },

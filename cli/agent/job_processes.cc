@@ -17,12 +17,6 @@ constexpr milliseconds kStopLimit{500};     // for processes in an uninterruptib
 constexpr int kWalksMax = 10;               // of one signal over all descendants,
 constexpr milliseconds kSignalLimit{300};   // of which none but the second begins later
 
-std::set<pid_t> parents_in(const std::vector<Descendant>& all) {
-  std::set<pid_t> parents;
-  for (const Descendant& one : all) parents.insert(one.parent);
-  return parents;
-}
-
 }  // namespace
 
 void JobProcesses::reap_orphans() {
@@ -73,10 +67,8 @@ void JobProcesses::kill_all() {
   callbacks_.before_leftovers();
   const SpareDescriptors::Loan loan(spare_);
   stop_descendants(Deadline::in(kKillRound));
-  const std::vector<Descendant> all = descendants(getpid());
-  const std::set<pid_t> parents = parents_in(all);
-  for (const Descendant& one : all)
-    if (one.alive) callbacks_.signalled(one.pid, SIGKILL, parents.contains(one.pid));
+  for (const Descendant& one : descendants(getpid()))
+    if (one.alive) callbacks_.signalled(one.pid, SIGKILL);
   nothing_left_ = end_descendants(kKillRound, callbacks_.reaped) == 0;
 }
 
@@ -102,11 +94,10 @@ void JobProcesses::send(const StopStep& step) {
   for (int walk = 0; more && walk < kWalksMax && (walk < 2 || !limit.passed()); ++walk) {
     more = false;
     const std::vector<Descendant> all = descendants(getpid(), spared);
-    const std::set<pid_t> parents = parents_in(all);
+    for (const Descendant& one : all)
+      if (one.alive && noted.insert(one.pid).second) callbacks_.signalled(one.pid, step.signal);
     for (auto one = all.rbegin(); one != all.rend(); ++one) {
       if (!one->alive) continue;
-      if (noted.insert(one->pid).second)
-        callbacks_.signalled(one->pid, step.signal, parents.contains(one->pid));
       once(*one, step.signal, signalled);
       once(*one, SIGCONT, continued);
     }

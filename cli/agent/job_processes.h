@@ -23,8 +23,8 @@ class JobProcesses {
   struct Callbacks {
     std::function<bool(pid_t)> is_worker;  // running: reaped by its owner, in the order of deaths
     std::function<void(pid_t, int status)> reaped;  // any child
-    // `below`: there are processes below it, which may have got the signal before it did.
-    std::function<void(pid_t, int signal, bool below)> signalled;
+    // Is about to be, before any that the same walk finds is.
+    std::function<void(pid_t, int signal)> signalled;
     std::function<void()> before_leftovers;  // are signalled: those of ranks that are over
   };
   explicit JobProcesses(Callbacks callbacks) : callbacks_(std::move(callbacks)) {}

@@ -6,7 +6,6 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -68,22 +67,6 @@ std::optional<ProcessState> read_process_state(pid_t pid) {
 bool held_by_debugger(pid_t pid) {
   const auto state = pid > 0 ? read_process_state(pid) : std::nullopt;
   return state && state->held_by_debugger();
-}
-
-bool ends_by(int signal, pid_t pid) {
-  const UniqueFd fd(
-      open(("/proc/" + std::to_string(pid) + "/status").c_str(), O_RDONLY | O_CLOEXEC));
-  std::string text(8192, 0);
-  const ssize_t length = fd ? read(fd.get(), text.data(), text.size()) : -1;
-  text.resize(size_t(std::max<ssize_t>(length, 0)));
-  for (const char* name : {"\nSigBlk:\t", "\nSigIgn:\t", "\nSigCgt:\t"}) {
-    const size_t at = text.find(name);
-    unsigned long long signals = 0;
-    if (at == text.npos || std::sscanf(&text[at + std::strlen(name)], "%llx", &signals) != 1)
-      return false;
-    if ((signals >> (signal - 1) & 1) != 0) return false;
-  }
-  return true;
 }
 
 std::vector<pid_t> ancestry(pid_t pid, pid_t root) {

@@ -20,10 +20,6 @@ std::optional<ProcessState> read_process_state(pid_t pid);
 
 bool held_by_debugger(pid_t pid);
 
-// The signal would end it, and do nothing else: it is neither caught nor ignored nor blocked. False
-// where /proc does not say.
-bool ends_by(int signal, pid_t pid);
-
 // The process itself, its parent and so on up to and including `root`; empty when `root` is not
 // among them.
 std::vector<pid_t> ancestry(pid_t pid, pid_t root);

@@ -246,9 +246,7 @@ std::optional<proto::RankEnd> Workers::ended(pid_t pid, int status) {
   end.set_at_clock_ns(nanoseconds(worker.died.time_since_epoch()));
   end.set_order(worker.death_order);
   end.set_batch(worker.death_batch);
-  // Who knew no other answer than to die of it was ending already.
-  const bool by_itself = WIFEXITED(status) && !worker.may_answer;
-  end.set_sent_signal(by_itself ? 0 : worker.sent_signal);
+  end.set_sent_signal(worker.found_ending ? 0 : worker.sent_signal);
   if (worker.speaker) set_end_of_speaker(worker, end);
   return end;
 }
@@ -301,15 +299,17 @@ void Workers::pass(int signal) {
     if (worker.running) kill(worker.pid, signal);  // not reaped yet, so the pid is its own
 }
 
-void Workers::note_signal(pid_t pid, int signal, bool below) {
+void Workers::note_signal(pid_t pid, int signal) {
   const auto found = running_by_pid_.find(pid);
   if (found == running_by_pid_.end()) return;
   Worker& worker = *of_rank(found->second);
   if (worker.death_order != 0) return;
-  const std::optional<ProcessState> state = read_process_state(pid);
-  if (worker.sent_signal == 0) worker.found_stopped = state && state->stopped();
+  if (worker.sent_signal == 0) {
+    const std::optional<ProcessState> state = read_process_state(pid);
+    worker.found_stopped = state && state->stopped();
+    worker.found_ending = all_tasks_exiting(pid);
+  }
   worker.sent_signal = signal;
-  if (below || !ends_by(signal, pid)) worker.may_answer = true;
 }
 
 }  // namespace hvd

@@ -31,9 +31,8 @@ struct Worker {
   pid_t pid = 0;  // 0: not started
   bool running = false;
   int sent_signal = 0;
-  bool found_stopped = false;  // when it was sent the first
-  bool may_answer = false;     // with an exit code of its own, what it or those below were sent
-  int death_order = 0;         // 0: not seen to be dead yet
+  bool found_stopped = false, found_ending = false;  // when it was sent the first
+  int death_order = 0;                               // 0: not seen to be dead yet
   int death_batch = 0;
   TimePoint started{}, died{};
   std::optional<SpeakerDeath> speaker;  // by which the rank's epoch broke
@@ -74,7 +73,7 @@ class Workers {
   void note_epoch(int rank) {  // it has got over it
     if (Worker* worker = of_rank(rank)) worker->speaker.reset();
   }
-  void note_signal(pid_t pid, int signal, bool below);  // see JobProcesses
+  void note_signal(pid_t pid, int signal);  // before it is sent
   void pass(int signal);  // the user's own word to those that run: a death of it is a rank's own
   void begin_batch() { ++batch_; }
 
