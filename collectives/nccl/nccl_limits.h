@@ -16,6 +16,7 @@ struct NcclLimits {
   // The agents' word of a death, where NCCL fails as it does for one; then NCCL's words are told.
   std::chrono::milliseconds word_of_death{2'000};
   std::chrono::milliseconds free{10'000};  // for memory that was let go of; then there is no room
+  std::chrono::milliseconds exit{1'000};   // for what is being freed while the process ends
   // That one unique id serves well: it is a meeting point to which all of them connect.
   int ranks_per_unique_id = 128;
 };

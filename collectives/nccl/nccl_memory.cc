@@ -139,7 +139,7 @@ void NcclMemory::end_with_process() NO_THREAD_SAFETY_ANALYSIS {
   thread_.request_stop();
   std::unique_lock<Mutex> lock(mutex_);
   let_go_.clear();
-  changed_.wait_for(lock, limits_.free, [this]() NO_THREAD_SAFETY_ANALYSIS { return !freeing_; });
+  changed_.wait_for(lock, limits_.exit, [this]() NO_THREAD_SAFETY_ANALYSIS { return !freeing_; });
 }
 
 void NcclMemory::wait_for_free() NO_THREAD_SAFETY_ANALYSIS {

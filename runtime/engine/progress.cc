@@ -178,7 +178,8 @@ void Progress::wait_and_leave(Awaited& awaited) {
   while (held && !awaited.done.load(std::memory_order_acquire)) {
     if (advance()) {
       pacing = {.busy = pacing.busy};
-      if (++pacing.busy % kRoundsPerLook == 0) look_out(awaited, kLookOutEvery);
+      if (++pacing.busy % kRoundsPerLook == 0 && !awaited.done.load(std::memory_order_acquire))
+        look_out(awaited, kLookOutEvery);
       if (token_.wanted()) held = pass_on(awaited);
       continue;
     }

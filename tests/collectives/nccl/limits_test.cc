@@ -119,7 +119,7 @@ TEST_CASE("limits: memory under a kernel without an end is waited for, and then 
 }
 
 TEST_CASE("limits: memory that is let go of while the process ends is left to its end") {
-  const auto opened = make_standin_backend(0, {.free = 50ms});
+  const auto opened = make_standin_backend(0, {.exit = 50ms});
   auto* const backend = dynamic_cast<NcclBackend*>(opened.get());
   REQUIRE(backend != nullptr);
   const size_t before = hvd_standin_used(0);

@@ -130,6 +130,42 @@ TEST_CASE("progress: a wait is timed also while something else never ceases to m
   scene.progress.leave();
 }
 
+TEST_CASE("progress: who is done does not look out any more") {
+  // Ends the wait in each of its first rounds, one of which is followed by a look.
+  class EndingFeed final : public Feed {
+   public:
+    bool feed() override {
+      if (--rounds == 0) ended = true;
+      return rounds >= 0;
+    }
+    bool waiting() const override { return false; }
+    void epoch_over() override {}
+
+    int rounds = 0;
+    std::atomic<bool> ended{false};
+  };
+  Scene scene;
+  EndingFeed feed;
+  scene.progress.hold();
+  scene.progress.add(feed);
+  scene.progress.leave();
+  for (int rounds = 1; rounds <= 1100; ++rounds) {
+    feed.rounds = rounds;
+    feed.ended = false;
+    Awaited awaited;
+    awaited.flag = &feed.ended;
+    awaited.what = [] { return std::string("its end"); };
+    bool late = false;
+    awaited.on_sleep = [&](TimePoint) { late |= feed.ended; };
+    scene.progress.hold();
+    scene.progress.wait_and_leave(awaited);
+    CHECK_FALSE(late);
+  }
+  scene.progress.hold();
+  scene.progress.remove(feed);
+  scene.progress.leave();
+}
+
 TEST_CASE("progress: a feed that comes when the epoch is over is told") {
   Scene scene;
   raise_trouble(*scene.ranks.rank(0).peers, TroubleReason::kAbort, "for a test");
