@@ -3,7 +3,7 @@
 // served as before, and the report can be read.
 //
 // The input is a row of packets (packets.h), each a message; a packet's own bits: kLater, some time
-// passes before.
+// passes before; kEarly, the other host has not said yet where it listens, unless it had before.
 #include <cstddef>
 #include <cstdint>
 #include <set>
@@ -30,7 +30,7 @@ namespace {
 using namespace hvd;
 using namespace std::chrono_literals;
 
-constexpr uint8_t kLater = 1;
+constexpr uint8_t kLater = 1, kEarly = 2;
 constexpr uint32_t kQuestion = 54'321;
 const std::set<int> kItsRanks{2, 3};
 
@@ -57,10 +57,10 @@ class Job {
     }
     proof_.begin(std::move(parties), 0, false, 5s, now_);
     pairs_.begin(std::move(places), 0, 5s, now_);
-    proof_.note(0, listening(), now_);
   }
 
   void take(const Packet& packet) {
+    if ((packet.control & kEarly) == 0) proof_.note(0, listening(0), now_);
     if (packet.control & kLater) pass(1s);
     proto::FromAgent message;
     if (!message.ParseFromArray(packet.bytes.data(), int(packet.bytes.size()))) return;
@@ -107,7 +107,8 @@ class Job {
       relay_.note(0, question, now_);
       HVD_CHECK(served_, "a host is not served for what another one sent");
     }
-    proof_.note(1, listening(), now_);  // unless it has said so
+    for (const int host : {0, 1})
+      proof_.note(host, listening(host), now_);  // unless it has said so
     pass(1h);
     proof_.decide(now_);  // sees that it is over
     pass(1h);
@@ -132,9 +133,10 @@ class Job {
     return assign_slots(std::vector<Host>{{"h0", "", 2}, {"h1", "", 2}}, 4);
   }
 
-  static proto::Listening listening() {
+  static proto::Listening listening(int host) {
     proto::Listening all;
-    for (const char* const address : {"10.0.0.1:4000", "10.1.0.1:4000"}) {
+    for (const std::string& address :
+         {"10.0.0." + std::to_string(host) + ":4000", std::string("10.1.0.1:4000")}) {
       all.add_addresses(address);
       all.add_troubles();
     }
