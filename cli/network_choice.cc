@@ -34,8 +34,8 @@ int speed_of(const Offer& offer) {
 int proven_speed(std::span<const Offer> offers, size_t place, bool waits) {
   const Offer &offer = offers[place], &first = offers.front();
   if (!is_faster(offer, first)) return speed_of(offer);
-  const bool lost =
-      !waits && offer.carry == Offer::Carry::kAwaited && first.carry == Offer::Carry::kKnown;
+  const bool lost = !waits && offer.carry == Offer::Carry::kAwaited &&
+                    (first.carry == Offer::Carry::kKnown || offer.looked_slower);
   return lost || carries_less(offer, first) ? speed_of(first) - 1 : speed_of(offer);
 }
 

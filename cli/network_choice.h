@@ -24,11 +24,12 @@ struct Offer {
   int failed = 0;             // that did not
   int64_t round_trip_us = 0;  // the longest
   std::string failure = {};   // the first: "not from h1: Connection refused"
-  // How long kCarriedBytes took from one other host, at best of some tries; asked where links say
-  // that they are faster.
+  // How long kCarriedBytes took from one other host; asked where links say that they are faster,
+  // and again, of both, where one looks slower: a busy host's processes wait for CPUs.
   enum class Carry { kNotAsked, kAwaited, kKnown, kFailed } carry = Carry::kNotAsked;
-  int64_t carried_us = 0;
+  int64_t carried_us = 0;          // the last time
   int carries = 0;                 // tries
+  bool looked_slower = false;      // the time before
   std::string carry_trouble = {};  // of kFailed
 };
 

@@ -120,23 +120,25 @@ int NetworkProof::carrier_to(int whom) const {
 
 // Of links that say they are faster than the first, and of that, once all who try have reached the
 // host there: who is still trying wants to know the round trip of an idle link. What looks slower
-// than it says has another try.
+// than it says is compared again.
 void NetworkProof::ask_how_much_comes_through(int whom) {
   using Carry = Offer::Carry;
   Party& party = parties_[size_t(whom)];
   if (party.offers.empty()) return;
   const Offer& first = party.offers.front();
   std::vector<bool> asks(party.offers.size());
-  bool any_faster = false;
+  bool any_faster = false, any_again = false;
   for (size_t place = 1; place < party.offers.size(); ++place) {
-    const Offer& one = party.offers[place];
+    Offer& one = party.offers[place];
     if (!is_faster(one, first) || !is_reached(one)) continue;
     any_faster = true;
-    asks[place] =
-        one.carry == Carry::kNotAsked ||
-        (one.carry == Carry::kKnown && carries_less(one, first) && one.carries < kCarriesMost);
+    const bool again =
+        one.carry == Carry::kKnown && carries_less(one, first) && one.carries < kCarriesMost;
+    asks[place] = again || one.carry == Carry::kNotAsked;
+    one.looked_slower |= again;
+    any_again |= again;
   }
-  asks[0] = any_faster && is_reached(first) && first.carry == Carry::kNotAsked;
+  asks[0] = any_again || (any_faster && is_reached(first) && first.carry == Carry::kNotAsked);
   if (std::ranges::find(asks, true) == asks.end()) return;
   proto::ToAgent order = try_order();
   proto::TryToReach::Peer& peer = *order.mutable_try_to_reach()->add_peers();
@@ -151,20 +153,14 @@ void NetworkProof::ask_how_much_comes_through(int whom) {
   send_(parties_[size_t(carrier_to(whom))].host, order);
 }
 
-// The shortest of some tries counts.
 void NetworkProof::note_carried(Party& party, const proto::Reached::Try& one) {
   if (one.offer() < 0 || one.offer() >= int(party.offers.size())) return;
   Offer& offer = party.offers[size_t(one.offer())];
   if (offer.carry != Offer::Carry::kAwaited) return;
-  const bool known = offer.carried_us > 0;
-  if (one.trouble().empty()) {
-    const int64_t took = std::clamp<int64_t>(one.carried_us(), 1, kCarriedUsMost);
-    offer.carried_us = known ? std::min(offer.carried_us, took) : took;
-    offer.carry = Offer::Carry::kKnown;
-  } else {
-    offer.carry = known ? Offer::Carry::kKnown : Offer::Carry::kFailed;
-    offer.carry_trouble = printable(head_of(one.trouble(), kReasonMax));
-  }
+  offer.carry = one.trouble().empty() ? Offer::Carry::kKnown : Offer::Carry::kFailed;
+  offer.carry_trouble = printable(head_of(one.trouble(), kReasonMax));
+  if (one.trouble().empty())
+    offer.carried_us = std::clamp<int64_t>(one.carried_us(), 1, kCarriedUsMost);
 }
 
 proto::ToAgent NetworkProof::try_order() const {

@@ -31,6 +31,9 @@ constexpr std::string_view kNotForwarded = "stdio forwarding failed";
 constexpr std::string_view kBadConfiguration = " bad configuration options",
                            kNoSocket = ": failure\r";
 constexpr std::string_view kClosedEarly = "kex_exchange_identification";
+// The same, seen by who writes first.
+constexpr std::string_view kClosedAtOnce =
+    "banner exchange: Connection to UNKNOWN port 65535: Broken pipe";
 constexpr std::string_view kNoOutput =  // as dash says it, and bash
     "its shell cannot write to its standard output: does a start file of the login shell leave it "
     "too few open files (ulimit -n)?";
@@ -98,6 +101,7 @@ constexpr Known kKnown[] = {
     {kClosedEarly, "its sshd closed the connection before the login (MaxStartups?)", Retry::kSoon},
     {"ssh_exchange_identification",  // before 8.0
      "its sshd closed the connection before the login (MaxStartups?)", Retry::kSoon},
+    {kClosedAtOnce, "its sshd closed the connection before the login (MaxStartups?)", Retry::kSoon},
     {"banner exchange", "its ssh port is served by something that is no sshd, or gave up",
      Retry::kSometimes},
     {"Unable to negotiate", "its sshd and this ssh have no method in common: update the older one"},
@@ -141,6 +145,10 @@ size_t place_of(const Known& one, std::string_view words) {
 // Of a host's key: ssh says it before it logs in, or never.
 bool is_of_key(const Known& one) {
   return one.bad_key || one.words == kStrict || one.words == kUnverified;
+}
+
+bool is_closed_early(const Known& one) {
+  return one.words == kClosedEarly || one.words == kClosedAtOnce;
 }
 
 bool is_space(char letter) { return letter == ' ' || letter == '\t' || letter == '\r'; }
@@ -226,7 +234,7 @@ std::string telling(const Known& one, std::string_view words) {
   const bool proxied = words.find(kProxied) != words.npos;
   std::string line;
   if (one.words == kNotForwarded || one.words == kBadConfiguration || one.words == kNoSocket ||
-      (one.words == kClosedEarly && proxied))
+      (is_closed_early(one) && proxied))
     line = last_words(words.substr(0, words.rfind('\n', at) + 1));  // npos + 1: nothing
   if (line.empty()) line = last_words(words.substr(0, words.find('\n', at)));
   return line + (proxied ? ", of the host or of what leads to it (its jump host, a proxy)" : "");
@@ -235,7 +243,9 @@ std::string telling(const Known& one, std::string_view words) {
 // Whether a proxy ended before the login. But one that is ssh itself may have been dropped by a
 // busy jump host, and then has said so before; a host that drops what came through says nothing.
 bool proxy_ended(std::string_view words) {
-  const size_t at = std::min(words.rfind(kClosedEarly), words.size());
+  size_t at = 0;
+  for (const std::string_view closed : {kClosedEarly, kClosedAtOnce})
+    if (const size_t last = words.rfind(closed); last != words.npos) at = std::max(at, last);
   const std::string_view before = words.substr(0, at);
   return words.find(kProxied, at) != words.npos &&
          std::ranges::none_of(kKnown, [&](const Known& one) {
@@ -260,7 +270,7 @@ SshFailure explain_ssh(std::string_view words, std::string_view printed, int wai
     if (!is_printed && ((ended_there && !one.of_host) || place_of(one, words) == words.npos))
       continue;
     const std::string said = "; the words were " + telling(one, is_printed ? printed : words);
-    if (one.words == kClosedEarly && proxy_ended(words))
+    if (is_closed_early(one) && proxy_ended(words))
       return {std::string(kProxyEnded) + said, Retry::kSometimes, true};
     return {std::string(one.reason) + said, one.retry, !one.of_host};
   }

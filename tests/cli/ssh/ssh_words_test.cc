@@ -129,7 +129,15 @@ constexpr Row kRows[] = {
      "\"kex_exchange_identification: Connection closed by remote host\", of the host or of what "
      "leads to it (its jump host, a proxy)",
      Retry::kSometimes},
+    {"no way\r\nbanner exchange: Connection to UNKNOWN port 65535: Broken pipe\r\n", "", 255,
+     "what leads to it (ProxyCommand or ProxyJump",
+     "\"no way\", of the host or of what leads to it (its jump host, a proxy)", Retry::kSometimes},
     // A jump host drops us: its ssh's words come first.
+    {"kex_exchange_identification: Connection closed by remote host\r\n"
+     "Connection closed by 10.77.0.2 port 22\r\n"
+     "banner exchange: Connection to UNKNOWN port 65535: Broken pipe\r\n",
+     "", 255, "its sshd closed the connection before the login",
+     ", of the host or of what leads to it (its jump host, a proxy)", Retry::kSoon},
     {"kex_exchange_identification: Connection closed by remote host\r\n"
      "Connection closed by 10.77.0.2 port 22\r\n"
      "kex_exchange_identification: Connection closed by remote host\r\n"
