@@ -1,5 +1,6 @@
 #include "tests/collectives/nccl/device_ranks.h"
 
+#include <limits>
 #include <map>
 #include <mutex>
 
@@ -47,6 +48,14 @@ std::unique_ptr<DeviceBackend> make_standin_backend(int rank, const NcclLimits& 
       DeviceOptions{
           .ordinal = rank, .cuda_library = HVD_CUDA_STANDIN, .nccl_library = HVD_NCCL_STANDIN},
       limits);
+}
+
+size_t settled_use(int rank) {
+  try {
+    standin_backend(rank).allocate(std::numeric_limits<size_t>::max() / 4);
+  } catch (const Error&) {  // there is no room, also not when all is back
+  }
+  return hvd_standin_used(rank);
 }
 
 CommunicatorFactory staged_nccl_factory(uint32_t number) {

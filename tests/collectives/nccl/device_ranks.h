@@ -22,6 +22,10 @@ DeviceBackend& standin_backend(int rank);
 // One of the test's own. It outlives what uses it.
 std::unique_ptr<DeviceBackend> make_standin_backend(int rank, const NcclLimits& limits = {});
 
+// Bytes of the rank's device that are in use, once what was let go of before is back there: another
+// thread frees it.
+size_t settled_use(int rank);
+
 // NCCL over the stand-ins with host tensors. Of several communicators of a rank each has another
 // `number`: that of the segment its words lie in.
 CommunicatorFactory staged_nccl_factory(uint32_t number = 0);

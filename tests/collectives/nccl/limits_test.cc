@@ -99,7 +99,7 @@ TEST_CASE("limits: who goes on does not hold up a rank that shuts down, and hear
 TEST_CASE("limits: memory under a kernel without an end is waited for, and then there is no room") {
   constexpr size_t kAll = size_t{8} << 30;
   const auto backend = make_standin_backend(0, {.free = 50ms});
-  const size_t before = hvd_standin_used(0);
+  const size_t before = settled_use(0);
   ProgramStream stream(0);
   Hold hold;
   hold.launch(0, stream.get());
@@ -122,7 +122,7 @@ TEST_CASE("limits: memory that is let go of while the process ends is left to it
   const auto opened = make_standin_backend(0, {.exit = 50ms});
   auto* const backend = dynamic_cast<NcclBackend*>(opened.get());
   REQUIRE(backend != nullptr);
-  const size_t before = hvd_standin_used(0);
+  const size_t before = settled_use(0);
   ProgramStream stream(0);
   Hold hold;
   hold.launch(0, stream.get());
