@@ -18,7 +18,6 @@ namespace {
 // nor does what some MiB take.
 constexpr int64_t kFarUs = 2000, kCarryUs = 10'000;
 
-bool is_good(const Offer& offer) { return offer.awaited == 0 && offer.failed == 0; }
 bool is_open(const Offer& offer) { return offer.awaited > 0 && offer.failed == 0; }
 
 // Smaller is better. Of what is awaited the best is assumed.
@@ -144,6 +143,8 @@ std::vector<std::vector<int>> who_is_left(int hosts, int first) {
   }
   return left;
 }
+
+bool is_good(const Offer& offer) { return offer.awaited == 0 && offer.failed == 0; }
 
 bool is_faster(const Offer& offer, const Offer& first) { return speed_of(offer) > speed_of(first); }
 

@@ -53,6 +53,7 @@ std::vector<std::vector<int>> who_is_left(int hosts, int first);
 // Up to so many hosts all have to reach each other where the link is faster than the first offer's,
 // ssh's as a rule, which is left for nothing less.
 inline constexpr int kFasterPairsMax = 64;
+bool is_good(const Offer& offer);  // all who tried have reached the host there
 bool is_faster(const Offer& offer, const Offer& first);  // by what cards say of themselves
 // But far less comes through than there, as behind a switch that is slower than the card.
 bool carries_less(const Offer& offer, const Offer& first);

@@ -26,8 +26,6 @@ constexpr int kNamesMax = 3;
 constexpr int kCarriesMost = 3;
 constexpr int64_t kCarriedUsMost = 3'600'000'000;  // an hour: no agent's patience is longer
 
-bool is_reached(const Offer& offer) { return offer.awaited == 0 && offer.failed == 0; }
-
 void note_failure(Offer& offer, const std::string& words) {
   if (offer.failed++ == 0) offer.failure = words;
 }
@@ -130,7 +128,7 @@ void NetworkProof::ask_how_much_comes_through(int whom) {
   bool any_faster = false, any_again = false;
   for (size_t place = 1; place < party.offers.size(); ++place) {
     Offer& one = party.offers[place];
-    if (!is_faster(one, first) || !is_reached(one)) continue;
+    if (!is_faster(one, first) || !is_good(one)) continue;
     any_faster = true;
     const bool again =
         one.carry == Carry::kKnown && carries_less(one, first) && one.carries < kCarriesMost;
@@ -138,7 +136,7 @@ void NetworkProof::ask_how_much_comes_through(int whom) {
     one.looked_slower |= again;
     any_again |= again;
   }
-  asks[0] = any_again || (any_faster && is_reached(first) && first.carry == Carry::kNotAsked);
+  asks[0] = any_again || (any_faster && is_good(first) && first.carry == Carry::kNotAsked);
   if (std::ranges::find(asks, true) == asks.end()) return;
   proto::ToAgent order = try_order();
   proto::TryToReach::Peer& peer = *order.mutable_try_to_reach()->add_peers();
@@ -243,7 +241,7 @@ Clock::duration NetworkProof::for_better() const {
   const bool carries = std::ranges::any_of(parties_, [](const Party& party) {
     return std::ranges::any_of(party.offers, [&](const Offer& one) {
       return is_faster(one, party.offers.front()) && one.carry == Offer::Carry::kAwaited &&
-             is_reached(one);
+             is_good(one);
     });
   });
   return carries ? kForCarried : kForBetter;

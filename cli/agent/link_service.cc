@@ -53,8 +53,7 @@ std::string not_begun(int error) {
 }
 
 std::string no_answer(const LinkHandshake& handshake) {
-  if (!handshake.awaits_verdict_on_padding()) return "no answer";
-  if (handshake.link().carries()) return "what was sent has not come through in time";
+  if (!handshake.awaits_verdict_on_padding() || handshake.link().carries()) return "no answer";
   return "small packets pass, large ones do not: the MTU differs on the way";
 }
 

@@ -50,6 +50,12 @@ struct Proof {
     proof.note(who, reached);
   }
 
+  // All listen, and have reached each other at both offers.
+  void all_reached(int hosts) {
+    for (int host = 0; host < hosts; ++host) listens(host);
+    for (const int offer : {0, 1}) all_tried(hosts, offer);
+  }
+
   // How long it took to carry some MiB to `whom`, by who does that among so many hosts.
   void carried(int hosts, int whom, int offer, Clock::duration took,
                const std::string& trouble = "") {
@@ -174,10 +180,7 @@ TEST_CASE("network proof: a faster one that is silent is waited for only so long
 TEST_CASE("network proof: a link over which less comes than it says is compared twice more") {
   for (const bool slow : {true, false}) {
     Proof job(2);
-    job.listens(0);
-    job.listens(1);
-    job.all_tried(2, 0);
-    job.all_tried(2, 1);
+    job.all_reached(2);
     for (const int offer : {0, 1}) job.carried(2, 0, offer, 3ms);
     for (const int round : {1, 2, 3}) {
       CHECK_FALSE(job.proof.decide(kBegin));
@@ -211,10 +214,7 @@ TEST_CASE("network proof: a link over which less comes than it says is compared 
 
 TEST_CASE("network proof: what looked slower is not waited for to look so again") {
   Proof job(2);
-  job.listens(0);
-  job.listens(1);
-  job.all_tried(2, 0);
-  job.all_tried(2, 1);
+  job.all_reached(2);
   for (const int offer : {0, 1}) job.carried(2, 0, offer, 3ms);
   CHECK_FALSE(job.proof.decide(kBegin));
   job.carried(2, 1, 0, 5ms);
@@ -227,10 +227,7 @@ TEST_CASE("network proof: what looked slower is not waited for to look so again"
 
 TEST_CASE("network proof: over a link that says it is faster some MiB come soon, or it is none") {
   Proof job(2);
-  job.listens(0);
-  job.listens(1);
-  job.all_tried(2, 0);
-  job.all_tried(2, 1);
+  job.all_reached(2);
   CHECK_FALSE(job.proof.decide(kBegin));
   job.carried(2, 0, 0, 1ms);
   job.carried(2, 0, 1, 1ms, "Connection reset by peer");
@@ -267,10 +264,7 @@ TEST_CASE("network proof: what an agent says of much coming through is taken as 
 
 TEST_CASE("network proof: where little comes through on ssh's link, too, the faster counts") {
   Proof job(2);
-  job.listens(0);
-  job.listens(1);
-  job.all_tried(2, 0);
-  job.all_tried(2, 1);
+  job.all_reached(2);
   CHECK_FALSE(job.proof.decide(kBegin));
   const auto verdict = job.proof.decide(kBegin + 1s);
   REQUIRE(verdict);

@@ -146,7 +146,7 @@ def who_was_ending_when_it_was_sent_a_signal_failed_by_itself():
 
 
 def a_wrapper_that_passes_on_the_end_of_what_was_sent_a_signal_is_fallout():
-    seen, result = result_of("if [ $HVD_RANK = 1 ]; then exit 5; fi; sleep 60; exit 7", np=2)
+    seen, result = result_of("if [ $HVD_RANK = 1 ]; then exit 5; fi; tail -f /dev/null; exit 7", np=2)
     expect(seen.returncode, 5)
     expect([one["outcome"] for one in result["ranks"]], ["fallout", "failed"])
 

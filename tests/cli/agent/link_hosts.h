@@ -115,6 +115,14 @@ inline bool connected(const Outcome& one, const Outcome& other) {
   return recv(other.link.get(), got, sizeof got, 0) == ssize_t(words.size()) && got == words;
 }
 
+// Ranks 0 and 1, of hosts 0 and 1, ask for a link and have it.
+inline bool get_linked(Hosts& hosts) {
+  const Outcome& caller = hosts.request(0, 1, 7, 0, 1);
+  const Outcome& answerer = hosts.request(1, 0, 7, 1, 0);
+  hosts.run_until([&] { return caller.there && answerer.there; });
+  return connected(caller, answerer);
+}
+
 inline int option(const UniqueFd& socket, int level, int name) {
   int value = -1;
   socklen_t bytes = sizeof value;

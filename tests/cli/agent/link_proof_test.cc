@@ -57,10 +57,7 @@ TEST_CASE("link service: links come about after a proof, where it was settled") 
   CHECK_FALSE(stranger_is_let_in(hosts.second()));
   hosts.service(0).start_epoch(1, {0});
   hosts.service(1).start_epoch(1, {1});
-  Outcome& caller = hosts.request(0, 1, 7, 0, 1);
-  Outcome& answerer = hosts.request(1, 0, 7, 1, 0);
-  hosts.run_until([&] { return caller.there && answerer.there; });
-  CHECK(connected(caller, answerer));
+  CHECK(get_linked(hosts));
   CHECK_FALSE(never.there);
 }
 
