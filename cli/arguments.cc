@@ -16,7 +16,7 @@ namespace {
 // A value behind = may be nobody's to read.
 [[noreturn]] void refuse_unknown(std::string_view word) {
   const std::string_view name = word.substr(0, word.find('='));
-  const std::string start = "unknown option " + quoted(name);
+  const std::string start = "unknown option " + in_quotes(name);
   // -Hlocalhost:2, -np2 and the like: a short option and its value in one word.
   for (const size_t length : {3, 2}) {
     if (word.size() <= length || word[1] == '-') continue;
@@ -59,7 +59,7 @@ GivenOption read_option(std::span<const std::string> words, size_t& used) {
   used = 1;
   const auto count = static_cast<size_t>(value_count(*option));
   if (equals != word.npos) {
-    if (count == 0) refuse(name + " takes no value, but " + quoted(word) + " was given");
+    if (count == 0) refuse(name + " takes no value, but " + in_quotes(word) + " was given");
     given.values.push_back(word.substr(equals + 1));
   }
   while (given.values.size() < count) {
@@ -74,7 +74,7 @@ GivenOption read_option(std::span<const std::string> words, size_t& used) {
   if (option->name == "--env@" && !looks_like_ranks(given.values[0]))
     refuse(std::string(shown_name(*option)) +
            " takes a list of ranks such as 0,2-5 before NAME=VALUE, not " +
-           quoted(given.values[0].substr(0, given.values[0].find('='))));
+           in_quotes(given.values[0].substr(0, given.values[0].find('='))));
   for (const std::string& value : given.values) {
     if (value.empty())
       refuse(name + " takes " + std::string(option->values) + ", not an empty word");

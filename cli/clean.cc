@@ -59,7 +59,7 @@ int run_clean(std::span<const std::string> words, const ReadEnvironment& read_en
   const Arguments arguments = split_arguments(words);
   if (!arguments.command.empty())
     throw Error(ErrorCode::kInvalidArgument,
-                "hvdrun clean takes no command, but " + quoted(arguments.command[0]) +
+                "hvdrun clean takes no command, but " + in_quotes(arguments.command[0]) +
                     " was given; a program called clean is started by hvdrun -np 2 ./clean");
   for (const GivenOption& given : arguments.options) {
     if (given.option->name == "-h" || given.option->name == "--help") {

@@ -90,7 +90,7 @@ std::string missing_loader(int fd) {
 }
 
 std::string asks_for(const std::string& loader) {
-  return "asks to be loaded by " + quoted(loader) +
+  return "asks to be loaded by " + in_quotes(loader) +
          ", which is not there: it was built for another system; ";
 }
 
@@ -105,7 +105,7 @@ std::optional<Refusal> check_loader(const CommandPlace& place, int fd, const std
   const std::string& name = place.command[0];
   // What the PATH finds is the host's own: of what is sent it finds nothing.
   const bool found = place.program.empty() && name.find('/') == name.npos;
-  return Refusal{kExitNotExecutable, quoted(found ? path : name) + " " + asks_for(loader) +
+  return Refusal{kExitNotExecutable, in_quotes(found ? path : name) + " " + asks_for(loader) +
                                          (place.far && place.program.empty() && !found
                                               ? "send it with --ship " + shell_word(name)
                                               : "build it for this one, or link it statically")};
@@ -116,7 +116,8 @@ std::optional<Refusal> check_interpreter(const CommandPlace& place, std::string_
   line.remove_prefix(std::min(line.find_first_not_of(" \t", 2), line.size()));
   const std::string interpreter(line.substr(0, line.find_first_of(" \t")));
   if (!interpreter.starts_with('/')) return std::nullopt;
-  const std::string asks = quoted(place.command[0]) + " asks to be run by " + quoted(interpreter);
+  const std::string asks =
+      in_quotes(place.command[0]) + " asks to be run by " + in_quotes(interpreter);
   constexpr const char* kAdvice = "correct its first line or put an interpreter before it";
   if (look_at(interpreter).error == ENOENT)
     return Refusal{kExitNotExecutable, asks + ", which is not there; " + kAdvice};
@@ -138,13 +139,13 @@ std::optional<Refusal> check_first_bytes(const CommandPlace& place, const std::s
   if (start.starts_with("\x7f"
                         "ELF") &&
       start.size() < sizeof(Elf32_Ehdr))
-    return Refusal{kExitNotExecutable, quoted(place.command[0]) + " is a program of which only " +
-                                           std::to_string(start.size()) +
-                                           " bytes are there; copy it again"};
+    return Refusal{kExitNotExecutable,
+                   in_quotes(place.command[0]) + " is a program of which only " +
+                       std::to_string(start.size()) + " bytes are there; copy it again"};
   if (start.find('\0') != start.npos) return check_loader(place, file.get(), path);
   const std::string& name = place.command[0];
   return Refusal{kExitNotExecutable,
-                 quoted(name) + " is neither a program nor a script with a #! line; " +
+                 in_quotes(name) + " is neither a program nor a script with a #! line; " +
                      (name.ends_with(".py") ? how_to_run(place, entries, name)
                                             : "try: " + example(place, {"sh", name}))};
 }
@@ -160,9 +161,9 @@ Refusal not_executable(const CommandPlace& place, const std::vector<std::string>
   const bool is_script = name.ends_with(".py") || name.ends_with(".sh");  // may be read there
   if (!is_script && is_on_noexec(path))
     return {kExitNotExecutable,
-            quoted(name) + " lies on a file system mounted noexec; copy it to another"};
-  return {kExitNotExecutable,
-          quoted(name) + " has no permission to be executed; " + how_to_run(place, entries, name)};
+            in_quotes(name) + " lies on a file system mounted noexec; copy it to another"};
+  return {kExitNotExecutable, in_quotes(name) + " has no permission to be executed; " +
+                                  how_to_run(place, entries, name)};
 }
 
 // About the path of a command that leads to nothing.
@@ -180,17 +181,17 @@ std::optional<Refusal> check_path_command(const CommandPlace& place,
   const Look look = look_at(path);
   if (look.error != 0) {
     const int code = look.error == EACCES ? kExitNotExecutable : kExitNotFound;
-    return Refusal{code, "command " + quoted(name) +
-                             (place.directory.empty() ? "" : " in " + quoted(place.directory)) +
+    return Refusal{code, "command " + in_quotes(name) +
+                             (place.directory.empty() ? "" : " in " + in_quotes(place.directory)) +
                              " cannot be started: " + std::strerror(look.error) + "; " +
                              what_to_do(place, look.error)};
   }
   if (look.is_directory) {
     return Refusal{kExitNotExecutable,
-                   quoted(name) + " is a directory; name the program in it to run"};
+                   in_quotes(name) + " is a directory; name the program in it to run"};
   }
   if (!look.is_file)
-    return Refusal{kExitNotExecutable, quoted(name) + " is no file; name a program to run"};
+    return Refusal{kExitNotExecutable, in_quotes(name) + " is no file; name a program to run"};
   if (!look.may_execute) return not_executable(place, entries, name, path);
   return check_first_bytes(place, path, entries);
 }
@@ -221,7 +222,7 @@ std::optional<Refusal> check_command(const CommandPlace& place) {
     const int error = look_at(seen_from(place.directory, name)).error;
     if (meant.empty() || (error != ENOENT && error != ENAMETOOLONG)) return std::nullopt;
     return Refusal{kExitNotFound,
-                   "there is no command " + quoted(name) + "; try: " + example_of(place, meant)};
+                   "there is no command " + in_quotes(name) + "; try: " + example_of(place, meant)};
   };
   if (name.find('/') != name.npos || !place.program.empty()) {
     const auto refusal = try_meant();
@@ -233,7 +234,7 @@ std::optional<Refusal> check_command(const CommandPlace& place) {
   if (!without_permission.empty())
     return not_executable(place, entries, without_permission, without_permission);
   if (const auto refusal = try_meant()) return refusal;
-  const std::string missing = "command " + quoted(name) + " is not found on the PATH; ";
+  const std::string missing = "command " + in_quotes(name) + " is not found on the PATH; ";
   const std::string in_directory = seen_from(place.directory, name);
   const Look here = look_at(in_directory);
   if (here.is_program()) {

@@ -56,7 +56,7 @@ bool means_yes(const std::string& variable, const std::string& value) {
   if (value == "1" || value == "true" || value == "True") return true;
   if (value == "0" || value == "false" || value == "False") return false;
   refuse(ErrorCode::kInvalidArgument,
-         variable + " (in the environment) takes 1 or 0, not " + hvd::quoted(value));
+         variable + " (in the environment) takes 1 or 0, not " + hvd::in_quotes(value));
 }
 
 void apply_environment(const Arguments& arguments, const ReadEnvironment& read_environment,

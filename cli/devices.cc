@@ -36,7 +36,7 @@ std::optional<CommandLine> parse_words(std::span<const std::string> words,
   const Arguments arguments = split_arguments(words);
   if (!arguments.command.empty())
     throw Error(ErrorCode::kInvalidArgument,
-                "hvdrun devices takes no command, but " + quoted(arguments.command[0]) +
+                "hvdrun devices takes no command, but " + in_quotes(arguments.command[0]) +
                     " was given; a program called devices is started by hvdrun -np 2 ./devices");
   std::vector<std::string> of_job;
   for (const GivenOption& given : arguments.options) {
@@ -92,7 +92,7 @@ class Report {
       unwritten_ = error;
     if (plan.seen.empty())
       say(host,
-          facts.visible ? std::string(kVisible) + "=" + quoted(*facts.visible) +
+          facts.visible ? std::string(kVisible) + "=" + in_quotes(*facts.visible) +
                               " leaves no GPU; unset it, or name some"
                         : "every GPU here has MIG on but no MIG device; make some, or switch it "
                           "off, by nvidia-smi mig",

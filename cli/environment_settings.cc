@@ -30,11 +30,12 @@ bool is_name(std::string_view name) {
 }
 
 std::string too_long(std::string_view name, size_t bytes) {
-  return quoted(name) + " is " + std::to_string(bytes) + " bytes long; a variable may have 131071";
+  return in_quotes(name) + " is " + std::to_string(bytes) +
+         " bytes long; a variable may have 131071";
 }
 
 std::string zero_byte(std::string_view name) {
-  return quoted(name) + " holds a zero byte; remove it";
+  return in_quotes(name) + " holds a zero byte; remove it";
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -99,7 +100,7 @@ std::string read_line(std::string_view line, std::vector<EnvironmentSetting>& se
     value = read_quoted(quoted_text, why);
   else
     value = read_plain(text);
-  if (!why.empty()) return quoted(name) + ": " + why;
+  if (!why.empty()) return in_quotes(name) + ": " + why;
   const size_t bytes = name.size() + 1 + value.size();
   if (bytes > kVariableBytesMax) return too_long(name, bytes);
   settings.push_back({name, std::move(value), {}});
@@ -169,13 +170,13 @@ EnvironmentSetting read_variable(std::string_view source, const std::string& tex
   const std::string_view name = std::string_view(text).substr(0, equals);
   const std::string start = std::string(source) + " ";
   if (!is_name(name))
-    refuse(start + "takes NAME or NAME=VALUE, and " + quoted(name) + " is no name");
+    refuse(start + "takes NAME or NAME=VALUE, and " + in_quotes(name) + " is no name");
   if (text.find('\0') != text.npos) refuse(start + zero_byte(name));
   if (text.size() > kVariableBytesMax) refuse(start + too_long(name, text.size()));
   EnvironmentSetting setting{std::string(name), std::nullopt, {}};
   if (equals == text.size()) return setting;
   if (has_wildcard(name))
-    refuse(start + quoted(name) +
+    refuse(start + in_quotes(name) +
            ": a name with * or ? stands for variables that are set here, and takes no value");
   if (is_of_place(name)) refuse(has_no_effect(start + setting.name, setting.name));
   setting.value = text.substr(equals + 1);

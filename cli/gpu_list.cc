@@ -57,18 +57,18 @@ std::vector<GpuName> parse_gpu_list(std::string_view source, std::string_view li
     const size_t place = names.size();
     std::optional<GpuName> name = read_name(word);
     if (!name)
-      refuse(
-          source, place,
-          quoted(word) + ", is no GPU: write 0,1, or names such as GPU-8932f937 or MIG-c6d4f1ef");
+      refuse(source, place,
+             in_quotes(word) +
+                 ", is no GPU: write 0,1, or names such as GPU-8932f937 or MIG-c6d4f1ef");
     if (!names.empty() && name->kind != names[0].kind)
       refuse(source, place,
-             quoted(word) +
+             in_quotes(word) +
                  ", is of another kind than the first; CUDA takes indices, names of "
                  "GPUs or names of MIG devices, but of one kind");
     const auto same = std::ranges::find(names, *name);
     if (same != names.end())
       refuse(source, place,
-             quoted(word) + ", is there as word " + std::to_string(same - names.begin() + 1) +
+             in_quotes(word) + ", is there as word " + std::to_string(same - names.begin() + 1) +
                  " already; name each GPU once");
     names.push_back(std::move(*name));
   }
@@ -140,14 +140,14 @@ void check_gpu_list(std::string_view source, std::span<const GpuName> names,
     const std::optional<size_t> gpu = find_gpu(name, gpus);
     if (!gpu)
       refuse(source, place,
-             quoted(name.text) + ", names none of the " + std::to_string(gpus.size()) +
+             in_quotes(name.text) + ", names none of the " + std::to_string(gpus.size()) +
                  (gpus.size() == 1 ? " GPU" : " GPUs") + " here" +
                  (name.kind == GpuName::Kind::kIndex ? "" : ", or more than one") +
                  "; hvdrun devices lists them");
     const auto same = std::ranges::find(found, *gpu);
     if (same != found.end() && name.kind != GpuName::Kind::kMig)
       refuse(source, place,
-             quoted(name.text) + ", is the same GPU as word " +
+             in_quotes(name.text) + ", is the same GPU as word " +
                  std::to_string(same - found.begin() + 1) + "; name each GPU once");
     found.push_back(*gpu);
   }
@@ -159,7 +159,7 @@ void check_visible(std::string_view source, std::span<const GpuName> names,
     if (std::ranges::none_of(visible,
                              [&](const GpuName& one) { return covers(one, names[place], gpus); }))
       refuse(source, place,
-             quoted(names[place].text) +
+             in_quotes(names[place].text) +
                  ", is not among what CUDA_VISIBLE_DEVICES leaves; name one that is, or unset it");
 }
 
@@ -171,7 +171,7 @@ void check_parts(std::string_view source, std::span<const GpuName> names,
     const auto same = std::ranges::find(found, gpu);
     if (gpu && same != found.end())
       refuse(source, place,
-             quoted(names[place].text) + ", is a part of the same GPU as word " +
+             in_quotes(names[place].text) + ", is a part of the same GPU as word " +
                  std::to_string(same - found.begin() + 1) +
                  ", and NCCL takes no two ranks of one; start a rank for each GPU, or let ranks "
                  "share by --share-gpu");

@@ -201,9 +201,10 @@ void check_ranks_of_gpus(const JobSpec& spec, std::span<const Slot> slots) {
   const std::string count = std::to_string(gpus);
   for (const auto& [host, ranks] : ranks_of_hosts(slots))
     if (ranks > gpus)
-      refuse(std::to_string(ranks) + " ranks on " + hvd::quoted(spec.hosts.at(size_t(host)).name) +
-             ", but --devices names " + count + (gpus == 1 ? " GPU" : " GPUs") + "; start " +
-             count + " there, name more GPUs, or let ranks share by --share-gpu");
+      refuse(std::to_string(ranks) + " ranks on " +
+             hvd::in_quotes(spec.hosts.at(size_t(host)).name) + ", but --devices names " + count +
+             (gpus == 1 ? " GPU" : " GPUs") + "; start " + count +
+             " there, name more GPUs, or let ranks share by --share-gpu");
 }
 
 void check_devices_of(const JobSpec& spec, const std::string& host, int gpus) {

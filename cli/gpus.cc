@@ -17,7 +17,7 @@ constexpr std::string_view kSeparator = ", ";
 }
 
 [[noreturn]] void fail_to_understand(std::string_view line) {
-  fail("nvidia-smi's answer is not understood: " + quoted(line, kWordsMax) +
+  fail("nvidia-smi's answer is not understood: " + in_quotes(line, kWordsMax) +
        "; try nvidia-smi by hand");
 }
 
@@ -33,7 +33,7 @@ std::vector<std::string> lines_of(std::string_view answer) {
   while (!answer.empty()) {
     const size_t end = answer.find('\n');
     if (end == answer.npos)
-      fail("nvidia-smi's answer ends in the middle: " + quoted(answer, kWordsMax) +
+      fail("nvidia-smi's answer ends in the middle: " + in_quotes(answer, kWordsMax) +
            "; try nvidia-smi by hand");
     std::string line(answer.substr(0, end));
     for (size_t at; (at = line.find("\x1b[")) != line.npos;)
@@ -46,7 +46,7 @@ std::vector<std::string> lines_of(std::string_view answer) {
 
 // Where it lists nothing it says why, in words.
 [[noreturn]] void fail_without_rows(std::span<const std::string> lines) {
-  fail("nvidia-smi says " + (lines.empty() ? "nothing" : quoted(trimmed(lines[0]), kWordsMax)) +
+  fail("nvidia-smi says " + (lines.empty() ? "nothing" : in_quotes(trimmed(lines[0]), kWordsMax)) +
        "; load or install NVIDIA's driver, or give the container its GPUs");
 }
 

@@ -17,7 +17,7 @@ namespace {
 constexpr int kInterfacesMax = 256;  // a hello is short
 
 std::string name_of(const Hello& hello) {
-  return "hvdrun " + quoted(hello.version) + ", build " + quoted(hello.build);
+  return "hvdrun " + in_quotes(hello.version) + ", build " + in_quotes(hello.build);
 }
 
 // An sshd that is spoken to over no network calls both ends UNKNOWN. The name behind a % is of an

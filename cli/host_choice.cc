@@ -25,10 +25,10 @@ std::string merge_note(const std::vector<std::string>& names, int slots) {
   const auto other = std::find_if(names.begin(), names.end(),
                                   [&](const std::string& name) { return name != names[0]; });
   if (other == names.end()) {
-    return "host " + quoted(names[0]) + " is given " + std::to_string(names.size()) +
+    return "host " + in_quotes(names[0]) + " is given " + std::to_string(names.size()) +
            " times: its slots are added, " + sum;
   }
-  return "hosts " + quoted(names[0]) + " and " + quoted(*other) +
+  return "hosts " + in_quotes(names[0]) + " and " + in_quotes(*other) +
          " are both this machine: their slots are added, " + sum;
 }
 
@@ -42,20 +42,20 @@ void add_remote(HostChoice& choice, const GivenHost& host, int named_gpus) {
   if (same == choice.hosts.end())
     return choice.hosts.push_back({host.name, host.user, slots, true, per_gpu});
   if (same->slots + slots > kSlotsMax) {
-    throw Error(ErrorCode::kInvalidArgument, "host " + quoted(host.name) + " is given " +
+    throw Error(ErrorCode::kInvalidArgument, "host " + in_quotes(host.name) + " is given " +
                                                  std::to_string(same->slots + slots) +
                                                  " slots; a host has at most 65535");
   }
   same->slots += slots;
   same->per_gpu += per_gpu;
   choice.notes.push_back(
-      "host " + quoted(host.name) + " is given more than once: its slots are added" +
+      "host " + in_quotes(host.name) + " is given more than once: its slots are added" +
       (same->per_gpu > 0 ? "" : ", " + std::to_string(same->slots) + " together"));
 }
 
 // "ann@gpu7": of one that is given with its user, who tells it from the same name without.
 std::string shown(const Host& host) {
-  return quoted((host.user.empty() ? "" : host.user + "@") + host.name);
+  return in_quotes((host.user.empty() ? "" : host.user + "@") + host.name);
 }
 
 // And by nothing else.
@@ -110,8 +110,9 @@ HostChoice one_rank_per_gpu(const ThisMachine& machine, std::span<const std::str
     if (std::find(command.begin(), command.end(), "-np") != command.end())
       throw Error(ErrorCode::kInvalidArgument,
                   "how many ranks to start is not said: -np stands behind the command " +
-                      quoted(command[0]) + ", which gets it; put hvdrun's options first, as in " +
-                      "hvdrun -np 2 " + shell_word(command[0]));
+                      in_quotes(command[0]) +
+                      ", which gets it; put hvdrun's options first, as in " + "hvdrun -np 2 " +
+                      shell_word(command[0]));
     throw Error(ErrorCode::kInvalidArgument,
                 "how many ranks to start is not said, and there is no GPU here to count; try: "
                 "hvdrun -np 2 " +

@@ -69,27 +69,27 @@ void check_letters(const Piece& piece, const char* what) {
     if (is_letter_or_digit(c) || c == '.' || c == '_' || c == '-') continue;
     const std::string_view rest = std::string_view(piece.text).substr(i);
     const std::string_view character = rest.substr(0, std::max<size_t>(character_bytes(rest), 1));
-    refuse(piece.sub(i), quoted(piece.text) + " is not " + what + ": it holds " +
-                             quoted(character) +
+    refuse(piece.sub(i), in_quotes(piece.text) + " is not " + what + ": it holds " +
+                             in_quotes(character) +
                              "; use letters, digits, dots, dashes and underscores");
   }
 }
 
 void check_name(const Piece& piece, const std::string& name) {
   if (name.size() > kNameBytesMax) {
-    refuse(piece, "the name " + quoted(name) + " has " + std::to_string(name.size()) +
+    refuse(piece, "the name " + in_quotes(name) + " has " + std::to_string(name.size()) +
                       " bytes; a host name has at most 253, write it shorter");
   }
   if (name.front() == '-' || name.front() == '.') {
-    refuse(piece, quoted(name) + " is not a host name: it begins with " +
-                      quoted(std::string_view(name).substr(0, 1)) + "; leave that out");
+    refuse(piece, in_quotes(name) + " is not a host name: it begins with " +
+                      in_quotes(std::string_view(name).substr(0, 1)) + "; leave that out");
   }
 }
 
 int read_slots(const Piece& piece) {
   const std::optional<int> slots = read_number(piece.text, kSlotsMax);
   if (!slots) {
-    refuse(piece, quoted(piece.text) + " is no number of slots; write one from 0 to 65535");
+    refuse(piece, in_quotes(piece.text) + " is no number of slots; write one from 0 to 65535");
   }
   return *slots;
 }
@@ -99,7 +99,7 @@ void read_user(const Piece& piece, std::string& user) {
   check_letters(piece, "a user");
   if (piece.text[0] == '-') refuse(piece, "a user name cannot begin with \"-\"; leave that out");
   if (piece.text.size() > kUserBytesMax) {
-    refuse(piece, "the user name " + quoted(piece.text) +
+    refuse(piece, "the user name " + in_quotes(piece.text) +
                       " is longer than 64 bytes; set it as User in ~/.ssh/config");
   }
   user = piece.text;
@@ -117,7 +117,7 @@ std::vector<std::string> expand_range(const Piece& range) {
     const std::optional<int> from = read_number(first, 999'999'999);
     const std::optional<int> to = read_number(last, 999'999'999);
     if (!from || !to || *from > *to || first.size() > kRangeDigitsMax) {
-      refuse(part, quoted(part.text) + " is no range; write one like 1-4 or 01-03,7");
+      refuse(part, in_quotes(part.text) + " is no range; write one like 1-4 or 01-03,7");
     }
     if (static_cast<size_t>(*to - *from) >= kHostsMax - std::min(kHostsMax, out.size())) {
       refuse(part, "the range gives more than 65536 hosts; make it narrower");
@@ -175,7 +175,7 @@ void check_address(const Piece& piece) {
   // An address with a zero byte in it would end there for inet_pton.
   const bool whole = address.find('\0') == address.npos;
   if (!zone_fits || !whole || inet_pton(AF_INET6, address.c_str(), &parsed) != 1) {
-    refuse(piece, quoted(piece.text) +
+    refuse(piece, in_quotes(piece.text) +
                       " is neither a range nor an IPv6 address; write [1-4] or [fd00::1]");
   }
 }
@@ -198,7 +198,7 @@ void read_item(const Piece& item, std::vector<GivenHost>& hosts) {
     names.emplace_back(rest.text.substr(1, close - 1));
     colon = close + 1;
     if (colon < rest.text.size() && rest.text[colon] != ':') {
-      refuse(rest.sub(colon), "behind \"]\" stands " + quoted(rest.text.substr(colon)) +
+      refuse(rest.sub(colon), "behind \"]\" stands " + in_quotes(rest.text.substr(colon)) +
                                   "; write a colon and the number of slots, or nothing");
     }
   } else {
@@ -207,7 +207,7 @@ void read_item(const Piece& item, std::vector<GivenHost>& hosts) {
     if (rest.text.starts_with('[') && rest.text.find(']') == rest.text.npos)
       refuse(rest.sub(0, 1), kNotClosed);
     if (std::count(rest.text.begin(), rest.text.end(), ':') > 1) {
-      refuse(rest, quoted(rest.text) +
+      refuse(rest, in_quotes(rest.text) +
                        " has more than one colon; an IPv6 address goes in "
                        "brackets, as in [::1]:2");
     }
@@ -216,7 +216,7 @@ void read_item(const Piece& item, std::vector<GivenHost>& hosts) {
   }
   if (colon < rest.text.size()) {
     if (colon + 1 == rest.text.size()) {
-      refuse(item, quoted(item.text) +
+      refuse(item, in_quotes(item.text) +
                        " has no number of slots behind the colon; write one, or "
                        "leave the colon out");
     }
@@ -254,12 +254,12 @@ size_t word_end(std::string_view text) {
 void read_line_word(const Piece& word, std::optional<int>& slots) {
   const size_t equals = word.text.find('=');
   if (equals == word.text.npos || equals == 0) {
-    refuse(word, quoted(word.text) + " says nothing of a host; write slots=2, or leave it out");
+    refuse(word, in_quotes(word.text) + " says nothing of a host; write slots=2, or leave it out");
   }
   if (word.sub(0, equals).trimmed().text != "slots")
     return;  // max_slots=, ifname= of other launchers
   if (slots)
-    refuse(word, "the number of slots is given twice; leave " + quoted(word.text) + " out");
+    refuse(word, "the number of slots is given twice; leave " + in_quotes(word.text) + " out");
   slots = read_slots(word.sub(equals + 1).trimmed());
 }
 
@@ -269,7 +269,7 @@ void read_line(Piece line, std::vector<GivenHost>& hosts) {
   const size_t first_end = std::min(line.text.find_first_of(kBlanks), line.text.size());
   const Piece item = line.sub(0, first_end);
   if (item_end(item.text) < item.text.size()) {
-    refuse(item, quoted(item.text) + " has a comma; write each host on a line of its own");
+    refuse(item, in_quotes(item.text) + " has a comma; write each host on a line of its own");
   }
   const size_t before = hosts.size();
   read_item(item, hosts);

@@ -126,7 +126,7 @@ std::vector<std::string> parse_networks(std::string_view source, std::string_vie
                   std::string(source) +
                       " takes the name of an interface, a network such as 10.0.0.0/8 or an "
                       "address, not " +
-                      quoted(word));
+                      in_quotes(word));
     networks.emplace_back(word);
     if (comma == rest.size()) return networks;
     rest.remove_prefix(comma + 1);

@@ -68,8 +68,8 @@ std::optional<Refusal> check_directory(const std::string& path) {
   if (error == 0 && !look.is_directory) error = ENOTDIR;
   if (error == 0 && !look.may_execute) error = EACCES;
   if (error == 0) return std::nullopt;
-  return Refusal{kExitUsage, "--wdir " + quoted(path) + " cannot be used: " + std::strerror(error) +
-                                 "; name another directory"};
+  return Refusal{kExitUsage, "--wdir " + in_quotes(path) + " cannot be used: " +
+                                 std::strerror(error) + "; name another directory"};
 }
 
 std::string parent_of(const std::string& path) {
@@ -120,8 +120,8 @@ std::string trouble_with_file(const std::string& path) {
 std::optional<Refusal> refuse_output(const JobSpec& spec, const std::string& path,
                                      const std::string& trouble) {
   if (trouble.empty()) return std::nullopt;
-  return Refusal{kExitUsage, "--output-filename " + quoted(spec.output_directory) +
-                                 " cannot be written to: " + quoted(path) + ": " + trouble +
+  return Refusal{kExitUsage, "--output-filename " + in_quotes(spec.output_directory) +
+                                 " cannot be written to: " + in_quotes(path) + ": " + trouble +
                                  "; name another directory"};
 }
 
@@ -184,7 +184,7 @@ std::optional<Refusal> check_result_file(const JobSpec& spec) {
     trouble = trouble_with_result(spec, place.path);
   }
   if (trouble.empty()) return std::nullopt;
-  return Refusal{kExitUsage, "--result-file " + quoted(path) + " cannot be written: " + trouble +
+  return Refusal{kExitUsage, "--result-file " + in_quotes(path) + " cannot be written: " + trouble +
                                  "; name another file"};
 }
 
@@ -201,7 +201,7 @@ std::optional<Refusal> check_ssh(const std::string& program) {
   if (found) return std::nullopt;
   const bool has_words = program.find(' ') != program.npos;
   return Refusal{kExitOwnFailure,
-                 "cannot run " + quoted(program) + ", which is to reach other hosts; " +
+                 "cannot run " + in_quotes(program) + ", which is to reach other hosts; " +
                      (has_words ? "--ssh-command names a program alone: each word more goes by an "
                                   "--ssh-arg of its own, as in --ssh-arg=-v"
                                 : "install it, or name another by --ssh-command")};
@@ -217,7 +217,7 @@ std::optional<Refusal> check_ssh_arguments(std::span<const std::string> argument
 std::optional<Refusal> check_identity(const std::string& file) {
   const bool ssh_expands = file.starts_with('~') || file.find_first_of("%$") != file.npos;
   if (file.empty() || ssh_expands || access(file.c_str(), R_OK) == 0) return std::nullopt;
-  return Refusal{kExitUsage, "-i: " + quoted(file) + " cannot be read: " + std::strerror(errno) +
+  return Refusal{kExitUsage, "-i: " + in_quotes(file) + " cannot be read: " + std::strerror(errno) +
                                  "; name the file of your private key"};
 }
 
@@ -256,7 +256,7 @@ std::optional<Refusal> check_variables(const JobSpec& spec) {
   for (const EnvironmentSetting& one : spec.environment) {
     if (one.ranks.empty() || one.ranks.back() < spec.size) continue;
     const std::string rank = std::to_string(one.ranks.back());
-    return Refusal{kExitUsage, "-x@" + rank + " " + quoted(one.name) +
+    return Refusal{kExitUsage, "-x@" + rank + " " + in_quotes(one.name) +
                                    " is for a rank that is not there: the last of " +
                                    std::to_string(spec.size) + " ranks is " +
                                    std::to_string(spec.size - 1)};

@@ -97,7 +97,7 @@ void JobLog::began(const std::string& job, const JobSpec& spec) {
   for (const std::string& word : spec.command) command += (command.empty() ? "" : " ") + word;
   say(LogLevel::kInfo, "job " + job + ": " + (spec.size_open ? "at least " : "") +
                            std::to_string(spec.size) +
-                           (spec.size == 1 ? " rank of " : " ranks of ") + quoted(command));
+                           (spec.size == 1 ? " rank of " : " ranks of ") + in_quotes(command));
 }
 
 void JobLog::counted(int ranks) const {
@@ -173,7 +173,7 @@ void JobLog::note(int number, const proto::FromAgent& message) {
     case proto::FromAgent::kStoreQuestion:
       return say(LogLevel::kTrace, "rank " + std::to_string(message.store_question().rank()) +
                                        " asks the store for " +
-                                       quoted(message.store_question().key()));
+                                       in_quotes(message.store_question().key()));
     case proto::FromAgent::kSpawnFailed:  // the action that follows tells
     case proto::FromAgent::kStates:       // said to the user anyway, as are the next two
     case proto::FromAgent::kHeld:

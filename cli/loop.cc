@@ -41,7 +41,7 @@ int Loop::wait(std::span<epoll_event> events, std::optional<TimePoint> deadline)
   const auto left = deadline ? std::clamp<Clock::duration>(*deadline - Clock::now(), 0s, 1h) : 1h;
   const int room = int(events.size());
   if (fine_) {
-    const auto whole = floor<seconds>(left);
+    const auto whole = floor<std::chrono::seconds>(left);
     const timespec limit{whole.count(), duration_cast<nanoseconds>(left - whole).count()};
     const int count =
         epoll_pwait2(epoll_.get(), events.data(), room, deadline ? &limit : nullptr, nullptr);

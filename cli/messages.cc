@@ -163,11 +163,11 @@ ListensAt listens_at(const proto::Listening& said, int place, const std::string&
       const SocketAddress there = SocketAddress::parse(address);
       if (offered.empty() || there == SocketAddress::of(offered, there.port()))
         return {there.text(), {}};
-      return {{}, "was told as " + hvd::quoted(address) + ", which that host has not offered"};
+      return {{}, "was told as " + hvd::in_quotes(address) + ", which that host has not offered"};
     }
   } catch (const Error&) {
   }
-  return {{}, "was told as " + hvd::quoted(address) + ", which is no address for others"};
+  return {{}, "was told as " + hvd::in_quotes(address) + ", which is no address for others"};
 }
 
 std::string describe(const proto::RankStatus& status) {

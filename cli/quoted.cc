@@ -34,7 +34,7 @@ std::string visible(std::string_view text, const Shown& shown) {
 
 }  // namespace
 
-std::string quoted(std::string_view text, size_t bytes_max) {
+std::string in_quotes(std::string_view text, size_t bytes_max) {
   const std::string_view head = head_of(text, bytes_max);
   return '"' + visible(head, [](std::string_view one) { return one; }) +
          (head.size() < text.size() ? "...\"" : "\"");

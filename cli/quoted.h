@@ -10,7 +10,7 @@ namespace hvd {
 
 // In quotes. Bytes of no character that can be shown become \xNN; beyond `bytes_max` of the text's
 // the rest is left out ("...").
-std::string quoted(std::string_view text, size_t bytes_max = 60);
+std::string in_quotes(std::string_view text, size_t bytes_max = 60);
 
 // What a worker or another host said, without quotes: a tab becomes a blank, and what is no UTF-8
 // or would move a terminal's cursor a '?'.

@@ -39,7 +39,7 @@ std::string read_given_file(const std::string& path, size_t bytes_max, std::stri
                                                  " MiB of the longest " + std::string(what) +
                                                  "; name another by " + std::string(option));
   if (text.error != 0)
-    throw Error(ErrorCode::kInvalidArgument, "the " + std::string(what) + " " + quoted(path) +
+    throw Error(ErrorCode::kInvalidArgument, "the " + std::string(what) + " " + in_quotes(path) +
                                                  " cannot be read: " + std::strerror(text.error) +
                                                  "; check the path behind " + std::string(option));
   return std::move(text.bytes);

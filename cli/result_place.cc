@@ -202,7 +202,7 @@ ResultPlace find_result_place(const std::string& path, const LinkRule& rule) {
     if (stat(folder.c_str(), &around) != 0) return {here};
     if (!rule(link, around))
       return {.path = here,
-              .refusal = "the link " + hvd::quoted(here.string()) + " belongs to user " +
+              .refusal = "the link " + hvd::in_quotes(here.string()) + " belongs to user " +
                          std::to_string(link.st_uid) + ", in a folder where anybody may put one"};
     const fs::path target = fs::read_symlink(here, error);
     if (error) return {here};

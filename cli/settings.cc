@@ -23,7 +23,7 @@ constexpr int kStallSecondsMax = 365 * 24 * 3600;  // libhvd takes no more
 [[noreturn]] void refuse(std::string_view source, const std::string& takes,
                          std::string_view value) {
   throw Error(ErrorCode::kInvalidArgument,
-              std::string(source) + " takes " + takes + ", not " + quoted(value));
+              std::string(source) + " takes " + takes + ", not " + in_quotes(value));
 }
 
 std::optional<long long> whole_number(std::string_view text) {

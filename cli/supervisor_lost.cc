@@ -40,12 +40,12 @@ std::string lost_words(const HostAgent& agent) {
            (agent.remote() ? "; its ranks end with it" : "; its ranks were ended");
   if (!agent.remote())
     return agent.name() + " ended before it had reached hvdrun" + how +
-           (words.empty() ? "" : "; its last words were " + quoted(words, kWordsShown));
+           (words.empty() ? "" : "; its last words were " + in_quotes(words, kWordsShown));
   return "no agent on " + agent.host().name + ": it ended before it had reached hvdrun" +
          (words.empty()
               ? ", without a word; what --ssh-command names has to leave ssh its standard "
                 "input, by which hvdrun speaks to it (no -n, no </dev/null)"
-              : "; its last words were " + quoted(words, kWordsShown));
+              : "; its last words were " + in_quotes(words, kWordsShown));
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TIDY = "clang-tidy-19"
 SECONDS_A_FILE = 600
-SOURCES_A_GROUP = 16
+SOURCES_A_GROUP = 32
 
 
 def part_of(entry):
@@ -44,8 +44,8 @@ def surroundings():
 def tidy(build, source, *more):
     """What clang-tidy says of a source, "" when it is clean; more: what it needs to know of one that is not in the build."""
     # What g++ has precompiled is nothing to clang, which reads the header itself. Of what is deprecated g++ warns; libstdc++'s
-    # own std::stable_sort() uses some of it.
-    wanted = ("-Wthread-safety", "-Wno-unknown-warning-option", "-Wno-ignored-gch", "-Wno-deprecated-declarations")
+    # own std::stable_sort() uses some of it. So it does of names that hide others, which of two sources in a group nobody minds.
+    wanted = ("-Wthread-safety", "-Wno-unknown-warning-option", "-Wno-ignored-gch", "-Wno-deprecated-declarations", "-Wno-shadow")
     flags = [f"--extra-arg={flag}" for flag in wanted]
     command = [TIDY, "--quiet", "-p", str(build), f"--config-file={ROOT / '.clang-tidy'}", *flags, str(source), *more]
     try:
@@ -63,12 +63,28 @@ def flags_of(entry):
     return tuple(words[:words.index("-o")])
 
 
+# A line that begins a definition outside of classes and functions, and the name it defines; further constants of the same line.
+DEFINITION = re.compile(r"^(?!namespace|template)[a-z[][^(={]*?(?<![\w:])(~?[\w:]+)(?:\[\])?(?: = | ?\{|\(|;).*", re.MULTILINE)
+CONSTANT = re.compile(r"\bk[A-Z]\w*(?=(?:\[\])? = )")
+
+
+def names_of(source):
+    """The names that another source of the same group may not define, too."""
+    found = list(DEFINITION.finditer(pathlib.Path(source).read_text()))
+    return {d[1] for d in found if ":" not in d[1]} | {name for d in found for name in CONSTANT.findall(d[0])}
+
+
 def groups_of(entries):
     """Sources of one folder with the same flags, a few together: their headers are read once, which is most of the work."""
     alike = collections.defaultdict(list)
     for entry in sorted(entries, key=lambda entry: entry["file"]):
-        alike[pathlib.Path(entry["file"]).parent, flags_of(entry)].append(entry["file"])
-    return [(flags, some[i:i + SOURCES_A_GROUP]) for (_, flags), some in alike.items() for i in range(0, len(some), SOURCES_A_GROUP)]
+        groups, names = alike[pathlib.Path(entry["file"]).parent, flags_of(entry)], names_of(entry["file"])
+        group = next((g for g in groups if len(g[0]) < SOURCES_A_GROUP and not g[1] & names), None)
+        if group is None:
+            groups.append(group := ([], set()))
+        group[0].append(entry["file"])
+        group[1].update(names)
+    return [(flags, sources) for (_, flags), groups in alike.items() for sources, _ in groups]
 
 
 def tidy_group(build, flags, sources):

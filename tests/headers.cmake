@@ -1,5 +1,6 @@
 # Every header compiles alone. Which has a source file of its name is that one's first include (scripts/check_tree.py sees
-# to it); of the others each gets a source file that includes nothing else.
+# to it); of the others each gets a source file that includes nothing else, built
+# by the long run.
 function(hvd_headers_alone name)
   cmake_parse_arguments(ARG "" "" "HEADERS;DEPS" ${ARGN})
   foreach(header IN LISTS ARG_HEADERS)
@@ -7,7 +8,8 @@ function(hvd_headers_alone name)
     list(APPEND sources ${CMAKE_BINARY_DIR}/headers/${header}.cc)
   endforeach()
   if(sources)
-    add_library(${name} OBJECT ${sources})
+    add_library(${name} OBJECT EXCLUDE_FROM_ALL ${sources})
+    add_dependencies(long_tests ${name})
     target_link_libraries(${name} PRIVATE hvd_options ${ARG_DEPS})
     target_compile_options(${name} PRIVATE -O0 -g0)
   endif()

@@ -381,9 +381,9 @@ constexpr std::string_view kOthersJobs =
     "its file system may be other hosts' too, whose jobs cannot be seen from here; remove it when "
     "none of them has one";
 
-// Paths come from that host: they are told as quoted() has it.
+// Paths come from that host: they are told as in_quotes() has it.
 void describe_store(const proto::CleanReport::Store& store, std::vector<std::string>& lines) {
-  const std::string path = quoted(store.path(), kPathShownMax);
+  const std::string path = in_quotes(store.path(), kPathShownMax);
   switch (store.state()) {
     case proto::CleanReport::Store::BUSY:
       return lines.push_back("did not look at " + path +
@@ -406,7 +406,7 @@ void describe_store(const proto::CleanReport::Store& store, std::vector<std::str
   for (const proto::CleanReport::Written& one : store.written())
     lines.push_back("left alone " + plural(one.files(), "file", "files") + ", " +
                     size_text(one.bytes()) + ", that ranks wrote in " +
-                    quoted(one.tree(), kPathShownMax) +
+                    in_quotes(one.tree(), kPathShownMax) +
                     ", which nobody has used for long; remove it when nobody needs them");
   if (store.more_written() > 0)
     lines.push_back("left alone what ranks wrote in " +

@@ -22,8 +22,8 @@ constexpr size_t kAnswerBytesMax = 4u << 20;
 
 Error cannot(const LoaderQuestion& question, const std::string& why) {
   return Error(ErrorCode::kUnavailable, "cannot find out which libraries " +
-                                            quoted(question.program) +
-                                            " needs: " + quoted(question.loader) + " " + why);
+                                            in_quotes(question.program) +
+                                            " needs: " + in_quotes(question.loader) + " " + why);
 }
 
 // False at the end of file.

@@ -70,7 +70,7 @@ LoaderAnswer read_loader_answer(std::string_view printed, std::string_view words
   for (const std::string_view line : lines_of(printed)) read_line(line, answer);
   for (const std::string_view line : lines_of(words)) read_words(line, answer);
   if (!printed.starts_with('\t') && answer.too_old.empty())
-    answer.trouble = quoted(lines_of(words).empty() ? "" : lines_of(words).front(), 200);
+    answer.trouble = in_quotes(lines_of(words).empty() ? "" : lines_of(words).front(), 200);
   return answer;
 }
 
@@ -98,7 +98,7 @@ LibrariesToSend libraries_to_send(const LoaderAnswer& answer, const std::set<std
   LibrariesToSend more;
   for (const std::string& name : answer.missing) {
     if (!offered.contains(name) || sent.contains(name))
-      throw cannot("it lacks " + quoted(name) + ", which this machine does not have either");
+      throw cannot("it lacks " + in_quotes(name) + ", which this machine does not have either");
     more.names.insert(name);
   }
   // A library from here may be older than what the host's own ones ask for: then those go, too.
@@ -109,9 +109,9 @@ LibrariesToSend libraries_to_send(const LoaderAnswer& answer, const std::set<std
       return offered.contains(name) && !sent.contains(name);
     };
     if (!can_go(library) && !can_go(wanted_by))
-      throw cannot(
-          "its libraries and those of this machine do not go together: " + quoted(one.wanted_by) +
-          " needs " + quoted(one.version) + " of " + quoted(one.path));
+      throw cannot("its libraries and those of this machine do not go together: " +
+                   in_quotes(one.wanted_by) + " needs " + in_quotes(one.version) + " of " +
+                   in_quotes(one.path));
     more.names.insert(can_go(library) ? library : wanted_by);
   }
   const std::string plug_in(kPlugIn);

@@ -37,7 +37,7 @@ constexpr size_t kReadBytes = 1u << 20, kScriptLineMax = 256;
 
 Error refusal(const std::string& path, const std::string& why) {
   return Error(ErrorCode::kInvalidArgument,
-               "--ship: " + hvd::quoted(path, kShownBytesMax) + " " + why);
+               "--ship: " + hvd::in_quotes(path, kShownBytesMax) + " " + why);
 }
 
 // A job without one of its files would fail later, and elsewhere, or compute something else.
@@ -287,7 +287,7 @@ class Reader {
     if (words.empty() || shipped_as(words[0]).empty()) return;
     const std::string interpreter = words[0];
     words.push_back(word);
-    throw refusal(word, "is a script for " + hvd::quoted(interpreter, kShownBytesMax) +
+    throw refusal(word, "is a script for " + hvd::in_quotes(interpreter, kShownBytesMax) +
                             ", which is shipped too, and lies elsewhere there; write " +
                             shell_words(words, kShownBytesMax));
   }
@@ -314,7 +314,7 @@ class Reader {
     const auto [known, is_new] = libraries_.emplace(name, number);
     if (!is_new && known->second == number) return;
     if (!is_new)
-      throw refusal(program, "needs another " + hvd::quoted(name) +
+      throw refusal(program, "needs another " + hvd::in_quotes(name) +
                                  " than the other programs that are shipped; start it by a job of "
                                  "its own");
     proto::ShippedLibrary& one = *list_.add_libraries();

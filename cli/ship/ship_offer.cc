@@ -49,7 +49,7 @@ std::string left_out_text(const ShipOffer& offer) {
   std::string names;
   const size_t named = std::min(offer.left_out.size(), kLeftOutNamed);
   for (size_t i = 0; i < named; ++i)
-    names += (i > 0 ? ", " : "") + quoted(offer.left_out[i], kNameBytesMax);
+    names += (i > 0 ? ", " : "") + in_quotes(offer.left_out[i], kNameBytesMax);
   const size_t more = offer.left_out.size() - named;
   if (more > 0) names += " and " + std::to_string(more) + " more";
   return "--ship leaves out what is neither a file nor a folder: " + names;
@@ -64,7 +64,7 @@ std::string limit_objection(std::span<const OfferedFile> files, uint64_t bytes_m
   largest.resize(std::min(largest.size(), kLargestNamed));
   std::string names;
   for (const OfferedFile& one : largest)
-    names += (names.empty() ? "" : ", ") + quoted(one.path, kNameBytesMax) + " (" +
+    names += (names.empty() ? "" : ", ") + in_quotes(one.path, kNameBytesMax) + " (" +
              size_text(one.bytes) + ")";
   return "what is to be shipped comes to " + size_text(sum) + ", and --ship-limit allows " +
          size_text(bytes_max) + "; the largest: " + names + "; leave some out, or raise it by " +

@@ -76,7 +76,7 @@ bool await_bytes(int fd) {
 void make_folders(const std::string& path) {
   std::error_code failed;
   fs::create_directories(path, failed);
-  if (failed) throw NoPlace(hvd::quoted(path, kShownBytesMax) + ": " + failed.message());
+  if (failed) throw NoPlace(hvd::in_quotes(path, kShownBytesMax) + ": " + failed.message());
 }
 
 bool write_all(int fd, const char* bytes, size_t count) {
@@ -179,8 +179,8 @@ std::string ShipStore::path_of(const proto::ShippedFile& file) const {
 bool ShipStore::has(const proto::ShippedFile& file) const { return is_this(path_of(file), file); }
 
 void ShipStore::cannot_keep(const WantedFile& wanted) const {
-  give_up("keep " + hvd::quoted(wanted.name, kShownBytesMax) + " in " +
-          hvd::quoted(folder_, kShownBytesMax));
+  give_up("keep " + hvd::in_quotes(wanted.name, kShownBytesMax) + " in " +
+          hvd::in_quotes(folder_, kShownBytesMax));
 }
 
 // With all their bytes, and not on disk yet.
@@ -237,7 +237,7 @@ void ShipStore::take_one(const WantedFile& wanted, const ReadSome& read, Arrival
     left -= n;
   }
   if (sum.hex() != wanted.file->sum())
-    throw Error(ErrorCode::kUnavailable, hvd::quoted(wanted.name, kShownBytesMax) +
+    throw Error(ErrorCode::kUnavailable, hvd::in_quotes(wanted.name, kShownBytesMax) +
                                              " arrived with another SHA-256 sum than hvdrun had "
                                              "read; start again");
   if (!mark(fd.get(), *wanted.file)) cannot_keep(wanted);
@@ -277,7 +277,7 @@ bool ShipStore::link(const proto::ShippedFile& file, const std::string& path) {
     if (errno != EMLINK) break;
     copy(file);
   }
-  give_up("use what was shipped to " + hvd::quoted(folder_, kShownBytesMax));
+  give_up("use what was shipped to " + hvd::in_quotes(folder_, kShownBytesMax));
 }
 
 // In its own place: a file system gives a file so many names, 65,000 say, and the older trees keep
@@ -285,12 +285,12 @@ bool ShipStore::link(const proto::ShippedFile& file, const std::string& path) {
 void ShipStore::copy(const proto::ShippedFile& file) {
   const std::string path = path_of(file);
   const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) give_up("read " + hvd::quoted(path, kShownBytesMax));
+  if (!fd) give_up("read " + hvd::in_quotes(path, kShownBytesMax));
   take(
       {{&file, path}}, [] {},
       [&](char* bytes, size_t most) {
         const ssize_t n = read(fd.get(), bytes, most);
-        if (n <= 0) throw cannot("read " + hvd::quoted(path, kShownBytesMax));
+        if (n <= 0) throw cannot("read " + hvd::in_quotes(path, kShownBytesMax));
         return size_t(n);
       });
 }
@@ -307,7 +307,7 @@ void ShipStore::fill(const std::string& tree, const Names& names) {
     link(*file, same.path());
     // Leaves both names where another job has done it meanwhile.
     if (::rename(same.path().c_str(), at.c_str()) != 0)
-      throw NoPlace(hvd::quoted(at, kShownBytesMax) + " is in the way: " + error_text(errno));
+      throw NoPlace(hvd::in_quotes(at, kShownBytesMax) + " is in the way: " + error_text(errno));
   }
 }
 

@@ -53,22 +53,22 @@ std::string before(const std::string& libraries, std::string_view entry) {
 void check_shipment(const proto::Shipment& list) {
   const auto is_file = [&](int number) { return number >= 0 && number < list.files_size(); };
   for (const proto::ShippedFile& one : list.files())
-    if (!is_sum(one.sum())) refuse("a sum that is none: " + quoted(one.sum()));
+    if (!is_sum(one.sum())) refuse("a sum that is none: " + in_quotes(one.sum()));
   for (const proto::ShippedPath& one : list.paths()) {
-    if (!is_plain_path(one.path())) refuse("the path " + quoted(one.path()));
-    if (one.file() != -1 && !is_file(one.file())) refuse("no file for " + quoted(one.path()));
+    if (!is_plain_path(one.path())) refuse("the path " + in_quotes(one.path()));
+    if (one.file() != -1 && !is_file(one.file())) refuse("no file for " + in_quotes(one.path()));
   }
   for (const proto::ShippedLibrary& one : list.libraries())
     if (!is_plain_name(one.name()) || !is_file(one.file()))
-      refuse("the library " + quoted(one.name()));
+      refuse("the library " + in_quotes(one.name()));
   std::set<std::string_view> paths;
   for (const proto::ShippedPath& one : list.paths()) paths.insert(one.path());
   const auto is_path = [&](const std::string& path) { return paths.contains(path); };
   for (const proto::ShippedProgram& one : list.programs())
     if (!is_path(one.path()) || !is_plain_path(one.loader()))
-      refuse("the program " + quoted(one.path()));
+      refuse("the program " + in_quotes(one.path()));
   for (const proto::ShippedWord& one : list.words())
-    if (one.index() < 0 || !is_path(one.path())) refuse("the word " + quoted(one.path()));
+    if (one.index() < 0 || !is_path(one.path())) refuse("the word " + in_quotes(one.path()));
 }
 
 void start_from_shipped(const Shipped& shipped, proto::StartWorkers& start) {

@@ -51,7 +51,7 @@ std::string way_to_store(const std::string& store) {
   const fs::path above = fs::canonical(folder_above(store), failed), given = store;
   if (failed) throw NoPlace(failed.message());
   if (const std::string unsafe = unsafe_on_the_way(above.string()); !unsafe.empty())
-    throw NoPlace("others may change what is in " + hvd::quoted(unsafe, kShownBytesMax));
+    throw NoPlace("others may change what is in " + hvd::in_quotes(unsafe, kShownBytesMax));
   return (above / given.parent_path().filename() / given.filename()).string();
 }
 

@@ -165,7 +165,7 @@ class Taking {
       LibrariesToSend all = all_of_glibc(offered);
       if (own_loader || all.names.empty())
         throw Error(ErrorCode::kUnavailable,
-                    "it has no " + hvd::quoted(program.loader()) + " to load programs with");
+                    "it has no " + hvd::in_quotes(program.loader()) + " to load programs with");
       return all;
     }
     return libraries_to_send(
@@ -187,7 +187,7 @@ class Taking {
     for (const proto::ShippedWord& word : list_.words())
       if (word.index() == 0 && word.path() == program.path()) return;
     throw Error(ErrorCode::kUnavailable,
-                "its C library is none that " + hvd::quoted(program.path()) +
+                "its C library is none that " + hvd::in_quotes(program.path()) +
                     " can use, and the one from here can only be given to the command itself; make "
                     "that the command, or link it statically");
   }

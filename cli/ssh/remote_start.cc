@@ -179,11 +179,11 @@ void RemoteStart::obey(std::string_view line, TimePoint now) {
              "a folder that it is in, unless that is sticky, as /tmp is)",
          now);
   } else if (line.starts_with("machine ")) {
-    fail("its processor is " + quoted(line.substr(8)) + " and this hvdrun is for " + machine_ +
+    fail("its processor is " + in_quotes(line.substr(8)) + " and this hvdrun is for " + machine_ +
              ": use hosts of one kind, or an hvdrun built for that one",
          now);
   } else {
-    fail("it sent " + quoted(line) + " when that makes no sense", now);
+    fail("it sent " + in_quotes(line) + " when that makes no sense", now);
   }
 }
 

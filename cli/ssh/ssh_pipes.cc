@@ -138,7 +138,7 @@ std::optional<ssize_t> SshCarrier::feed_shipped(Start& start, const RemoteStart:
   Ssh& ssh = *start.ssh;
   const OfferedFile& file = options_.offer->files[size_t(piece.file)];
   const auto give_up = [&](const std::string& why) {
-    fail(start.host, "--ship: " + quoted(file.path, kPathShown) + " " + why, true);
+    fail(start.host, "--ship: " + in_quotes(file.path, kPathShown) + " " + why, true);
     return std::nullopt;
   };
   const auto is_as_read = [&] {

@@ -192,7 +192,7 @@ std::string last_words(std::string_view words) {
     std::string_view last = words.substr(line + 1);  // npos + 1: all of it
     while (!last.empty() && is_space(last.front())) last.remove_prefix(1);
     while (!last.empty() && is_space(last.back())) last.remove_suffix(1);
-    if (!last.empty() && !is_notice(last)) return quoted(last, kLineBytes);
+    if (!last.empty() && !is_notice(last)) return in_quotes(last, kLineBytes);
     words = words.substr(0, line + 1);
   }
   return "";

@@ -86,6 +86,26 @@ function(hvd_set_test_properties name timeout labels)
   endif()
 endfunction()
 
+# hvd_test_library(NAME [OBJECT] SOURCES file… [DEPS target…]): what several tests have in common, compiled once and as they are;
+# OBJECT where it holds test cases, which a linker would leave in a library.
+function(hvd_test_library name)
+  cmake_parse_arguments(ARG "OBJECT" "" "SOURCES;DEPS" ${ARGN})
+  set(kind STATIC)
+  if(ARG_OBJECT)
+    set(kind OBJECT)
+  endif()
+  add_library(${name} ${kind} ${ARG_SOURCES})
+  target_link_libraries(${name} PUBLIC hvd_options hvd_test_options ${ARG_DEPS} Catch2::Catch2)
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+  target_compile_options(${name} PRIVATE -fPIE)
+  target_precompile_headers(${name} REUSE_FROM hvd_test_headers)
+endfunction()
+
+# What only the long run builds. Where HVD_SANITIZED_FIRST is set, for a folder of tests, the short run has them with sanitizers
+# alone: of what is the same in all builds and small, another compilation of the tests shows little.
+add_custom_target(long_tests)
+set(HVD_SANITIZED_FIRST OFF)
+
 # hvd_test(NAME SOURCES file… [DEPS target…] [LABELS label…] [TIMEOUT seconds] [LONG]): a Catch2 program that ctest runs
 # whole; with LONG the long run has it once more as NAME.long, with HVD_TEST_LONG, in which it leaves nothing out.
 function(hvd_test name)
@@ -93,6 +113,11 @@ function(hvd_test name)
   hvd_program(${name} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS} hvd_test_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_precompile_headers(${name} REUSE_FROM hvd_test_headers)
+  if(HVD_SANITIZED_FIRST AND NOT HVD_SANITIZE)
+    list(APPEND ARG_LABELS long)
+    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
+    add_dependencies(long_tests ${name})
+  endif()
   add_test(NAME ${HVD_TEST_PREFIX}${name} COMMAND ${name})
   hvd_set_test_properties(${HVD_TEST_PREFIX}${name} "${ARG_TIMEOUT}" "${ARG_LABELS}")
   if(HVD_SANITIZE STREQUAL "thread")  # orders that the scheduler alone would not show

@@ -9,14 +9,14 @@ using namespace hvd;
 using namespace std::string_literals;
 
 TEST_CASE("quoted: what cannot be printed is escaped, what is long is cut") {
-  CHECK(quoted("a b") == "\"a b\"");
-  CHECK(quoted("a\n\0\xff"s) == "\"a\\x0a\\x00\\xff\"");
-  CHECK(quoted(std::string(60, 'a')) == "\"" + std::string(60, 'a') + "\"");
-  CHECK(quoted("données/日本.py") == "\"données/日本.py\"");
-  CHECK(quoted("caf\xe9 \xc2\x9b[2J \xe2\x80\xaeyp.x") ==
+  CHECK(in_quotes("a b") == "\"a b\"");
+  CHECK(in_quotes("a\n\0\xff"s) == "\"a\\x0a\\x00\\xff\"");
+  CHECK(in_quotes(std::string(60, 'a')) == "\"" + std::string(60, 'a') + "\"");
+  CHECK(in_quotes("données/日本.py") == "\"données/日本.py\"");
+  CHECK(in_quotes("caf\xe9 \xc2\x9b[2J \xe2\x80\xaeyp.x") ==
         "\"caf\\xe9 \\xc2\\x9b[2J \\xe2\\x80\\xaeyp.x\"");
-  CHECK(quoted("日本", 5) == "\"日...\"");
-  CHECK(quoted(std::string(61, 'a')) == "\"" + std::string(60, 'a') + "...\"");
+  CHECK(in_quotes("日本", 5) == "\"日...\"");
+  CHECK(in_quotes(std::string(61, 'a')) == "\"" + std::string(60, 'a') + "...\"");
 }
 
 TEST_CASE("printable: what is no UTF-8, or moves a cursor, is shown as question marks") {
