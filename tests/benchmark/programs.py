@@ -29,7 +29,7 @@ def made_hosts(count):
     """So many hosts, all on this machine, h0 apart."""
     if why := hosts.why_not():
         raise NotBuilt(f"there are no hosts to measure between: {why}")
-    return hosts.Hosts(count)
+    return hosts.Hosts(count, quick_keys=False)
 
 
 def first_found(*names):
