@@ -106,6 +106,15 @@ endfunction()
 add_custom_target(long_tests)
 set(HVD_SANITIZED_FIRST OFF)
 
+# hvd_sanitized_first(PROGRAM LABELS): so it is with this program of a test; LABELS becomes the test's with `long` where it is.
+function(hvd_sanitized_first program labels)
+  if(HVD_SANITIZED_FIRST AND NOT HVD_SANITIZE)
+    set(${labels} ${${labels}} long PARENT_SCOPE)
+    set_target_properties(${program} PROPERTIES EXCLUDE_FROM_ALL ON)
+    add_dependencies(long_tests ${program})
+  endif()
+endfunction()
+
 # hvd_test(NAME SOURCES file… [DEPS target…] [LABELS label…] [TIMEOUT seconds] [LONG]): a Catch2 program that ctest runs
 # whole; with LONG the long run has it once more as NAME.long, with HVD_TEST_LONG, in which it leaves nothing out.
 function(hvd_test name)
@@ -113,11 +122,7 @@ function(hvd_test name)
   hvd_program(${name} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS} hvd_test_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_precompile_headers(${name} REUSE_FROM hvd_test_headers)
-  if(HVD_SANITIZED_FIRST AND NOT HVD_SANITIZE)
-    list(APPEND ARG_LABELS long)
-    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
-    add_dependencies(long_tests ${name})
-  endif()
+  hvd_sanitized_first(${name} ARG_LABELS)
   add_test(NAME ${HVD_TEST_PREFIX}${name} COMMAND ${name})
   hvd_set_test_properties(${HVD_TEST_PREFIX}${name} "${ARG_TIMEOUT}" "${ARG_LABELS}")
   if(HVD_SANITIZE STREQUAL "thread")  # orders that the scheduler alone would not show

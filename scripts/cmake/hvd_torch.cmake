@@ -75,7 +75,7 @@ if(NOT HVD_WITH_TORCH STREQUAL "OFF")
   endif()
 endif()
 
-# hvd_precompiled_torch(target…): these find LibTorch's most used headers precompiled; not the product, whose files name what they need.
+# hvd_precompiled_torch(target…): these find LibTorch's most used headers precompiled.
 function(hvd_precompiled_torch)
   foreach(target IN LISTS ARGN)
     target_precompile_headers(${target} REUSE_FROM hvd_torch_headers)
