@@ -57,15 +57,6 @@ void HostAgent::heard(TimePoint now) {
   watch_.heard(now);
 }
 
-void HostAgent::note_clock(int64_t its_ns, TimePoint now) {
-  const Clock::duration behind = now.time_since_epoch() - std::chrono::nanoseconds(its_ns);
-  clock_behind_ = std::min(clock_behind_.value_or(behind), behind);
-}
-
-TimePoint HostAgent::our_time(int64_t its_ns) const {
-  return TimePoint(std::chrono::nanoseconds(its_ns) + clock_behind_.value_or(Clock::duration{}));
-}
-
 void HostAgent::close_lease() {
   pipes_.close_lease();
   watch_.expect_end(Clock::now());

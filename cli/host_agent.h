@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/agent_clock.h"
 #include "cli/agent_pipes.h"
 #include "cli/agent_watch.h"
 #include "cli/carrier.h"
@@ -57,10 +58,11 @@ class HostAgent {
   bool attached() const { return session_.has_value(); }
   bool is(int session) const { return session_ == session; }
   pid_t process() const { return process_; }  // 0: not known yet
-  // Its clock -> ours, as well as messages tell: the quickest one so far counts.
-  void note_clock(int64_t its_ns, TimePoint now);
-  TimePoint our_time(int64_t its_ns) const;
+  AgentClock& clock() { return clock_; }
 
+  // From when on it runs ranks, by our order: there is no output of theirs before.
+  void note_start() { runs_ranks_ = true; }
+  bool runs_ranks() const { return runs_ranks_; }
   void close_lease();  // nothing below it may run any longer
   // Its last word was heard: so much output its ranks had.
   void note_end(int64_t output_bytes);
@@ -122,7 +124,8 @@ class HostAgent {
   pid_t process_ = 0;
   std::vector<proto::ToAgent> early_orders_;
   bool control_open_ = true;
-  std::optional<Clock::duration> clock_behind_;      // ours minus its
+  AgentClock clock_;
+  bool runs_ranks_ = false;
   int64_t output_bytes_ = 0, output_bytes_all_ = 0;  // that have come; of its ranks
   TimePoint output_at_{};                            // the last
   bool ended_ = false, keeper_ended_ = false, cut_off_ = false;

@@ -67,6 +67,7 @@ void Supervisor::perform(const action::StartWorkers& start) {
   if (gpu_look_) gpu_look_->note_start();
   output_.begin();
   HostAgent& agent = *agent_of(start.host);
+  agent.note_start();
   if (places_.empty()) {  // all hosts are there by now
     std::map<int, HostIdentity> identities;
     for (const auto& one : agents_) identities[one->number()] = one->identity;
@@ -265,7 +266,7 @@ void Supervisor::on_attached(HostAgent& agent, int session, const proto::Attache
 }
 
 void Supervisor::on_message(HostAgent& agent, const proto::FromAgent& message) {
-  agent.note_clock(message.clock_ns(), Clock::now());
+  agent.clock().note(message.clock_ns(), Clock::now());
   log_.note(agent.number(), message);
   switch (message.what_case()) {
     case proto::FromAgent::kStarted:
@@ -274,11 +275,12 @@ void Supervisor::on_message(HostAgent& agent, const proto::FromAgent& message) {
       tell(record_.note(message.started()));
       break;
     case proto::FromAgent::kSpawnFailed:
-      tell(record_.note(message.spawn_failed(), agent.our_time(message.clock_ns())));
+      tell(record_.note(message.spawn_failed(), agent.clock().ours(message.clock_ns())));
       break;
     case proto::FromAgent::kEnds:
       for (const proto::RankEnd& end : message.ends().ends()) relay_.note_end(end.rank());
-      tell(record_.note(message.ends(), [&](int64_t its_ns) { return agent.our_time(its_ns); }));
+      tell(
+          record_.note(message.ends(), [&](int64_t its_ns) { return agent.clock().ours(its_ns); }));
       break;
     case proto::FromAgent::kClaimed:
       tell(event::RankClaimed{message.claimed().rank()});
@@ -382,6 +384,8 @@ void Supervisor::on_output(HostAgent& agent, std::string_view bytes) {
   FrameReader::Piece piece;
   try {
     while (agent.frames().next(bytes, piece)) {
+      if (!agent.runs_ranks())  // there may be no place for it yet
+        throw Error(ErrorCode::kInternal, "a frame from before any rank was started");
       const bool its_own = is_on(piece.header.rank, agent);
       if (piece.header.kind == FrameKind::kOwnWordsOver && its_own)
         output_.close_stderr_tail(piece.header.rank);

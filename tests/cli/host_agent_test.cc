@@ -182,16 +182,4 @@ TEST_CASE("host agent: more output may be on its way while some is unread, or ca
   CHECK(agent.sends(kBegin + 1h));
 }
 
-TEST_CASE("host agent: the quickest word tells best how its clock stands to ours") {
-  There there(true);
-  HostAgent& agent = *there.agent;
-  const auto its = [](auto time) { return std::chrono::nanoseconds(time).count(); };
-  agent.note_clock(its(5s), kBegin + 300ms);
-  CHECK(agent.our_time(its(6s)) == kBegin + 1300ms);
-  agent.note_clock(its(7s), kBegin + 2s + 100ms);
-  CHECK(agent.our_time(its(6s)) == kBegin + 1100ms);
-  agent.note_clock(its(8s), kBegin + 5s);
-  CHECK(agent.our_time(its(6s)) == kBegin + 1100ms);
-}
-
 }  // namespace hvd

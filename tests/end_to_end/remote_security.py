@@ -312,9 +312,50 @@ def what_a_host_says_moves_no_cursor():
     expect((job.returncode, said.decode()), (0, "hvdrun: h1: a ?[2J?b ä\n"))
 
 
+# Around ssh: once h1's agent is answered, a frame of its making; h2 never comes.
+EARLY = r"""#!%s
+import os, struct, subprocess, sys
+magic, kind, words = b"\x7fhvdrun-frames\x01\n", int(open("/tmp/kind").read()), b"early"
+if "h2" in sys.argv:
+    os.execvp("tail", ["tail", "-f", "/dev/null"])
+there = subprocess.Popen(["ssh", *sys.argv[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+said = b""
+while magic not in said or len(said) < said.index(magic) + 40 + struct.unpack_from("<I", said, said.index(magic) + 16)[0]:
+    piece = there.stdout.read(65536)
+    if not piece:
+        break
+    said += piece
+os.write(1, said)
+there.stdin.write(os.read(0, 65536))
+os.write(1, struct.pack("<IBBHiIq", len(words), kind, 1, 0, 0, 0, 1) + words)
+while piece := os.read(0, 65536):
+    there.stdin.write(piece)
+there.stdin.close()
+sys.exit(there.wait())
+"""
+
+
+# How many ranks there are is known when all hosts are there: until then a rank's output has no place.
+def what_a_host_says_of_ranks_that_nobody_started_ends_the_job():
+    def run(*words):
+        return subprocess.run(world.command("h0", support.options.hvdrun, *words, "--", "true"), stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60, check=False)
+
+    expect(run("-H", "h1").returncode, 0)  # its key is known then
+    wrapper = world.path("h0", "/tmp/early")
+    wrapper.write_text(EARLY % sys.executable)
+    wrapper.chmod(0o755)
+    for kind in (4, 9):  # output; the end of a rank's own words
+        world.path("h0", "/tmp/kind").write_text(str(kind))
+        seen = run("-H", "h1,h2", "--ssh-command", "/tmp/early")
+        expect((seen.returncode, seen.stdout), (125, b""), seen.stderr)
+        assert b"the agent on h1 sent what cannot be read: a frame from before any rank was started" in seen.stderr, seen.stderr
+
+
 support.parse_options("worker")
 support.main(*map(hosts.on_hosts, [a_secret_in_a_file_is_found_but_in_folders_that_are_passed_over, a_secret_variable_is_its_ranks_and_nobody_elses, a_secret_of_hvdruns_command_line_is_on_none_once_the_job_runs,
                                  a_secret_of_a_file_or_a_variable_is_nowhere_while_the_job_starts,
                                  no_rank_and_nothing_before_it_has_a_terminal_there, an_agent_of_another_build_is_refused_with_both_named, every_process_listens_and_talks_only_where_it_has_to,
-                                 what_a_host_says_without_end_waits_there_for_the_reader, what_a_host_says_moves_no_cursor]),
+                                 what_a_host_says_without_end_waits_there_for_the_reader, what_a_host_says_moves_no_cursor,
+                                 what_a_host_says_of_ranks_that_nobody_started_ends_the_job]),
              why_not=hosts.why_not())

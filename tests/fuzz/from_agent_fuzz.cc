@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/agent_clock.h"
 #include "cli/epoch_relay.h"
 #include "cli/failure_report.h"
 #include "cli/job_record.h"
@@ -69,10 +70,12 @@ class Job {
       return;
     }
     if (message.has_started()) tell_all(record_.note(message.started()));
-    if (message.has_spawn_failed()) tell_all(record_.note(message.spawn_failed(), now_));
+    clock_.note(message.clock_ns(), now_);
+    if (message.has_spawn_failed())
+      tell_all(record_.note(message.spawn_failed(), clock_.ours(message.clock_ns())));
     if (message.has_ends()) {
       for (const proto::RankEnd& end : message.ends().ends()) relay_.note_end(end.rank());
-      tell_all(record_.note(message.ends(), [&](int64_t) { return now_; }));
+      tell_all(record_.note(message.ends(), [&](int64_t its_ns) { return clock_.ours(its_ns); }));
     }
     if (message.has_claimed()) tell(event::RankClaimed{message.claimed().rank()});
     if (message.has_epoch_wanted()) {
@@ -175,6 +178,7 @@ class Job {
   EpochRelay relay_;
   NetworkProof proof_;
   OtherPairs pairs_;
+  AgentClock clock_;
   bool cut_off_ = false, served_ = false;
 };
 
