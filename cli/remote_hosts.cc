@@ -162,24 +162,31 @@ std::optional<TimePoint> RemoteHosts::next_deadline() const {
 }
 
 // Where hvdrun is seen from there, it listens; where that says nothing (a jump host, an address
-// that is translated on the way), on all addresses that another host could reach.
+// that is translated on the way), on all addresses that another host could reach. One of several
+// may be no good (gone since, or not this machine's yet): that is said when none is.
 std::vector<std::string> RemoteHosts::way_to_hvdrun(const Hello& hello) {
   const std::string& as_seen = hello.hvdrun_address;
   std::vector<std::string> wanted(addresses_.begin(), addresses_.end());
   if (addresses_.contains(as_seen)) wanted = {as_seen};
   if (wanted.empty() && is_one_network(hello.identity, look_at_this_host())) wanted = {"127.0.0.1"};
   std::vector<std::string> way;
+  std::string why = "this machine has no address that it could reach";
   for (const std::string& address : wanted) {
     auto at = listens_.find(address);
     if (at == listens_.end()) {
-      std::vector<Listener> listeners = listen_on(std::vector<std::string>{address}, spec_.ports);
+      std::vector<Listener> listeners;
+      try {
+        listeners = listen_on(std::vector<std::string>{address}, spec_.ports);
+      } catch (const Error& error) {
+        why = error.what();
+        continue;
+      }
       at = listens_.emplace(address, listeners.front().address.text()).first;
       server_.listen(std::move(listeners));
     }
     way.push_back(at->second);
   }
-  if (way.empty())
-    throw Error(ErrorCode::kUnavailable, "this machine has no address that it could reach");
+  if (way.empty()) throw Error(ErrorCode::kUnavailable, why);
   return way;
 }
 

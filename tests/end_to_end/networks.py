@@ -215,6 +215,18 @@ def what_is_asked_for_overrules():
     assert re.match(rb"hvdrun: no address of 10\.77\.0\.\d is reached by all other hosts: 10\.79\.0\.1 \(own0\) not from 10\.77\.0\.\d: \w", seen.stderr.splitlines()[-1]), seen.stderr
 
 
+# Where sshd sees a translated address hvdrun listens on all of its machine's, and one of them cannot be used: of a network
+# without a cable nobody knows whether it is this machine's alone.
+def an_address_that_hvdrun_cannot_listen_on_is_passed_over():
+    world.run("h0", "ip", "link", "add", "v7", "type", "veth", "peer", "name", "v8")
+    world.run("h0", "ip", "link", "set", "v7", "up")
+    world.run("h0", "ip", "addr", "add", "fd99::1/64", "dev", "v7")
+    assert "tentative" in world.run("h0", "ip", "-6", "addr", "show", "dev", "v7").stdout
+    world.path("h1", hosts.home("root", ".bashrc")).write_text("export SSH_CONNECTION='192.0.2.1 4000 10.77.0.1 22'\n")
+    seen = run("-H", "h1", "--no-tag-output", "--", "echo", "hello")
+    expect((seen.returncode, seen.stdout), (0, b"hello\n"), seen.stderr)
+
+
 def hosts_that_cannot_reach_each_other_are_named():
     for network in ("10.77.0.2/32", "fd77::2/128"):
         world.run("h1", "ip", "route", "add", "unreachable", network)
@@ -289,7 +301,8 @@ support.parse_options("worker")
 cases = [the_same_bridge_on_all_hosts_is_no_way_between_them, an_interface_that_leads_nowhere_is_not_taken,
          a_name_that_means_loopback_does_not_matter, ipv6_alone_will_do, of_two_links_the_faster_is_taken_whatever_its_name,
          a_card_that_is_faster_than_what_lies_behind_it_is_not_taken,
-         a_bridge_is_not_taken_for_a_faster_card, what_is_asked_for_overrules, hosts_that_cannot_reach_each_other_are_named, a_way_that_loses_full_packets_is_none,
+         a_bridge_is_not_taken_for_a_faster_card, what_is_asked_for_overrules, an_address_that_hvdrun_cannot_listen_on_is_passed_over,
+         hosts_that_cannot_reach_each_other_are_named, a_way_that_loses_full_packets_is_none,
          a_faster_link_that_loses_full_packets_is_not_taken,
          only_the_address_that_was_proven_is_listened_on]
 support.main(*map(on_hosts, cases), of_many_hosts_who_cannot_reach_each_other_is_named_while_ranks_run, why_not=hosts.why_not())
