@@ -28,8 +28,10 @@ class HVD_API Context {
   // next one takes that number, and its place if it is of that kind. Throws kInvalidArgument, too,
   // for what has none on any thread but the init thread, where a count would pair strangers.
   std::shared_ptr<Work> submit(std::unique_ptr<Submission> submission, const char* kind);
-  // Of bucket lists, by the init thread: ranks make the same ones, in the same order.
-  uint64_t next_list() { return ++lists_; }
+  // How many bucket lists were made, by the init thread: ranks make the same ones, in the same
+  // order. Counted once it is made: others have none where one rank was refused its list.
+  uint64_t lists() const { return lists_; }
+  void count_list() { ++lists_; }
 
  private:
   const DeviceOptions devices_;

@@ -37,8 +37,10 @@ std::unique_ptr<BucketList> make_bucket_list(const BucketListSpec& spec) {
   }
   if (spec.device >= 0) current->use_device(spec.device);
   BucketListSpec numbered = spec;
-  numbered.name += " " + std::to_string(current->next_list());
-  return current->engine().make_bucket_list(numbered);
+  numbered.name += " " + std::to_string(current->lists() + 1);
+  std::unique_ptr<BucketList> list = current->engine().make_bucket_list(numbered);
+  current->count_list();
+  return list;
 }
 
 NamedTensors numbered(const std::vector<torch::Tensor>& tensors) {

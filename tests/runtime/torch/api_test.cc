@@ -102,6 +102,19 @@ TEST_CASE(
   CHECK(after.kilobytes - before.kilobytes <= int64_t{50} * kMore * hvd::local_size());
 }
 
+TEST_CASE("api: an optimizer that one rank is refused counts on none") {
+  Job job;
+  torch::nn::Linear net(2, 2);
+  torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.1));
+  const auto make = [&] { hvd::DistributedOptimizer optimizer(sgd, net->named_parameters()); };
+  for (int i = 0; i < 2; ++i) {
+    const std::string refused =
+        hvd::rank() == 0 ? error_of(make) : error_of([] { hvd::barrier(); });
+    CHECK(refused.empty() == (hvd::size() == 1));
+  }
+  CHECK(error_of(make) == "");
+}
+
 TEST_CASE("api: collectives, synchronous, in place and asynchronous") {
   Job job;
   const at::Tensor mine = at::full({2, 3}, double(hvd::rank()));
