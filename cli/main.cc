@@ -26,7 +26,6 @@
 #include "cli/job_record.h"
 #include "cli/local_carrier.h"
 #include "cli/messages.h"
-#include "cli/pipe.h"
 #include "cli/plan.h"
 #include "cli/print.h"
 #include "cli/result_file.h"
@@ -38,6 +37,7 @@
 #include "rendezvous/slots.h"
 #include "runtime/base/env.h"
 #include "runtime/base/error.h"
+#include "runtime/base/last_words.h"
 #include "runtime/base/start_thread.h"
 
 namespace hvd {

@@ -1,35 +1,19 @@
 #include "cli/pipe.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <cstring>
 #include <string>
 
 #include "runtime/base/error.h"
+#include "runtime/base/last_words.h"
 #include "runtime/base/open_files.h"
 #include "runtime/base/start_thread.h"
 
 namespace hvd {
-namespace {
-
-using namespace std::chrono_literals;
-
-// How many were written: what is ready to be written to takes PIPE_BUF bytes at once.
-size_t write_some(std::string_view words, std::chrono::milliseconds patience) {
-  pollfd ready{STDERR_FILENO, POLLOUT, 0};
-  if (poll(&ready, 1, int(patience.count())) != 1 || (ready.revents & POLLOUT) == 0) return 0;
-  const ssize_t written =
-      write(STDERR_FILENO, words.data(), std::min<size_t>(words.size(), PIPE_BUF));
-  return size_t(std::max<ssize_t>(written, 0));
-}
-
-}  // namespace
 
 Pipe make_pipe() {
   int ends[2];
@@ -55,23 +39,13 @@ std::string error_text(int error) {
 
 void set_nonblocking(int fd) { fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK); }
 
-void write_words(std::string_view words) { write_some(words, 0ms); }
-
-void write_last_words(std::string_view words, std::chrono::milliseconds patience) {
-  while (!words.empty()) {
-    const size_t written = write_some(words, patience);
-    if (written == 0) return;
-    words.remove_prefix(written);
-  }
-}
-
 // Where it cannot be written the connection ends, and standard input with it.
 void give_sign_of_life() {
   struct stat output{}, words{};
   if (fstat(STDOUT_FILENO, &output) == 0 && fstat(STDERR_FILENO, &words) == 0 &&
       output.st_dev == words.st_dev && output.st_ino == words.st_ino)
     return;
-  write_words("\n");
+  write_last_words("\n");
 }
 
 }  // namespace hvd

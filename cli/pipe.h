@@ -25,14 +25,6 @@ std::string error_text(int error);
 // Only for descriptors that nobody else shares: the flag is the open file's, not the descriptor's.
 void set_nonblocking(int fd);
 
-// On standard error, at most PIPE_BUF bytes of them, and nothing where that would block: nobody who
-// has more to do may wait for its reader.
-void write_words(std::string_view words);
-
-// The same for last words: all of them, and its reader is waited for as long as `patience` for each
-// PIPE_BUF bytes. What then is left is lost.
-void write_last_words(std::string_view words, std::chrono::milliseconds patience);
-
 // A blank line on standard error, which hvdrun shows nobody, each kSignOfLife from a host that
 // waits for hvdrun's words. TCP learns only from what it sends that the other end is gone: without
 // it, who has been cut off waits for hours, and a hvdrun that was stopped could not be told from

@@ -28,6 +28,7 @@
 #include "rendezvous/credentials.h"
 #include "runtime/base/error.h"
 #include "runtime/base/fault_point.h"
+#include "runtime/base/last_words.h"
 
 namespace hvd {
 namespace {
@@ -278,7 +279,7 @@ void Agent::on_uplink_closed(const std::string& why) {
   orphaned_ = true;
   if (finished_) return;
   begin_end(proto::Ended::LEASE_LOST, "its stream to hvdrun broke", fence());
-  if (!why.empty()) write_words("agent: " + printable(why) + "\n");
+  if (!why.empty()) write_last_words("agent: " + printable(why) + "\n");
 }
 
 void Agent::on_order(const proto::ToAgent& order) {

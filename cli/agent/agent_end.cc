@@ -8,6 +8,7 @@
 #include "cli/pipe.h"
 #include "cli/quoted.h"
 #include "runtime/base/fault_point.h"
+#include "runtime/base/last_words.h"
 
 namespace hvd {
 namespace {
@@ -48,7 +49,7 @@ void Agent::beat(TimePoint now) {
     orphaned_ = true;
     begin_end(proto::Ended::LEASE_LOST, "nothing was heard of hvdrun", fence());
     // Over ssh's connection it may still be read: by a hvdrun that was stopped, say.
-    write_words(
+    write_last_words(
         "agent: nothing was heard of hvdrun for 8 s: it was stopped, or this host cut off; "
         "ending what runs here\n");
   }

@@ -19,6 +19,7 @@
 #include "rendezvous/agent_socket.h"
 #include "runtime/base/deadline.h"
 #include "runtime/base/fault_point.h"
+#include "runtime/base/last_words.h"
 
 namespace hvd {
 namespace {

@@ -21,7 +21,9 @@
 
 namespace hvd {
 
-void warn_on_standard_error(const std::string& text);  // any thread
+// Any thread. Does not wait for its reader, since who warns may have to answer others: a warning
+// that finds no room is left out.
+void warn_on_standard_error(const std::string& text);
 
 struct EngineOptions {
   std::chrono::milliseconds collective_timeout{0};  // of one wait while all peers live; 0: none

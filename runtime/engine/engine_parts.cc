@@ -2,7 +2,6 @@
 #include "runtime/engine/engine_parts.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <new>
 #include <numeric>
 
@@ -10,6 +9,7 @@
 #include "collectives/memory_proof.h"
 #include "runtime/base/error.h"
 #include "runtime/base/fault_point.h"
+#include "runtime/base/last_words.h"
 #include "runtime/engine/outcome.h"
 #include "runtime/engine/text_hash.h"
 
@@ -75,7 +75,7 @@ uint64_t rounded(uint64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 }  // namespace
 
 void warn_on_standard_error(const std::string& text) {
-  std::fprintf(stderr, "hvd: warning: %s\n", text.c_str());
+  write_last_words("hvd: warning: " + text + "\n");
 }
 
 Engine::Parts::Parts(std::unique_ptr<Peers> its_peers, const EngineOptions& its_options)

@@ -11,6 +11,7 @@
 #include "runtime/base/fault_point.h"
 #include "tests/runtime/engine/engine_ranks.h"
 #include "tests/support/catch.h"
+#include "tests/support/redirected.h"
 #include "tests/support/until.h"
 
 using namespace hvd;
@@ -271,4 +272,18 @@ TEST_CASE("engine: a Work that is under way throws in a forked child, and goes o
     wrong += data[0] != 2;
   });
   CHECK(wrong == 0);
+}
+
+// It may be said with the token in hand, by the thread that has to answer the agent.
+TEST_CASE("engine: a warning waits for no reader of standard error") {
+  const TestPipe pipe;
+  pipe.fill();
+  const int full = pipe.unread();
+  {
+    const Redirected redirected(STDERR_FILENO, pipe.write);
+    alarm(20);  // the end of a process that waits after all
+    warn_on_standard_error("this");
+    alarm(0);
+  }
+  CHECK(pipe.unread() == full);
 }
