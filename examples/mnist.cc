@@ -148,8 +148,11 @@ class Training {
     const int64_t batches = (samples_ + o_.batch_size - 1) / o_.batch_size;
     for (int64_t batch = 0; batch < batches; ++batch) {
       const auto drawn = sampler_.next(static_cast<size_t>(o_.batch_size));
-      const torch::Tensor index =
-          torch::tensor(std::vector<int64_t>(drawn->begin(), drawn->end())).to(device_);
+      // So that each rank has as many, the sampler goes on with the first image after the last, but
+      // only once: with many ranks it comes to numbers beyond them.
+      const torch::Tensor index = torch::tensor(std::vector<int64_t>(drawn->begin(), drawn->end()))
+                                      .remainder(training_.images.size(0))
+                                      .to(device_);
       optimizer_->zero_grad();
       const torch::Tensor loss = torch::nll_loss(model_(training_.images.index_select(0, index)),
                                                  training_.targets.index_select(0, index));

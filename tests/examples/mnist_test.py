@@ -67,7 +67,7 @@ class Mnist(unittest.TestCase):
 
         few = self.digits(images=3, labels=[3, 1, 4])
         # One rank alone sees all images, so those after it, with its parameters, have to find the same in them all.
-        for flags, others in (([], (3, 7)), (["--data-dir", few], (5,))):  # of five some have none of the few
+        for flags, others in (([], (3, 7)), (["--data-dir", few], (5, 7))):  # of these some have none of the few
             loss, accuracy = tested("--epochs", "1", *flags, ranks=1)
             for epoch, ranks in enumerate(others, start=2):
                 with self.subTest(ranks=ranks):
