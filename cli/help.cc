@@ -42,7 +42,8 @@ constexpr Group kGroups[] = {
 };
 
 constexpr std::string_view kShortHelpOptions[] = {
-    "--num-proc", "--env", "--timeout", "--output-filename", "--dry-run", "--check-build",
+    "--num-proc",        "--hosts",   "--env",         "--timeout",
+    "--output-filename", "--dry-run", "--check-build",
 };
 
 struct Status {

@@ -6,8 +6,8 @@
 
 namespace hvd {
 
-// Bound with SO_REUSEADDR and never listening: no other program gets it by chance, a store that
-// binds it with the same option can still listen on it.
+// Bound without SO_REUSEADDR, which is set afterwards, and never listening: no other program, nor
+// another job's agent, gets it by chance; a store that binds it with that option can still listen.
 struct HeldPort {
   UniqueFd socket;
   int port = 0;   // 0: none could be had, and:

@@ -64,8 +64,9 @@ class LinkService {
   // settle() comes before the call begins: with a connection on which that host's agent has proven
   // itself, or why not.
   void prove(const Peer& peer, Proven proven);
-  // It is known who is where: links come to this address alone, and nobody is called for a proof
-  // any more. Calls that have begun go on: who is called should see no stranger in who hangs up.
+  // It is known who is where: links come to this address alone, and who had not been called for a
+  // proof by then is not. Calls that have begun go on: who is called should see no stranger in who
+  // hangs up. What is asked for later is tried as before.
   void settle(const SocketAddress& address);
 
   // What was asked for in earlier epochs is forgotten, what came for them closed.

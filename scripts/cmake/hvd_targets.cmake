@@ -68,7 +68,8 @@ if(HVD_SANITIZE)
   string(REGEX REPLACE "^(.).*" "\\1san." HVD_TEST_PREFIX "${HVD_SANITIZE}")
 endif()
 
-# Tests labelled `long` are left out of the short run of scripts/test, `serial` ones run alone. Those with longer limits
+# Tests labelled `long` are left out of the short run of scripts/test, so are `sanitized` ones, which it has with sanitizers;
+# `serial` ones run alone. Those with longer limits
 # begin first, and otherwise the order is that of a hash, so that tests that wait and tests that compute run beside each other.
 function(hvd_set_test_properties name timeout labels)
   if(NOT timeout)
@@ -87,7 +88,7 @@ function(hvd_set_test_properties name timeout labels)
 endfunction()
 
 # hvd_test_library(NAME [OBJECT] SOURCES file… [DEPS target…]): what several tests have in common, compiled once and as they are;
-# OBJECT where it holds test cases, which a linker would leave in a library.
+# OBJECT where it holds test cases, or what says its name to others as it is loaded: a linker would leave both in a library.
 function(hvd_test_library name)
   cmake_parse_arguments(ARG "OBJECT" "" "SOURCES;DEPS" ${ARGN})
   set(kind STATIC)
@@ -106,10 +107,10 @@ endfunction()
 add_custom_target(long_tests)
 set(HVD_SANITIZED_FIRST OFF)
 
-# hvd_sanitized_first(PROGRAM LABELS): so it is with this program of a test; LABELS becomes the test's with `long` where it is.
+# hvd_sanitized_first(PROGRAM LABELS): so it is with this program of a test; LABELS then has `sanitized`, too.
 function(hvd_sanitized_first program labels)
   if(HVD_SANITIZED_FIRST AND NOT HVD_SANITIZE)
-    set(${labels} ${${labels}} long PARENT_SCOPE)
+    set(${labels} ${${labels}} sanitized PARENT_SCOPE)
     set_target_properties(${program} PROPERTIES EXCLUDE_FROM_ALL ON)
     add_dependencies(long_tests ${program})
   endif()

@@ -67,6 +67,7 @@ TEST_CASE("help: the short one has three examples and says where the rest is") {
   CHECK(examples == 3);
   CHECK(has(help, "hvdrun --help shows all options"));
   CHECK(has(help, "-np N, --num-proc N"));
+  CHECK(has(help, "-H LIST, --hosts LIST"));
 }
 
 TEST_CASE("help: no line of the man page is taken for a request by mistake") {
