@@ -326,7 +326,10 @@ while magic not in said or len(said) < said.index(magic) + 40 + struct.unpack_fr
         break
     said += piece
 os.write(1, said)
-there.stdin.write(os.read(0, 65536))
+answer = b""
+while magic not in answer and (piece := os.read(0, 65536)):
+    answer += piece
+there.stdin.write(answer)
 os.write(1, struct.pack("<IBBHiIq", len(words), kind, 1, 0, 0, 0, 1) + words)
 while piece := os.read(0, 65536):
     there.stdin.write(piece)
