@@ -69,8 +69,8 @@ if(HVD_SANITIZE)
 endif()
 
 # Tests labelled `long` are left out of the short run of scripts/test, so are `sanitized` ones, which it has with sanitizers;
-# `serial` ones run alone. Those with longer limits
-# begin first, and otherwise the order is that of a hash, so that tests that wait and tests that compute run beside each other.
+# `serial` ones run alone. Those with longer limits begin first, and otherwise the order is that of a hash, so that tests that
+# wait and tests that compute run beside each other.
 function(hvd_set_test_properties name timeout labels)
   if(NOT timeout)
     set(timeout 120)

@@ -9,16 +9,7 @@
 namespace hvd {
 
 TEST_CASE("pipe: a sign of life waits for no reader of standard error") {
-  const TestPipe pipe;
-  pipe.fill();
-  const int full = pipe.unread();
-  {
-    const Redirected redirected(STDERR_FILENO, pipe.write);
-    alarm(20);  // the end of a process that waits after all
-    give_sign_of_life();
-    alarm(0);
-  }
-  CHECK(pipe.unread() == full);
+  CHECK(waits_for_no_reader(give_sign_of_life));
 }
 
 TEST_CASE("pipe: no sign of life gets into the frames on standard output") {

@@ -46,4 +46,18 @@ struct TestPipe {
   UniqueFd read, write;
 };
 
+// Whether what says something on standard error leaves it be where it has no room. Who waits there
+// for its reader after all is ended by SIGALRM.
+template <class Say>
+bool waits_for_no_reader(Say say) {
+  const TestPipe pipe;
+  pipe.fill();
+  const int full = pipe.unread();
+  const Redirected redirected(STDERR_FILENO, pipe.write);
+  alarm(20);
+  say();
+  alarm(0);
+  return full > 0 && pipe.unread() == full;
+}
+
 }  // namespace hvd

@@ -276,14 +276,5 @@ TEST_CASE("engine: a Work that is under way throws in a forked child, and goes o
 
 // It may be said with the token in hand, by the thread that has to answer the agent.
 TEST_CASE("engine: a warning waits for no reader of standard error") {
-  const TestPipe pipe;
-  pipe.fill();
-  const int full = pipe.unread();
-  {
-    const Redirected redirected(STDERR_FILENO, pipe.write);
-    alarm(20);  // the end of a process that waits after all
-    warn_on_standard_error("this");
-    alarm(0);
-  }
-  CHECK(pipe.unread() == full);
+  CHECK(waits_for_no_reader([] { warn_on_standard_error("this"); }));
 }
