@@ -211,7 +211,11 @@ def cmake_names(tree):
     """Each file that a CMake file names, as a pattern from the root: ${…} may stand for anything."""
     for name, text in tree.of("cmake"):
         folder = name.rpartition("/")[0]
-        for word in re.findall(r"[^\s()\";]+\.(?:cc|py)\b", re.sub(r"#[^\n]*", "", text)):
+        text = re.sub(r"#[^\n]*", "", text)
+        words = re.findall(r"[^\s()\";]+\.(?:cc|py)\b", text)
+        for parts in re.findall(r"\bhvd_unit_tests\s*\(\s*\w+\s+PARTS\s([\w/\s]*?)(?:\bDEPS\b|\))", text):
+            words += [f"{part}_test.cc" for part in parts.split()]
+        for word in words:
             word = re.sub(r"^\$\{(CMAKE_CURRENT|PROJECT)_SOURCE_DIR\}/", lambda m: "/" if m[1] == "PROJECT" else "", word)
             word = re.sub(r"\$\{\w+\}", "*", word)
             yield word[1:] if word.startswith("/") else f"{folder}/{word}".lstrip("/")

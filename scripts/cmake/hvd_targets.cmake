@@ -49,8 +49,9 @@ function(hvd_library name)
   target_link_libraries(${name} PUBLIC hvd_options ${ARG_DEPS})
 endfunction()
 
-# hvd_apart(file…): where a build compiles several sources of a library as one, as those with sanitizers do (headers are most of a
+# hvd_apart(file…): where a build compiles several sources of a target as one, as those with sanitizers do (headers are most of a
 # file's time), these stand alone: they have names in common with others. That each source includes what it uses, the others show.
+set(HVD_UNITY_BUILD ${CMAKE_UNITY_BUILD})
 function(hvd_apart)
   set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
@@ -116,13 +117,18 @@ function(hvd_sanitized_first program labels)
   endif()
 endfunction()
 
+# hvd_test_program(NAME SOURCES file… [DEPS target…]): a Catch2 program.
+function(hvd_test_program name)
+  hvd_program(${name} ${ARGN} hvd_test_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests UNITY_BUILD "${HVD_UNITY_BUILD}")
+  target_precompile_headers(${name} REUSE_FROM hvd_test_headers)
+endfunction()
+
 # hvd_test(NAME SOURCES file… [DEPS target…] [LABELS label…] [TIMEOUT seconds] [LONG]): a Catch2 program that ctest runs
 # whole; with LONG the long run has it once more as NAME.long, with HVD_TEST_LONG, in which it leaves nothing out.
 function(hvd_test name)
   cmake_parse_arguments(ARG "LONG" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
-  hvd_program(${name} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS} hvd_test_main)
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-  target_precompile_headers(${name} REUSE_FROM hvd_test_headers)
+  hvd_test_program(${name} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS})
   hvd_sanitized_first(${name} ARG_LABELS)
   add_test(NAME ${HVD_TEST_PREFIX}${name} COMMAND ${name})
   hvd_set_test_properties(${HVD_TEST_PREFIX}${name} "${ARG_TIMEOUT}" "${ARG_LABELS}")
@@ -134,6 +140,20 @@ function(hvd_test name)
     hvd_command_test(${name}.long COMMAND ${CMAKE_COMMAND} -E env HVD_TEST_LONG=1 $<TARGET_FILE:${name}>
       LABELS ${ARG_LABELS} long TIMEOUT 3600)
   endif()
+endfunction()
+
+# hvd_unit_tests(NAME PARTS part… [DEPS target…]): part_test.cc of each part in one program, as headers and linking are most of
+# what a small one takes to build; ctest has each as a test of its own, part_test.
+function(hvd_unit_tests name)
+  cmake_parse_arguments(ARG "" "" "PARTS;DEPS" ${ARGN})
+  list(TRANSFORM ARG_PARTS APPEND _test.cc OUTPUT_VARIABLE sources)
+  hvd_test_program(${name} SOURCES ${sources} DEPS ${ARG_DEPS})
+  set(labels unit)
+  hvd_sanitized_first(${name} labels)
+  foreach(source IN LISTS sources)
+    get_filename_component(part ${source} NAME_WE)
+    hvd_command_test(${part} COMMAND ${name} --filenames-as-tags "[#${part}]" LABELS ${labels})
+  endforeach()
 endfunction()
 
 # hvd_command_test(NAME COMMAND program argument… [LABELS label…] [TIMEOUT seconds] [NEEDS program…]): any command that

@@ -1,6 +1,7 @@
 // Addresses as they are written, and sockets that listen on them and nowhere else.
 #include "rendezvous/listener.h"
 
+#include <errno.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@ namespace hvd {
 namespace {
 
 const std::vector<std::string> kLoopback{"127.0.0.1"};
+const std::string kOwnName = " (" + std::string(program_invocation_short_name) + ")";
 
 // A port that was free a moment ago, with the next one free too.
 uint16_t two_free_ports() {
@@ -94,8 +96,8 @@ TEST_CASE("listener: takes the first free port of a range, and says who has them
   CHECK(first[0].address.port() == port);
   CHECK(failure(kLoopback, {port, port}) ==
         "cannot listen on 127.0.0.1, port " + std::to_string(port) + ": Address already in use; " +
-            std::to_string(port) + " is process " + std::to_string(getpid()) +
-            " (listener_test)'s; give other ports with --port-range LOW-HIGH");
+            std::to_string(port) + " is process " + std::to_string(getpid()) + kOwnName +
+            "'s; give other ports with --port-range LOW-HIGH");
   const std::vector<Listener> second = listen_on(kLoopback, both);
   CHECK(second[0].address.port() == port + 1);
   CHECK(failure(kLoopback, both)
@@ -123,14 +125,14 @@ TEST_CASE("listener: a port that is kept is not taken, and named where it was th
   const std::vector<Listener> first = listen_on(kLoopback, both);
   CHECK(first[0].address.port() == port);
   CHECK(why(uint16_t(port + 1)) ==
-        begin + "process " + std::to_string(getpid()) + " (listener_test)'s" + end);
+        begin + "process " + std::to_string(getpid()) + kOwnName + "'s" + end);
 }
 
 TEST_CASE("listener: a name that would move the terminal's cursor is not told") {
   const std::vector<Listener> one = listen_on(kLoopback);
   const uint16_t port = one[0].address.port();
   const std::string process = "process " + std::to_string(getpid());
-  CHECK(who_listens(port) == process + " (listener_test)");
+  CHECK(who_listens(port) == process + kOwnName);
   char name[16] = {};
   REQUIRE(prctl(PR_GET_NAME, name) == 0);
   for (const char* hidden : {"\x1b[2J", "\u202e", "", "\xe9"}) {

@@ -107,6 +107,9 @@ class CheckTree(unittest.TestCase):
         self.assert_found({"scripts/left.py": '"""Says nothing to anybody."""\n'}, "scripts/left.py:1: no test, script")
         isa = {"cli/CMakeLists.txt": "hvd_library(cli SOURCES slots.cc hosts.cc reduce_${isa}.cc)\n"}
         self.assert_found({**isa, "cli/reduce_avx2.cc": "// Reduces with AVX2.\n"})
+        parts = {"tests/cli/CMakeLists.txt": "hvd_unit_tests(cli_tests\n  PARTS slots ssh/words\n  DEPS hvd_cli)\n"}
+        self.assert_found({**parts, "tests/cli/slots_test.cc": "// Tests slots.\n"})
+        self.assert_found({**parts, "tests/cli/hosts_test.cc": "// Tests hosts.\n"}, "tests/cli/hosts_test.cc:1: no target uses it")
 
     def test_folders_have_a_readme_and_headers_a_guard(self):
         header = {"collectives/types.h": "// Buffers and their types.\n#pragma once\n"}
