@@ -41,13 +41,12 @@ def surroundings():
     return digest((ROOT / ".clang-tidy").read_bytes(), *(h.read_bytes() for h in headers))
 
 
-def tidy(build, source, *more):
-    """What clang-tidy says of a source, "" when it is clean; more: what it needs to know of one that is not in the build."""
+def tidy(build, flags, source):
+    """What clang-tidy says of a source, "" when it is clean."""
     # What g++ has precompiled is nothing to clang, which reads the header itself. Of what is deprecated g++ warns; libstdc++'s
     # own std::stable_sort() uses some of it. So it does of names that hide others, which of two sources in a group nobody minds.
     wanted = ("-Wthread-safety", "-Wno-unknown-warning-option", "-Wno-ignored-gch", "-Wno-deprecated-declarations", "-Wno-shadow")
-    flags = [f"--extra-arg={flag}" for flag in wanted]
-    command = [TIDY, "--quiet", "-p", str(build), f"--config-file={ROOT / '.clang-tidy'}", *flags, str(source), *more]
+    command = [TIDY, "--quiet", f"--config-file={ROOT / '.clang-tidy'}", str(source), "--", *flags, *wanted]
     try:
         done = subprocess.run(command, cwd=build, capture_output=True, text=True, timeout=SECONDS_A_FILE, check=False)
     except subprocess.TimeoutExpired:
@@ -55,6 +54,14 @@ def tidy(build, source, *more):
     if done.returncode == 0:
         return ""
     return done.stdout.strip() or f"{source}: {TIDY} failed\n{done.stderr.strip()}"
+
+
+def sources_of(entry):
+    """An entry of its own for each source that a build compiles together with others."""
+    together = pathlib.Path(entry["file"])
+    if together.parent.name != "Unity":
+        return [entry]
+    return [{**entry, "file": source} for source in re.findall(r'#include "(.*)"', together.read_text())]
 
 
 def flags_of(entry):
@@ -91,12 +98,12 @@ def tidy_group(build, flags, sources):
     """What clang-tidy says of each of these sources that is not clean. Only what it says of one alone counts: two may well use
     one name for two things, and those it names are then looked at apart from the others."""
     if len(sources) == 1:
-        said = tidy(build, sources[0])
+        said = tidy(build, flags, sources[0])
         return {sources[0]: said} if said else {}
     with tempfile.NamedTemporaryFile("w", suffix=".cc") as group:
         group.writelines(f'#include "{source}"\n' for source in sources)
         group.flush()
-        said = tidy(build, group.name, "--", *flags)
+        said = tidy(build, flags, group.name)
     if not said:
         return {}
     named = [source for source in sources if re.search(rf"^{re.escape(source)}:\d+:\d+: error: ", said, re.MULTILINE)]
@@ -115,7 +122,7 @@ def main():
     parts = set(sys.argv[2:]) or {"product", "tests"}
     if strange := parts - {"product", "tests", "torch"}:
         sys.exit(f"check_tidy: no part {', '.join(strange)}: product, tests or torch")
-    entries = json.loads((build / "compile_commands.json").read_text())
+    entries = [e for entry in json.loads((build / "compile_commands.json").read_text()) for e in sources_of(entry)]
     wanted = {e["file"]: e for e in entries if part_of(e) in parts}
     clean = build / "tidy"
     clean.mkdir(exist_ok=True)

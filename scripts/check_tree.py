@@ -213,7 +213,7 @@ def cmake_names(tree):
         folder = name.rpartition("/")[0]
         text = re.sub(r"#[^\n]*", "", text)
         words = re.findall(r"[^\s()\";]+\.(?:cc|py)\b", text)
-        for parts in re.findall(r"\bhvd_unit_tests\s*\(\s*\w+\s+PARTS\s([\w/\s]*?)(?:\bDEPS\b|\))", text):
+        for parts in re.findall(r"\bhvd_\w+_tests\s*\(\s*\w+\s+PARTS\s([\w/\s]*?)(?:\bDEPS\b|\))", text):
             words += [f"{part}_test.cc" for part in parts.split()]
         for word in words:
             word = re.sub(r"^\$\{(CMAKE_CURRENT|PROJECT)_SOURCE_DIR\}/", lambda m: "/" if m[1] == "PROJECT" else "", word)

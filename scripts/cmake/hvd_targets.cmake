@@ -142,17 +142,20 @@ function(hvd_test name)
   endif()
 endfunction()
 
-# hvd_unit_tests(NAME PARTS part… [DEPS target…]): part_test.cc of each part in one program, as headers and linking are most of
-# what a small one takes to build; ctest has each as a test of its own, part_test.
+# hvd_unit_tests(NAME PARTS part… [DEPS target…] [LABELS label…] [ENVIRONMENT NAME=VALUE…]): part_test.cc of each part in one
+# program, as headers and linking are most of what a small one takes to build; ctest has each as a test of its own, part_test.
 function(hvd_unit_tests name)
-  cmake_parse_arguments(ARG "" "" "PARTS;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "PARTS;DEPS;LABELS;ENVIRONMENT" ${ARGN})
   list(TRANSFORM ARG_PARTS APPEND _test.cc OUTPUT_VARIABLE sources)
   hvd_test_program(${name} SOURCES ${sources} DEPS ${ARG_DEPS})
-  set(labels unit)
-  hvd_sanitized_first(${name} labels)
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS unit)
+  endif()
+  hvd_sanitized_first(${name} ARG_LABELS)
   foreach(source IN LISTS sources)
     get_filename_component(part ${source} NAME_WE)
-    hvd_command_test(${part} COMMAND ${name} --filenames-as-tags "[#${part}]" LABELS ${labels})
+    hvd_command_test(${part} COMMAND ${name} --filenames-as-tags "[#${part}]" LABELS ${ARG_LABELS})
+    set_tests_properties(${HVD_TEST_PREFIX}${part} PROPERTIES ENVIRONMENT "${ARG_ENVIRONMENT}")
   endforeach()
 endfunction()
 

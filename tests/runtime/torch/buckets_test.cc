@@ -24,8 +24,6 @@
 namespace hvd {
 namespace {
 
-constexpr DistributedOptimizerOptions kSmallBuckets = {.bucket_bytes = 8 << 10};
-
 // 67 MB of parameters in two pieces that end within a cache line.
 struct Large : nets::Net {
   at::Tensor a = register_parameter("a", at::full({4096, 2053}, 0.01));

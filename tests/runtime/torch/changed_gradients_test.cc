@@ -12,8 +12,6 @@
 namespace hvd {
 namespace {
 
-constexpr DistributedOptimizerOptions kSmallBuckets = {.bucket_bytes = 8 << 10};
-
 // The last parameters' bucket, which is the first.
 void await_first_bucket(const Training& t) {
   until("a bucket is complete", [&] { return t.buckets().list().finished_buckets() > 0; });

@@ -2,7 +2,7 @@
 // what that cannot do LibTorch does, with the same bits.
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
 #include <c10/core/StreamGuard.h>
 
 #include <array>
@@ -45,14 +45,6 @@ at::Tensor strange_values(at::ScalarType type) {
 long long casts(const ThreadRank& rank) { return hvd_standin_count("kernel hvd_cast", rank.rank); }
 long long launches(const ThreadRank& rank) {
   return hvd_standin_count("collective_launches", rank.rank);
-}
-
-nets::MakeNet on_device(const ThreadRank& rank, const nets::MakeNet& make) {
-  return [device = device_of(rank), make] {
-    auto net = make();
-    nets::move_to(*net, device);
-    return net;
-  };
 }
 
 // The ranks' training, and on the CPU one process that does all of it, by LibTorch's copies.
@@ -122,12 +114,6 @@ constexpr DistributedOptimizerOptions options_of(Compression compression, int pa
                                                  size_t bucket_bytes = 8 << 10) {
   return {
       .compression = compression, .backward_passes_per_step = passes, .bucket_bytes = bucket_bytes};
-}
-
-void order(const c10::Stream& later, const c10::Stream& earlier) {
-  c10::Event event(later.device_type());
-  event.record(earlier);
-  event.block(later);
 }
 
 }  // namespace

@@ -14,8 +14,6 @@
 namespace hvd {
 namespace {
 
-constexpr DistributedOptimizerOptions kSmallBuckets = {.bucket_bytes = 8 << 10};
-
 nets::MakeNet mlp_on(c10::Device device) {
   return [device] {
     auto net = nets::mlp()();

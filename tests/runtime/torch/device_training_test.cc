@@ -1,7 +1,7 @@
 // DistributedOptimizer on devices: what one process makes of all ranks' work, with one copy in and
 // none out, one launch for each bucket's copies and one for its sum, and no host that waits.
 #include <ATen/ATen.h>
-#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
 #include <c10/core/StreamGuard.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
@@ -21,16 +21,6 @@
 
 namespace hvd {
 namespace {
-
-constexpr DistributedOptimizerOptions kSmallBuckets = {.bucket_bytes = 8 << 10};
-
-nets::MakeNet on_device(const ThreadRank& rank, const nets::MakeNet& make) {
-  return [device = device_of(rank), make] {
-    auto net = make();
-    nets::move_to(*net, device);
-    return net;
-  };
-}
 
 // The ranks' training, and on the CPU one process that does all of it.
 struct Both {
@@ -123,12 +113,6 @@ long long count(const ThreadRank& rank, const char* name) {
 // Which the product has made the host do.
 long long product_waits(const ThreadRank& rank) {
   return count(rank, "host_waits") - own_waits(rank.rank);
-}
-
-void order(const c10::Stream& later, const c10::Stream& earlier) {
-  c10::Event event(later.device_type());
-  event.record(earlier);
-  event.block(later);
 }
 
 }  // namespace

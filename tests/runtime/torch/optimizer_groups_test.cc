@@ -7,11 +7,6 @@
 #include "tests/runtime/torch/training.h"
 
 namespace hvd {
-namespace {
-
-constexpr DistributedOptimizerOptions kSmallBuckets = {.bucket_bytes = 8 << 10};
-
-}  // namespace
 
 TEST_CASE(
     "optimizer groups: parameters that were frozen in the beginning join when they are thawed") {

@@ -16,11 +16,6 @@
 #include "tests/runtime/torch/training.h"
 
 namespace hvd {
-namespace {
-
-constexpr DistributedOptimizerOptions kSmallBuckets = {.bucket_bytes = 8 << 10};
-
-}  // namespace
 
 TEST_CASE("optimizer: a second backward voids the step on every rank, the next one is good") {
   check_as_ranks([](const ThreadRank& rank) {

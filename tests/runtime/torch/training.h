@@ -17,6 +17,9 @@
 
 namespace hvd {
 
+// With these the nets of nets.h have several buckets.
+inline constexpr DistributedOptimizerOptions kSmallBuckets = {.bucket_bytes = 8 << 10};
+
 // A sum's bits depend on how many threads share it.
 void use_one_thread();
 

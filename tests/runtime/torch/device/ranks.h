@@ -2,14 +2,23 @@
 // its Engine's.
 #pragma once
 
+#include <c10/core/Stream.h>
+
 #include <functional>
 
 #include "tests/runtime/torch/device/operators.h"
+#include "tests/runtime/torch/nets.h"
 #include "tests/runtime/torch/thread_ranks.h"
 
 namespace hvd {
 
 inline c10::Device device_of(const ThreadRank& rank) { return standin_torch_device(rank.rank); }
+
+// The same net, on the rank's GPU.
+nets::MakeNet on_device(const ThreadRank& rank, const nets::MakeNet& make);
+
+// What is submitted to `later` from now on runs after what `earlier` has by now.
+void order(const c10::Stream& later, const c10::Stream& earlier);
 
 // As run_as_threads(); each rank's engine uses GPU `rank`, and that is the thread's current device.
 void run_on_devices(int size, const std::function<void(const ThreadRank&)>& body);
