@@ -116,16 +116,19 @@ void JobProcesses::suspend() {
     for (const Descendant& one : descendants(getpid())) {
       if (!one.alive || one.stopped()) continue;
       more = true;
-      if (stopped_by_us_.insert(one.pid).second) signal_descendant(one, SIGSTOP);
+      if (!stopped_by_us_.contains(one.pid) && signal_descendant(one, SIGSTOP))
+        stopped_by_us_.insert(one.pid);
     }
   }
 }
 
+// Children before parents, which might end at once and leave them to others.
 void JobProcesses::resume() {
   suspended_ = false;
   const SpareDescriptors::Loan loan(spare_);
-  for (const Descendant& one : descendants(getpid()))
-    if (stopped_by_us_.contains(one.pid)) signal_descendant(one, SIGCONT);
+  const std::vector<Descendant> all = descendants(getpid());
+  for (auto one = all.rbegin(); one != all.rend(); ++one)
+    if (stopped_by_us_.contains(one->pid)) signal_descendant(*one, SIGCONT);
   stopped_by_us_.clear();
 }
 

@@ -308,6 +308,19 @@ TEST_CASE(
   CHECK(job.run());
 }
 
+TEST_CASE("job processes: continued is also whose parent ends as it is continued") {
+  Job job;
+  const pid_t shell = job.start("setsid sh -c 'echo up; exec sleep 300' & echo up; wait", 2);
+  REQUIRE(job.ever([&] { return job.sleepers() == 1; }));
+  job.processes.suspend();
+  REQUIRE(job.stopped() == 2);
+  kill(shell, SIGTERM);
+  job.processes.resume();
+  CHECK(job.ever([&] { return job.sleepers() == 1 && job.stopped() == 0; }));
+  job.processes.begin_end(planned_end(SIGTERM, 60s), Clock::now());
+  CHECK(job.run());
+}
+
 TEST_CASE("job processes: a worker's end is left to its owner, and those behind it wait") {
   Job job;
   job.own = job.start("echo up; exit 3");
