@@ -49,7 +49,7 @@ AgentWatch::Due AgentWatch::tick(TimePoint now) {
     *patience_ -= step;
     if (*patience_ > Clock::duration::zero()) return Due::kNothing;
     patience_ = kPatience;
-    return Due::kKillKeeper;
+    return kills_++ < kKills ? Due::kKillKeeper : Due::kGiveUp;
   }
   silence_ += step;
   if (silence_ >= silence_max_) return Due::kCloseLease;

@@ -20,6 +20,7 @@ class AgentWatch {
     kSaySilent,   // it has not answered for kSilence
     kCloseLease,  // nor for as long as it may be silent: its right to run ends
     kKillKeeper,  // the keeper did not end in time
+    kGiveUp,      // nor of kKills: the kernel, or who traces it, holds it
   };
   static constexpr Duration kTick{1000};
   static constexpr Duration kSilence{3000};
@@ -29,6 +30,7 @@ class AgentWatch {
   static constexpr Duration kHostSilence{6000};
   // With the keeper, from the agent's last word or the end of its lease on.
   static constexpr Duration kPatience{3000};
+  static constexpr int kKills = 3;  // before it is given up
 
   // At least two beats of the agent's, however short `agent_timeout` is.
   AgentWatch(Duration agent_timeout, TimePoint now);
@@ -58,6 +60,7 @@ class AgentWatch {
   bool said_ = false;
   bool was_held_ = false;
   std::optional<Clock::duration> patience_;  // what is left of it
+  int kills_ = 0;
   bool keeper_gone_ = false;
 };
 

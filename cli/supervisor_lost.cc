@@ -1,6 +1,7 @@
 // Agents and hosts that do not answer or are gone, and what the job makes of it.
 #include <signal.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -8,6 +9,7 @@
 
 #include "cli/agent/clean_host.h"
 #include "cli/agent/descendants.h"
+#include "cli/agent/job_processes.h"
 #include "cli/agent/process_state.h"
 #include "cli/messages.h"
 #include "cli/quoted.h"
@@ -84,7 +86,9 @@ void Supervisor::on_watch(HostAgent& agent, AgentWatch::Due due) {
       agent.close_lease();
       break;
     case AgentWatch::Due::kKillKeeper:
-      if (agent.remote() && agent.ended())
+      if (agent.keeper_killed) {
+        // Said before.
+      } else if (agent.remote() && agent.ended())
         say("the ssh to " + agent.host().name +
             (agent.missing_output() > 0
                  ? " has brought nothing of what is missing of the output for " +
@@ -99,6 +103,14 @@ void Supervisor::on_watch(HostAgent& agent, AgentWatch::Due due) {
       // Not reaped yet, so the pid is its own; what it leaves comes to us. An ssh leads a group of
       // its own, in which what it started is.
       kill(agent.remote() ? -agent.pipes().pid() : agent.pipes().pid(), SIGKILL);
+      break;
+    case AgentWatch::Due::kGiveUp:
+      for (const Descendant& one : descendants(getpid()))
+        if (one.pid == agent.pipes().pid())
+          say("process " + std::to_string(one.pid) + " (" +
+              (agent.remote() ? "the ssh to " + agent.host().name : "the keeper") +
+              ") is not waited for any longer: " + why_not_ended(one, true));
+      on_keeper_gone(agent, SIGKILL);
       break;
   }
 }
@@ -118,7 +130,7 @@ void Supervisor::on_keeper_gone(HostAgent& agent, int status) {
     lose(agent, lost_words(agent));
     agent.close_lease();
     if (agent.attached()) clean_after(agent);
-  } else if (WIFSIGNALED(status) && !agent.keeper_killed)
+  } else if (WIFSIGNALED(status) && !agent.keeper_killed && !agent.ended())
     say((agent.remote() ? "the ssh to " + agent.host().name : "the keeper") + " was killed by " +
         signal_name(WTERMSIG(status)) + "; the job is ended");
 }

@@ -1,6 +1,8 @@
 // What is due when an agent or its keeper does not answer.
 #include "cli/agent_watch.h"
 
+#include <vector>
+
 #include "tests/support/catch.h"
 
 namespace hvd {
@@ -120,6 +122,20 @@ TEST_CASE("agent watch: the keeper has 3 s from the end on, then it is killed") 
   CHECK(watch.tick(kStart + 13s) == Due::kKillKeeper);
   CHECK(watch.tick(kStart + 13s) == Due::kNothing);
   CHECK(watch.tick(kStart + 14s) == Due::kNothing);
+}
+
+TEST_CASE("agent watch: a keeper that no signal ends is given up, not waited for for ever") {
+  AgentWatch watch(60s, kStart);
+  watch.expect_end(kStart);
+  std::vector<int> killed;
+  int given_up = 0;
+  for (int second = 1; second < 60 && given_up == 0; ++second) {
+    const Due due = watch.tick(kStart + second * 1s);
+    if (due == Due::kKillKeeper) killed.push_back(second);
+    if (due == Due::kGiveUp) given_up = second;
+  }
+  CHECK(killed == std::vector{3, 6, 9});
+  CHECK(given_up == 12);
 }
 
 TEST_CASE("agent watch: who still brings something when its end is due has its time anew") {

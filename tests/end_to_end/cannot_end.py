@@ -100,6 +100,24 @@ def a_dead_process_that_a_tracer_holds_is_not_waited_for():
     return f"after {took:.1f} s"
 
 
+def a_keeper_that_a_tracer_holds_is_given_up():
+    job = start("--", "bash", "-c", "read; exit 4", np=1, stdin=-1)
+    wait_for_ranks(job, 1)
+    keeper = support.keeper_of(job.pid)
+    tracer = take_hold(job, keeper)
+    if not tracer:
+        return NO_TRACING
+    begin = time.monotonic()
+    _, err = job.communicate(input=b"\n", timeout=LIMIT_S)
+    took = time.monotonic() - begin
+    expect(state(keeper), "Z")
+    os.waitpid(keeper, tracer.WALL)
+    expect(job.returncode, 4, err)
+    expect(err.count(b"the keeper does not end; killing it"), 1, err)
+    expect(err.count(f"process {keeper} (the keeper) is not waited for any longer: it has ended, but the process that traces it".encode()), 1, err)
+    return f"after {took:.1f} s"
+
+
 def a_process_whose_first_thread_has_left_alone_is_ended():
     program = ("import ctypes, threading, time; threading.Thread(target=time.sleep, args=(300,)).start(); "
                "ctypes.CDLL(None).pthread_exit(None)")
@@ -154,5 +172,6 @@ def processes_that_proc_hides_are_ended():
 support.main(a_rank_that_cannot_be_ended_is_named_and_the_job_ends_as_it_would_have,
              a_dead_rank_that_a_tracer_holds_costs_nothing_until_it_is_let_go,
              a_dead_process_that_a_tracer_holds_is_not_waited_for,
+             a_keeper_that_a_tracer_holds_is_given_up,
              a_process_whose_first_thread_has_left_alone_is_ended,
              processes_that_proc_hides_are_ended)
