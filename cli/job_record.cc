@@ -56,13 +56,12 @@ std::vector<Event> JobRecord::note(const proto::SpawnFailed& failure, TimePoint 
   return {event::RankEnded{end.rank, true, describe(end)}};
 }
 
-std::vector<Event> JobRecord::note(const proto::RankEnds& ends,
-                                   const std::function<TimePoint(int64_t its_ns)>& our_time) {
+std::vector<Event> JobRecord::note(const proto::RankEnds& ends, const AgentClock& clock) {
   JobFacts together;
   for (const proto::RankEnd& one : ends.ends()) {
     if (!ends_now(one.rank())) continue;
     RankEnd& end = together.ends.emplace_back(from_proto(one));
-    end.at_ns = std::chrono::nanoseconds(our_time(one.at_clock_ns()) - began_).count();
+    end.at_ns = std::chrono::nanoseconds(clock.ours(one.at_clock_ns()) - began_).count();
     end.host = facts_.places[size_t(end.rank)].host;
   }
   facts_.ends.insert(facts_.ends.end(), together.ends.begin(), together.ends.end());

@@ -5,11 +5,11 @@
 #pragma once
 
 #include <ctime>
-#include <functional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "cli/agent_clock.h"
 #include "cli/failure_report.h"
 #include "cli/job_spec.h"
 #include "cli/result_file.h"
@@ -33,9 +33,8 @@ class JobRecord {
   std::vector<Event> note(const proto::Started& started);
   // `at`: when it was, by our clock.
   std::vector<Event> note(const proto::SpawnFailed& failure, TimePoint at);
-  // `our_time`: a time of the agent's clock by ours.
-  std::vector<Event> note(const proto::RankEnds& ends,
-                          const std::function<TimePoint(int64_t its_ns)>& our_time);
+  // `clock`: the agent's.
+  std::vector<Event> note(const proto::RankEnds& ends, const AgentClock& clock);
 
   // The first cause stays; false if there was one.
   bool note_cause(EndCause cause, const std::string& text);

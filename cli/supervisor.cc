@@ -279,8 +279,7 @@ void Supervisor::on_message(HostAgent& agent, const proto::FromAgent& message) {
       break;
     case proto::FromAgent::kEnds:
       for (const proto::RankEnd& end : message.ends().ends()) relay_.note_end(end.rank());
-      tell(
-          record_.note(message.ends(), [&](int64_t its_ns) { return agent.clock().ours(its_ns); }));
+      tell(record_.note(message.ends(), agent.clock()));
       break;
     case proto::FromAgent::kClaimed:
       tell(event::RankClaimed{message.claimed().rank()});

@@ -41,7 +41,8 @@ TEST_CASE("job record: a rank that died before another could not be started was 
     proto::RankEnd& end = *ends.add_ends();
     end.set_rank(0);
     end.set_status(3);
-    record.note(ends, [&](int64_t) { return death; });
+    end.set_at_clock_ns(std::chrono::nanoseconds(death.time_since_epoch()).count());
+    record.note(ends, AgentClock{});  // the same as ours
     record.note_cause(EndCause::kRankFailed, "");
     const Verdict verdict = record.result(Clock::now()).verdict;
     REQUIRE(verdict.first);
@@ -56,6 +57,7 @@ TEST_CASE("job record: ends stay in a host's own order while its clock is known 
   spec.command = {"./train"};
   const TimePoint begin = Clock::now();
   JobRecord record(spec, assign_slots(std::vector<Host>{{"h1", "", 2}}, 2), begin);
+  AgentClock clock;
   for (const int rank : {0, 1}) {
     proto::RankEnds ends;
     proto::RankEnd& end = *ends.add_ends();
@@ -63,7 +65,9 @@ TEST_CASE("job record: ends stay in a host's own order while its clock is known 
     end.set_status(3 + rank);
     end.set_order(rank + 1);
     end.set_batch(rank + 1);
-    record.note(ends, [&](int64_t) { return begin + std::chrono::milliseconds(20 - 10 * rank); });
+    clock.note(1'000'000, begin + std::chrono::milliseconds(21 - 10 * rank));
+    end.set_at_clock_ns(0);
+    record.note(ends, clock);
   }
   record.note_cause(EndCause::kRankFailed, "");
   const Verdict verdict = record.result(Clock::now()).verdict;
@@ -90,7 +94,7 @@ TEST_CASE(
     JobRecord record(spec, assign_slots(hosts, 2), Clock::now());
     proto::RankEnds ends;
     ends.add_ends()->set_status(7);
-    record.note(ends, [](int64_t) { return Clock::now(); });
+    record.note(ends, AgentClock{});
     record.note_cause(EndCause::kRankFailed, "rank 0 exited with code 7");
     record.note_agent_lost({"h2", "the agent on h2 was lost"}, stopping);
     return record.result(Clock::now());
@@ -127,7 +131,7 @@ TEST_CASE("job record: a lost link is why a job failed, until its next world") {
   proto::RankEnds ends;
   ends.add_ends()->set_status(3);
   ends.mutable_ends(0)->mutable_last()->set_told(true);
-  record.note(ends, [](int64_t) { return Clock::now(); });
+  record.note(ends, AgentClock{});
   record.note_cause(EndCause::kRankFailed, "rank 0 exited with code 3");
   CHECK(record.result(Clock::now()).facts.cause_text == "rank 0 lost its link? to rank 1");
   record.note_epoch_started();

@@ -75,7 +75,7 @@ class Job {
       tell_all(record_.note(message.spawn_failed(), clock_.ours(message.clock_ns())));
     if (message.has_ends()) {
       for (const proto::RankEnd& end : message.ends().ends()) relay_.note_end(end.rank());
-      tell_all(record_.note(message.ends(), [&](int64_t its_ns) { return clock_.ours(its_ns); }));
+      tell_all(record_.note(message.ends(), clock_));
     }
     if (message.has_claimed()) tell(event::RankClaimed{message.claimed().rank()});
     if (message.has_epoch_wanted()) {
