@@ -121,7 +121,7 @@ std::vector<std::vector<int>> who_tries_whom(int hosts, int first) {
   std::vector<std::vector<int>> tries;
   for (int host = 0; host < hosts; ++host) {
     std::set<int> others{first};
-    const bool all = hosts <= kAllPairsMax;
+    const bool all = hosts <= kAllPairsMax || host == first;
     for (int distance = 1; distance < hosts; distance = all ? distance + 1 : 2 * distance) {
       others.insert((host + distance) % hosts);
       others.insert((host + hosts - distance) % hosts);

@@ -42,9 +42,10 @@ std::vector<Offer> offers_of(std::span<const InterfaceAddress> interfaces,
 
 // By host, the hosts that it tries to reach, by their numbers from 0: all others up to kAllPairsMax
 // hosts. Of more those at distances of 1, 2, 4, … both ways, which are the ones that collectives
-// link (a ring, recursive doubling), and `first`, to which programs without libhvd all connect. All
-// would be too many: a try costs both agents 0.1 to 0.2 ms, and one kernel, whose containers the
-// hosts may be, knows 1,024 neighbours: past that, tries are lost.
+// link (a ring, recursive doubling), and `first` all others and they it: libhvd connects them from
+// there, programs without it to there. All pairs would be too many: a try costs both agents 0.1 to
+// 0.2 ms, and one kernel, whose containers the hosts may be, knows 1,024 neighbours: past that,
+// tries are lost.
 inline constexpr int kAllPairsMax = 16;
 std::vector<std::vector<int>> who_tries_whom(int hosts, int first);
 // All others, the farthest first, and those of one distance together: one kernel's neighbours then

@@ -43,8 +43,8 @@ constexpr Option kOptions[] = {
      "such as 10.0.0.0/8, the first of a list that a host has; by default the fastest on which "
      "all have reached it, unless far less comes through there than where ssh reaches it, and "
      "a line says which and why; of more than 16 hosts, or of 64 on a faster link than ssh's, "
-     "not all, but those that libhvd connects first and rank 0's: the rest try it while ranks "
-     "run, and a line names who does not reach whom; may be given again",
+     "not all, but those that libhvd connects first, rank 0's with all: the rest try it while "
+     "ranks run, and a line names who does not reach whom; may be given again",
      ""},
     {"--port-range", "", "LOW-HIGH", kHosts, kWorks,
      "the ports that a job with other hosts listens on, at least 3 of them, for firewalls; "
