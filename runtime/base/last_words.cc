@@ -1,10 +1,13 @@
 #include "runtime/base/last_words.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
+
+#include "runtime/base/deadline.h"
 
 namespace hvd {
 namespace {
@@ -13,9 +16,11 @@ namespace {
 // nobody reads is ready, too, and would end the process.
 size_t write_some(std::string_view words, std::chrono::milliseconds patience) {
   pollfd ready{STDERR_FILENO, POLLOUT, 0};
-  if (poll(&ready, 1, int(patience.count())) != 1 ||
-      (ready.revents & (POLLOUT | POLLERR)) != POLLOUT)
-    return 0;
+  const Deadline deadline = Deadline::in(patience);
+  int found;
+  do found = poll(&ready, 1, deadline.poll_timeout_ms());
+  while (found < 0 && errno == EINTR);
+  if (found != 1 || (ready.revents & (POLLOUT | POLLERR)) != POLLOUT) return 0;
   const ssize_t written =
       write(STDERR_FILENO, words.data(), std::min<size_t>(words.size(), PIPE_BUF));
   return size_t(std::max<ssize_t>(written, 0));
