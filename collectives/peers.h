@@ -67,8 +67,6 @@ class Peers {
   // Tells the agent that the epoch is broken, so that it sees to it that everybody goes quiet. Any
   // thread; never blocks.
   virtual void report_broken() noexcept = 0;
-  // In a forked child, which is not this rank: closes every descriptor, takes no lock.
-  virtual void close_in_child() noexcept {}
 };
 
 // Between a store and a load of another word that must not pass it: who publishes stores and then

@@ -53,6 +53,15 @@ StatusPage* map_status_page(const AgentMessage& message) {
   return page;
 }
 
+UniqueFd new_eventfd() {
+  UniqueFd fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!fd)
+    throw Error(ErrorCode::kUnavailable, "no descriptor to wait with for the agent's words (" +
+                                             std::generic_category().message(errno) + "); " +
+                                             kRaiseOpenFiles);
+  return fd;
+}
+
 void add(AgentMessage& message, size_t most, std::vector<UniqueFd>& to) {
   if (message.fds.size() > most - to.size())
     throw Error(ErrorCode::kInvalidArgument, "the agent passed more descriptors than were due");
@@ -61,7 +70,7 @@ void add(AgentMessage& message, size_t most, std::vector<UniqueFd>& to) {
 
 }  // namespace
 
-AgentConnection::AgentConnection(const AgentAddress& address) {
+AgentConnection::AgentConnection(const AgentAddress& address) : joiner_(new_eventfd()) {
   fault_point("agent_connect");
   UniqueFd connection = connect_to(address.name);
   fd_ = connection.get();
@@ -119,7 +128,9 @@ AgentConnection::Epoch AgentConnection::join() {
       }
       check_alive();
     }
-    wait_readable(-1);
+    wait_readable(joiner_.get());
+    uint64_t rung = 0;
+    [[maybe_unused]] const ssize_t heard = read(joiner_.get(), &rung, sizeof rung);
   }
 }
 
@@ -129,11 +140,7 @@ void AgentConnection::post(const AgentMessage& message) {
 }
 
 AgentMessage AgentConnection::ask(AgentMessage question) {
-  UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake)
-    throw Error(ErrorCode::kUnavailable, "no descriptor to wait with for the agent's answer (" +
-                                             std::generic_category().message(errno) + "); " +
-                                             kRaiseOpenFiles);
+  UniqueFd wake = new_eventfd();
   const int wake_fd = wake.get();
   {
     MutexLock lock(mutex_);
@@ -245,9 +252,9 @@ void AgentConnection::wait_readable(int also) {
     throw Error(ErrorCode::kInternal, "poll() on the agent's socket failed");
 }
 
-void AgentConnection::wake(const Pending& question) {
+void AgentConnection::wake(int eventfd) {
   const uint64_t one = 1;
-  const bool woken = write(question.wake.get(), &one, sizeof one) == sizeof one;
+  const bool woken = write(eventfd, &one, sizeof one) == sizeof one;
   HVD_CHECK(woken, "an eventfd takes a few");
 }
 
@@ -261,8 +268,9 @@ void AgentConnection::take_in() {
     }
   } catch (const Error& error) {
     failure_ = error.what();
-    // Who asked may wait for a message that was taken in here, and none will come any more.
-    for (const auto& [id, question] : pending_) wake(question);
+    // Who waits may do so for a message that was taken in here, and none will come any more.
+    for (const auto& [id, question] : pending_) wake(question.wake.get());
+    wake(joiner_.get());
   }
 }
 
@@ -277,6 +285,7 @@ void AgentConnection::take_in(AgentMessage message) {
       return;
     case AgentMessage::kRefused:
       refusal_ = std::move(message);
+      wake(joiner_.get());
       return;
     case AgentMessage::kWorld: {
       Epoch epoch{decode_world(message), decode_hosts(message), {}, {}};
@@ -291,8 +300,9 @@ void AgentConnection::take_in(AgentMessage message) {
       return;
     }
     case AgentMessage::kDoorbells:
-      if (next_ && message.epoch == epoch_)
-        add(message, static_cast<size_t>(local_size_) * kSleepers, next_->doorbells);
+      if (!next_ || message.epoch != epoch_) return;
+      add(message, static_cast<size_t>(local_size_) * kSleepers, next_->doorbells);
+      wake(joiner_.get());
       return;
     case AgentMessage::kSegment:
     case AgentMessage::kSegmentRefused:
@@ -306,7 +316,7 @@ void AgentConnection::take_in(AgentMessage message) {
     case AgentMessage::kStoreRefused: {
       const auto found = pending_.find(message.id);
       if (found == pending_.end()) return;
-      wake(found->second);
+      wake(found->second.wake.get());
       found->second.answer = std::move(message);
       return;
     }

@@ -18,6 +18,7 @@
 #include "rendezvous/agent_socket.h"
 #include "rendezvous/world.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/private_fd.h"
 #include "runtime/base/status_page.h"
 #include "runtime/base/unique_fd.h"
 
@@ -85,7 +86,7 @@ class AgentConnection {
     std::optional<AgentMessage> answer;
   };
 
-  static void wake(const Pending& question);
+  static void wake(int eventfd);
   void take_in() REQUIRES(mutex_);
   void take_in(AgentMessage message) REQUIRES(mutex_);
   void take_in_segment(AgentMessage message) REQUIRES(mutex_);
@@ -95,6 +96,7 @@ class AgentConnection {
   void wait_readable(int also) EXCLUDES(mutex_);
 
   int fd_ = -1;
+  PrivateFd joiner_;  // an eventfd, rung by who took in what join() waits for
   StatusPage* page_ = nullptr;
 
   Mutex mutex_;

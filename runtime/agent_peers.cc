@@ -78,7 +78,7 @@ AgentPeers::AgentPeers(std::shared_ptr<AgentConnection> connection)
   AgentConnection::Epoch epoch = connection_->join();
   world_ = std::move(epoch.world);
   hosts_ = std::move(epoch.hosts);
-  doorbells_ = std::move(epoch.doorbells);
+  for (UniqueFd& doorbell : epoch.doorbells) doorbells_.emplace_back(std::move(doorbell));
   fault_point("block_map");
   const size_t bytes = ControlBlock::bytes(world_.local_size, world_.size);
   struct stat memory{};
@@ -164,10 +164,6 @@ void AgentPeers::report_broken() noexcept {
   } catch (const Error&) {
     // The agent reads nothing any more; whoever waits finds that out by lost_agent().
   }
-}
-
-void AgentPeers::close_in_child() noexcept {
-  for (const UniqueFd& fd : doorbells_) close(fd.get());
 }
 
 }  // namespace hvd

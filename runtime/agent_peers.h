@@ -8,6 +8,7 @@
 
 #include "collectives/peers.h"
 #include "runtime/agent_connection.h"
+#include "runtime/base/private_fd.h"
 #include "runtime/base/process_mark.h"
 
 namespace hvd {
@@ -39,7 +40,6 @@ class AgentPeers : public Peers {
   int agent_fd() const override { return connection_->fd(); }
   std::string lost_agent() override { return connection_->lost(); }
   void report_broken() noexcept override;
-  void close_in_child() noexcept override;
 
  private:
   int doorbell(int local_rank, Sleeper sleeper) const {
@@ -51,7 +51,7 @@ class AgentPeers : public Peers {
   World world_;
   HostNames hosts_;
   ControlBlock* block_ = nullptr;
-  std::vector<UniqueFd> doorbells_;
+  std::vector<PrivateFd> doorbells_;
   std::unique_ptr<Store> store_;
   std::atomic<bool> reported_{false};
 };

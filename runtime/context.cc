@@ -47,7 +47,6 @@ void forget_rank() {
   Context* current = all.current.load(std::memory_order_acquire);
   if (current == nullptr) return;
   current->engine().forget_in_child();
-  current->engine().peers().close_in_child();
 }
 
 void handle_forks() {

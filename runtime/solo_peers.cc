@@ -30,8 +30,8 @@ SoloPeers::SoloPeers(uint32_t epoch) : memory_(std::make_unique<BlockMemory>()) 
   pthread_mutexattr_destroy(&attributes);
   status_page_.magic = StatusPage::kMagic;
   status_page_.version = StatusPage::kVersion;
-  for (UniqueFd& doorbell : doorbells_) {
-    doorbell.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  for (PrivateFd& doorbell : doorbells_) {
+    doorbell = PrivateFd(UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)));
     if (!doorbell)
       throw Error(ErrorCode::kUnavailable,
                   std::string("no descriptor is left; ") + kRaiseOpenFiles);
@@ -69,10 +69,6 @@ void SoloPeers::ring(int, Sleeper sleeper) {
   const uint64_t one = 1;
   // A full counter is a doorbell that rings already.
   [[maybe_unused]] const ssize_t rung = write(doorbells_[sleeper].get(), &one, sizeof one);
-}
-
-void SoloPeers::close_in_child() noexcept {
-  for (const UniqueFd& doorbell : doorbells_) close(doorbell.get());
 }
 
 }  // namespace hvd

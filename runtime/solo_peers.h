@@ -11,6 +11,7 @@
 #include "collectives/peers.h"
 #include "rendezvous/memory_store.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/private_fd.h"
 
 namespace hvd {
 
@@ -29,7 +30,6 @@ class SoloPeers : public Peers {
   int agent_fd() const override { return -1; }
   std::string lost_agent() override { return ""; }
   void report_broken() noexcept override {}
-  void close_in_child() noexcept override;
 
  private:
   struct Request {
@@ -45,7 +45,7 @@ class SoloPeers : public Peers {
   ControlBlock* block_ = nullptr;
   StatusPage status_page_{};
   MemoryStore store_;
-  std::array<UniqueFd, kSleepers> doorbells_;
+  std::array<PrivateFd, kSleepers> doorbells_;
   Mutex mutex_;
   std::map<uint32_t, Request> requests_ GUARDED_BY(mutex_);
 };

@@ -377,6 +377,34 @@ TEST_CASE("agent connection: threads that ask at once get their own answers") {
   CHECK(right == kThreads * kQuestions);
 }
 
+TEST_CASE("agent connection: an epoch that another thread takes in is its asker's all the same") {
+  constexpr int kEpochs = 200;
+  ScriptedAgent agent([](ScriptedAgent& self) {
+    self.welcome();
+    for (int epoch = 0; epoch < kEpochs; ++epoch) {
+      self.start_epoch();
+      self.expect(AgentMessage::kWantEpoch);
+      self.send(AgentMessage::kRefused, 0, "not now", int(ErrorCode::kTimeout));
+    }
+    self.expect(AgentMessage::kClaim);
+  });
+  AgentConnection connection(agent.address());
+  const std::jthread other([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) connection.lost();
+  });
+  int started = 0, refused = 0;
+  for (int epoch = 0; epoch < kEpochs; ++epoch) {
+    started += connection.join().doorbells.size() == 2 * kSleepers;
+    try {
+      connection.join();
+    } catch (const Error&) {
+      ++refused;
+    }
+  }
+  CHECK(started == kEpochs);
+  CHECK(refused == kEpochs);
+}
+
 TEST_CASE("agent connection: a broken message ends the waits of threads that did not read it") {
   constexpr int kRounds = 100;
   for (int round = 0; round < kRounds; ++round) {
