@@ -58,13 +58,25 @@ void GradientSlot::check_gradient() const {
   }
 }
 
-at::Tensor GradientSlot::make_view(Home home) const {
-  return at::for_blob(address(home), sizes_)
-      .strides(strides_)
-      .deleter([keep = memory_[static_cast<size_t>(home)].holder](void*) {})
-      .options(parameter_.options().dtype(type_).requires_grad(false))
-      .target_device(parameter_.device())
-      .make_tensor();
+// Another one is on the same storage, whose count tells of those who kept what they saw by the
+// last.
+at::Tensor GradientSlot::make_view(Home home) {
+  const at::TensorOptions options = parameter_.options().dtype(type_).requires_grad(false);
+  at::Storage& storage = storages_[static_cast<size_t>(home)];
+  if (!storage || storage.data() != address(home)) {
+    at::Tensor made = at::for_blob(address(home), sizes_)
+                          .strides(strides_)
+                          .deleter([keep = memory_[static_cast<size_t>(home)].holder](void*) {})
+                          .options(options)
+                          .target_device(parameter_.device())
+                          .make_tensor();
+    storage = made.storage();
+    return made;
+  }
+  at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(storage), options.computeDispatchKey(), options.dtype());
+  made.unsafeGetTensorImpl()->set_sizes_and_strides(sizes_, strides_);
+  return made;
 }
 
 // A user's set_data() or resize_() may have turned the tensor that we lent to other memory.
@@ -86,8 +98,8 @@ bool GradientSlot::lies_at(Home home) const {
 
 bool GradientSlot::can_use(Home home) {
   if (is_cast() || lies_at(home) || address(home) == nullptr) return true;
-  const at::Tensor& v = view(home);  // one count is ours
-  return v.use_count() == 1 && v.storage().use_count() == 1;
+  const at::Tensor& v = view(home);  // its counts of one and two are ours
+  return v.use_count() == 1 && v.storage().use_count() == 2;
 }
 
 void GradientSlot::put(Home home, std::vector<TensorCopy>& copies) {

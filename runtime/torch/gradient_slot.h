@@ -70,7 +70,7 @@ class GradientSlot {
   at::Tensor& gradient() const { return parameter_.mutable_grad(); }
   bool lies_at(Home home) const;
   const at::Tensor& view(Home home);
-  at::Tensor make_view(Home home) const;
+  at::Tensor make_view(Home home);
   bool has_room(const at::Tensor& gradient) const;
   uint32_t version() const;
   bool is_intact(const at::Tensor& view, Home home) const;
@@ -83,8 +83,9 @@ class GradientSlot {
   const std::vector<int64_t> sizes_, strides_;
   const GradientMutex mutex_;
   const bool streamed_;
-  Memory memory_[2];     // by Home
-  at::Tensor views_[2];  // the same; made when first needed, kept
+  Memory memory_[2];         // by Home
+  at::Storage storages_[2];  // the same; made when first needed, kept: of all who see it
+  at::Tensor views_[2];      // one on each
   // Weak: holds no gradient, and keeps its address from being another one's.
   c10::weak_intrusive_ptr<at::TensorImpl, c10::UndefinedTensorImpl> sent_{
       at::Tensor().getIntrusivePtr()};

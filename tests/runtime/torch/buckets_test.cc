@@ -226,6 +226,29 @@ TEST_CASE("buckets: gradients that users exchange or turn to other memory are ta
   });
 }
 
+TEST_CASE("buckets: a kept gradient stays as it was, though its tensor turns to other memory") {
+  check_as_ranks([](const ThreadRank& rank) {
+    Training t(rank, nets::mlp(), nets::sgd(), kSmallBuckets);
+    for (int step = 0; step < 6; ++step) {
+      t.optimizer->zero_grad(step % 2 == 0);
+      t.backward(step);
+      t.optimizer->step();
+      std::vector<at::Tensor> kept, copies;
+      for (const at::Tensor& p : t.net->parameters()) {
+        kept.push_back(p.grad().detach());
+        copies.push_back(p.grad().clone());
+        p.grad().set_data(at::ones_like(p));
+      }
+      for (int later = 0; later < 3; ++later) {
+        t.optimizer->zero_grad();
+        t.backward(10 + later);
+        t.optimizer->step();
+      }
+      for (size_t i = 0; i < kept.size(); ++i) EXPECT(same_bits(kept[i], copies[i]));
+    }
+  });
+}
+
 TEST_CASE("buckets: gradients lie in the arena after one copy, and nothing is copied out") {
   check_as_ranks([](const ThreadRank& rank) {
     Training t(rank, nets::mlp(), nets::sgd());
