@@ -27,6 +27,7 @@
 #include <new>
 #include <numeric>
 
+#include "collectives/gather_room.h"
 #include "collectives/hierarchical/hierarchical_communicator.h"
 #include "collectives/reduce.h"
 #include "collectives/schedule.h"
@@ -72,8 +73,10 @@ HierarchicalCommunicator::Step HierarchicalCommunicator::begin_flow(Operation& o
     finish(Outcome::kComplete);
     return Step::kDone;
   }
-  if (operation.kind != OperationKind::kSegment) plan(operation);
-  stage_ = Stage::kFlow;
+  const bool gathers = operation.kind == OperationKind::kAllgather;
+  if (!gathers) flow_.data = static_cast<std::byte*>(operation.result.data);
+  if (!gathers && operation.kind != OperationKind::kSegment) plan(operation);
+  stage_ = gathers ? Stage::kRoom : Stage::kFlow;
   return advance(operation);
 }
 
@@ -87,8 +90,6 @@ void HierarchicalCommunicator::copy_result(Operation& operation) {
 void HierarchicalCommunicator::plan(Operation& operation) {
   const bool sums = operation.kind == OperationKind::kAllreduce;
   const bool gathers = operation.kind == OperationKind::kAllgather;
-  if (!gathers) flow_.data = static_cast<std::byte*>(operation.result.data);
-  if (gathers && !find_room(operation)) return;
   for (int slice = 0; slice < map_.slices(); ++slice) {
     LanePlan& plan = plans_[static_cast<size_t>(slice)];
     plan = sums ? plan_allreduce(map_, host_, slice, operation.result.count, operation.result.type)
@@ -121,28 +122,27 @@ void HierarchicalCommunicator::plan(Operation& operation) {
   }
 }
 
-// For what is gathered. A rank that has no room for it hands the others' parts on all the same.
-bool HierarchicalCommunicator::find_room(Operation& operation) {
+// A rank that has none hands the others' parts on all the same.
+HierarchicalCommunicator::Step HierarchicalCommunicator::make_room(Operation& operation) {
   counts_.resize(static_cast<size_t>(size()));
   memcpy(counts_.data(), counts_area(0), counts_.size() * sizeof counts_[0]);
+  const GatherRoom room = make_gather_room(operation, counts_);
+  if (!room.is_made) return Step::kMoved;
+  flow_.data = room.at;
+  flow_.refused = room.is_refused;
   const size_t bytes =
       size_of(operation.result.type) * std::accumulate(counts_.begin(), counts_.end(), uint64_t{0});
-  try {
-    flow_.data = static_cast<std::byte*>(operation.allocate(counts_));
-  } catch (const std::exception& error) {
-    operation.error =
-        "allgather: no room for a result of " + std::to_string(bytes) + " bytes: " + error.what();
-    operation.code = ErrorCode::kUnavailable;
-    flow_.refused = true;
+  if (room.is_refused && bytes != 0) {
+    nowhere_.reset(new (std::nothrow) std::byte[bytes]);
+    flow_.data = nowhere_.get();
+    if (flow_.data == nullptr)
+      lanes_.front().links.break_off(TroubleReason::kEngineError,
+                                     "rank " + std::to_string(rank()) + ": " + operation.error,
+                                     rank());
   }
-  if (flow_.data != nullptr || bytes == 0) return true;
-  nowhere_.reset(new (std::nothrow) std::byte[bytes]);
-  flow_.data = nowhere_.get();
-  if (flow_.data == nullptr)
-    lanes_.front().links.break_off(TroubleReason::kEngineError,
-                                   "rank " + std::to_string(rank()) + ": " + operation.error,
-                                   rank());
-  return flow_.data != nullptr;
+  if (flow_.data != nullptr || bytes == 0) plan(operation);
+  stage_ = Stage::kFlow;
+  return Step::kMoved;
 }
 
 HierarchicalCommunicator::Step HierarchicalCommunicator::flow(Operation& operation) {

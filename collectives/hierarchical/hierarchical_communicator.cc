@@ -135,6 +135,8 @@ HierarchicalCommunicator::Step HierarchicalCommunicator::advance(Operation& oper
       return leave_tell_exchange(operation);
     case Stage::kTold:
       return await_verdict(operation);
+    case Stage::kRoom:
+      return make_room(operation);
     case Stage::kFlow:
       return flow(operation);
     case Stage::kSettle:

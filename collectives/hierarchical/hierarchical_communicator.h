@@ -77,6 +77,7 @@ class HierarchicalCommunicator final : public Communicator {
     kTell,          // the leader: waits until its host has said what it called
     kTellExchange,  // the leader: tells the other leaders
     kTold,          // all others: wait for what all ranks called
+    kRoom,          // makes room for what is gathered
     kFlow,
     kSettle,  // waits until nobody touches this rank's tensor any more
   };
@@ -141,7 +142,7 @@ class HierarchicalCommunicator final : public Communicator {
   Step begin_flow(Operation& operation);
   void copy_result(Operation& operation);
   void plan(Operation& operation);
-  bool find_room(Operation& operation);
+  Step make_room(Operation& operation);
   Step flow(Operation& operation);
   Step meet_segment(Operation& operation);
   bool bring(const Operation& operation);

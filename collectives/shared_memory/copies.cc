@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "collectives/gather_room.h"
 #include "collectives/shared_memory/shared_memory_communicator.h"
 #include "runtime/base/fault_point.h"
 
@@ -71,6 +72,14 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::staged_broadcast(Operat
 SharedMemoryCommunicator::Step SharedMemoryCommunicator::allgather(Operation& operation) {
   Cursor& c = cursor_;
   if (c.chunks == 0) prepare_allgather(operation);
+  if (!c.has_room) {
+    // A rank that has no room goes on lending its part to the others.
+    const GatherRoom room = make_gather_room(operation, counts_);
+    if (!room.is_made) return Step::kMoved;
+    if (room.is_refused) operation.stage |= kRefusedHere;
+    c.result = room.at;
+    c.has_room = true;
+  }
   const bool staged = (operation.stage & kStagedData) != 0;
   bool moved = false;
   if (staged && c.brought < c.chunks) {
@@ -97,8 +106,7 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::allgather(Operation& op
   return Step::kDone;
 }
 
-// All counts are known: how many rounds, and where the result goes. A rank that has no room for it
-// goes on lending its part to the others.
+// All counts are known: how many rounds, and where each part goes.
 void SharedMemoryCommunicator::prepare_allgather(Operation& operation) {
   const size_t element = size_of(operation.result.type);
   cursor_.chunks = 1;
@@ -113,14 +121,6 @@ void SharedMemoryCommunicator::prepare_allgather(Operation& operation) {
       cursor_.chunks =
           std::max<uint64_t>(cursor_.chunks, (said.count * element + kCopyBytes - 1) / kCopyBytes);
     if (k == me_ && said.place == Place::kArena) operation.stage |= kHasReaders;
-  }
-  try {
-    cursor_.result = static_cast<std::byte*>(operation.allocate(counts_));
-  } catch (const std::exception& error) {
-    operation.error =
-        "allgather: no room for a result of " + std::to_string(start) + " bytes: " + error.what();
-    operation.code = ErrorCode::kUnavailable;
-    operation.stage |= kRefusedHere;
   }
 }
 

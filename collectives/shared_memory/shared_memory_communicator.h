@@ -74,6 +74,7 @@ class SharedMemoryCommunicator final : public Communicator {
     uint64_t brought = 0, summed = 0, taken = 0;  // chunks
     uint64_t chunks = 0;
     std::byte* result = nullptr;  // allgather
+    bool has_room = false;        // for it
   };
   // Counters that this rank found too low, last: whoever is still below it is waited for.
   struct Behind {

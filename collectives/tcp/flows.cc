@@ -6,6 +6,7 @@
 #include <new>
 #include <numeric>
 
+#include "collectives/gather_room.h"
 #include "collectives/reduce.h"
 #include "collectives/tcp/tcp_communicator.h"
 #include "runtime/base/fault_point.h"
@@ -151,7 +152,7 @@ bool TcpCommunicator::take_flow_header(Link& link, const FrameHeader& due) {
 // All counts are known: room for the result, this rank's part in it, then round the ring.
 TcpCommunicator::Step TcpCommunicator::gather(Operation& operation) {
   if (!flow_.has_room) {
-    begin_gather(operation);
+    if (!begin_gather(operation)) return Step::kMoved;
     if (links_.broken_off()) return Step::kWait;
     flow_.has_room = true;
   }
@@ -179,25 +180,23 @@ TcpCommunicator::Step TcpCommunicator::gather(Operation& operation) {
   return run_ring();
 }
 
-// A rank that has no room for the result hands the others' parts on all the same.
-void TcpCommunicator::begin_gather(Operation& operation) {
-  const size_t element = size_of(operation.result.type);
+// False while room for the result is made. A rank that has none hands the others' parts on all the
+// same.
+bool TcpCommunicator::begin_gather(Operation& operation) {
   const std::vector<uint64_t>& counts = exchange_.counts();
-  const size_t bytes = element * std::accumulate(counts.begin(), counts.end(), uint64_t{0});
-  try {
-    flow_.result = static_cast<std::byte*>(operation.allocate(counts));
-  } catch (const std::exception& error) {
-    operation.error =
-        "allgather: no room for a result of " + std::to_string(bytes) + " bytes: " + error.what();
-    operation.code = ErrorCode::kUnavailable;
-    flow_.refused = true;
-  }
-  if (flow_.result != nullptr || bytes == 0) return;
+  const GatherRoom room = make_gather_room(operation, counts);
+  if (!room.is_made) return false;
+  flow_.result = room.at;
+  flow_.refused = room.is_refused;
+  const size_t bytes =
+      size_of(operation.result.type) * std::accumulate(counts.begin(), counts.end(), uint64_t{0});
+  if (!room.is_refused || bytes == 0) return true;
   nowhere_.reset(new (std::nothrow) std::byte[bytes]);
   flow_.result = nowhere_.get();
   if (flow_.result == nullptr)
     links_.break_off(TroubleReason::kEngineError,
                      "rank " + std::to_string(me_) + ": " + operation.error, me_);
+  return true;
 }
 
 }  // namespace hvd

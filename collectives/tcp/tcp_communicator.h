@@ -84,7 +84,7 @@ class TcpCommunicator final : public Communicator {
   Step doubling(Operation& operation);
   Step chain(Operation& operation);
   Step gather(Operation& operation);
-  void begin_gather(Operation& operation);
+  bool begin_gather(Operation& operation);
   RingTask ring_task(const Operation& operation, std::byte* data) const;
   void begin_ring(RingTask task);
   Step run_ring();

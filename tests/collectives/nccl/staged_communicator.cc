@@ -70,9 +70,10 @@ void StagedCommunicator::start(Operation& operation) {
 }
 
 void* StagedCommunicator::allocate_gathered(Twin& twin, std::span<const uint64_t> counts) {
-  twin.gathered = twin.original->allocate(counts);
   uint64_t sum = 0;
   for (const uint64_t count : counts) sum += count;
+  do twin.gathered = twin.original->allocate(counts);
+  while (twin.gathered == nullptr && sum != 0);
   twin.gathered_bytes = sum * size_of(twin.original->result.type);
   twin.result = allocate(twin.gathered_bytes);
   return reinterpret_cast<void*>(twin.result);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <numeric>
@@ -13,6 +14,7 @@
 #include "collectives/tcp/cube.h"
 #include "collectives/tcp/frame.h"
 #include "hvd/error.h"
+#include "runtime/base/deadline.h"
 #include "tests/collectives/calls.h"
 #include "tests/support/catch.h"
 #include "tests/support/extent.h"
@@ -85,7 +87,9 @@ class PlayedRank {
   // Rank 0 starts this and goes on until the epoch is broken; its outcome and what was said.
   Outcome break_in(Operation& operation) {
     Rank& zero = rank();
+    const TimePoint began = Clock::now();
     zero.advance_until([&] { return block().trouble != 0; });
+    CHECK(Clock::now() - began < std::chrono::seconds(1));
     ranks_.world().host(1).block().rank(0).quiet = 1;
     zero.leave_broken_epoch();
     return operation.outcome;
