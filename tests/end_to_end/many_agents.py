@@ -154,7 +154,8 @@ def a_lost_agent_ends_all_and_is_named():
         expect((result["cause"], result["cause_text"]), ("agent_lost", words))
         lost = [one for one in result["ranks"] if one["outcome"] == "unknown"]
         expect([one["host"] for one in lost], [name] * 2)
-        assert {one["pid"] for one in lost} <= of_ranks, (lost, of_ranks)
+        # A busy hvdrun may not have read of the last one's start by then.
+        assert {one["pid"] for one in lost} - {None} <= of_ranks, (lost, of_ranks)
 
 
 # Where the agent has heard of the failure, its loss is not what it came of.

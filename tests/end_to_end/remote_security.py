@@ -275,6 +275,27 @@ def every_process_listens_and_talks_only_where_it_has_to():
         wait_for(lambda: not [one for one in world.run(host, "ps", "-eo", "comm=").stdout.split() if one in ENDED])
 
 
+def until_all_hosts_are_there_nobody_listens_but_on_the_jobs_addresses():
+    """One host is held up by its start files: the doors for agents, and the first agent's for others, are open meanwhile."""
+    world.path("h2", hosts.home("root", ".bashrc")).write_text("until [ -e /tmp/go ]; do sleep 0.05; done\n")
+    job = Job(going=False)
+
+    def first_is_there():
+        seen = job.seen()
+        return any(talks(agent)[1] for agent in with_name(seen["h1"], "hvd-agent")) and seen
+
+    seen = wait_for(first_is_there)
+    launcher, = with_name(seen["h0"], "hvdrun")
+    expect({host for host, _ in talks(launcher)[0]}, {"h0"}, launcher)
+    for one in seen["h1"]:
+        listens, connected = talks(one) if one["name"].startswith("hvd-") else ([], [])
+        assert {host for host, _ in listens} <= {"h1"} and {other for _, _, other, _ in connected} <= {"h0"}, one
+    world.path("h2", "/tmp/go").touch()
+    for _ in range(4):
+        assert b"going" in job.process.stdout.readline()
+    job.end()
+
+
 def memory_kib(pid, name):
     return int(next(line.split()[1] for line in support.read(pid, "status").splitlines() if line.startswith(f"{name}:")))
 
@@ -359,6 +380,7 @@ support.parse_options("worker")
 support.main(*map(hosts.on_hosts, [a_secret_in_a_file_is_found_but_in_folders_that_are_passed_over, a_secret_variable_is_its_ranks_and_nobody_elses, a_secret_of_hvdruns_command_line_is_on_none_once_the_job_runs,
                                  a_secret_of_a_file_or_a_variable_is_nowhere_while_the_job_starts,
                                  no_rank_and_nothing_before_it_has_a_terminal_there, an_agent_of_another_build_is_refused_with_both_named, every_process_listens_and_talks_only_where_it_has_to,
+                                 until_all_hosts_are_there_nobody_listens_but_on_the_jobs_addresses,
                                  what_a_host_says_without_end_waits_there_for_the_reader, what_a_host_says_moves_no_cursor,
                                  what_a_host_says_of_ranks_that_nobody_started_ends_the_job]),
              why_not=hosts.why_not())
