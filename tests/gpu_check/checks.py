@@ -93,7 +93,7 @@ def judge_times(out, stand_ins):
 
 
 def overlap(place):
-    ended = place.job(2, "--", place.program("device_worker"), "overlap", str(64 if place.stand_ins else 1024))
+    ended = place.job(2, "--", place.program("device_worker"), "overlap", str(256 if place.stand_ins else 1024))
     return judge_overlap(ended.out, 2)
 
 
