@@ -1,6 +1,7 @@
 // Words on standard error that nobody waits for.
 #include "runtime/base/last_words.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/time.h>
@@ -18,9 +19,11 @@ int pipe_to_empty = -1, alarms_before = 0;
 
 void on_alarm(int) {
   char page[4096];
+  const int errno_before = errno;
   if (--alarms_before != 0) return;  // once: what comes then is to stay
   while (read(pipe_to_empty, page, sizeof page) > 0) {
   }
+  errno = errno_before;
 }
 
 }  // namespace
