@@ -281,8 +281,9 @@ def until_all_hosts_are_there_nobody_listens_but_on_the_jobs_addresses():
     job = Job(going=False)
 
     def first_is_there():
-        seen = job.seen()
-        return any(talks(agent)[1] for agent in with_name(seen["h1"], "hvd-agent")) and seen
+        seen = job.seen()  # of one host after the other
+        is_open = any(talks(one)[0] for one in with_name(seen["h0"], "hvdrun"))
+        return is_open and any(talks(agent)[1] for agent in with_name(seen["h1"], "hvd-agent")) and seen
 
     seen = wait_for(first_is_there)
     launcher, = with_name(seen["h0"], "hvdrun")
