@@ -26,6 +26,13 @@ def ranks_in_order(job, count):
     return sorted(ranks, key=name)
 
 
+def let_end(job):
+    """Its rank reads a line and ends: what hvdrun said then, and how long it took."""
+    begin = time.monotonic()
+    _, err = job.communicate(input=b"\n", timeout=LIMIT_S)
+    return err, time.monotonic() - begin
+
+
 class Stuck:
     """A job whose rank 1 cannot be ended from now on."""
 
@@ -90,9 +97,7 @@ def a_dead_process_that_a_tracer_holds_is_not_waited_for():
     tracer = take_hold(job, left)
     if not tracer:
         return NO_TRACING
-    begin = time.monotonic()
-    _, err = job.communicate(input=b"\n", timeout=LIMIT_S)
-    took = time.monotonic() - begin
+    err, took = let_end(job)
     expect(state(left), "Z")
     tracer.bury()
     expect(job.returncode, 4, err)
@@ -107,9 +112,7 @@ def a_keeper_that_a_tracer_holds_is_given_up():
     tracer = take_hold(job, keeper)
     if not tracer:
         return NO_TRACING
-    begin = time.monotonic()
-    _, err = job.communicate(input=b"\n", timeout=LIMIT_S)
-    took = time.monotonic() - begin
+    err, took = let_end(job)
     expect(state(keeper), "Z")
     os.waitpid(keeper, tracer.WALL)
     expect(job.returncode, 4, err)
@@ -125,9 +128,7 @@ def a_process_whose_first_thread_has_left_alone_is_ended():
     rank, = wait_for_ranks(job, 1)
     left, = wait_for(lambda: support.children(rank))
     wait_for(lambda: state(left) == "Z")
-    begin = time.monotonic()
-    _, err = job.communicate(input=b"\n", timeout=LIMIT_S)
-    took = time.monotonic() - begin
+    err, took = let_end(job)
     expect(job.returncode, 4, err)
     assert b"cannot be ended" not in err and took < SOON_S, (took, err)
     return f"after {took:.1f} s"

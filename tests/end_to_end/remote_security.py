@@ -277,7 +277,9 @@ def every_process_listens_and_talks_only_where_it_has_to():
 
 def until_all_hosts_are_there_nobody_listens_but_on_the_jobs_addresses():
     """One host is held up by its start files: the doors for agents, and the first agent's for others, are open meanwhile."""
-    world.path("h2", hosts.home("root", ".bashrc")).write_text("until [ -e /tmp/go ]; do sleep 0.05; done\n")
+    gate = world.path("h2", "/tmp/gate")
+    os.mkfifo(gate)
+    world.path("h2", hosts.home("root", ".bashrc")).write_text("read -r word </tmp/gate\n")
     job = Job(going=False)
 
     def first_is_there():
@@ -291,7 +293,7 @@ def until_all_hosts_are_there_nobody_listens_but_on_the_jobs_addresses():
     for one in seen["h1"]:
         listens, connected = talks(one) if one["name"].startswith("hvd-") else ([], [])
         assert {host for host, _ in listens} <= {"h1"} and {other for _, _, other, _ in connected} <= {"h0"}, one
-    world.path("h2", "/tmp/go").touch()
+    gate.write_text("open\n")
     for _ in range(4):
         assert b"going" in job.process.stdout.readline()
     job.end()
