@@ -100,7 +100,8 @@ void HierarchicalCommunicator::start_at(uint64_t sequence) {
 void HierarchicalCommunicator::start(Operation& operation) { queue_.push(operation); }
 
 bool HierarchicalCommunicator::progress() {
-  if (closed_ || idle() || is_broken_off() || !take_links()) return false;
+  if (says_goodbye()) return lanes_.front().links.go_on_with_goodbye();
+  if (closed_ || queue_.empty() || is_broken_off() || !take_links()) return false;
   const bool moved = advance(*queue_.oldest()) != Step::kWait;
   if (leaves_)
     go_on_leaving(moved);
@@ -183,7 +184,8 @@ void HierarchicalCommunicator::publish(std::atomic<uint64_t>& word, uint64_t val
 
 std::chrono::milliseconds HierarchicalCommunicator::watch(std::vector<pollfd>& descriptors) const {
   auto again = std::chrono::milliseconds::max();
-  if (closed_ || idle() || is_broken_off()) return again;
+  if (says_goodbye()) return lanes_.front().links.watch(descriptors);
+  if (closed_ || queue_.empty() || is_broken_off()) return again;
   for (const Lane& lane : lanes_) again = std::min(again, lane.links.watch(descriptors));
   return again;
 }
@@ -195,7 +197,7 @@ void HierarchicalCommunicator::close() {
   leaves_ = true;
   fault_point("collective_closed");
   publish(mine().closed, entered_ + 1);
-  if (idle() && block_.trouble.load(kAcquire) == 0) {
+  if (queue_.empty() && block_.trouble.load(kAcquire) == 0) {
     closed_ = true;
     if (leads()) lanes_.front().links.say_goodbye(queue_.started() + 1);
     return;
@@ -237,7 +239,7 @@ bool HierarchicalCommunicator::has_said(int rank, const std::atomic<uint64_t>& w
 
 void HierarchicalCommunicator::fail_rest() {
   queue_.be_over();
-  while (!idle()) finish(Outcome::kFailedUndefined);
+  while (!queue_.empty()) finish(Outcome::kFailedUndefined);
 }
 
 void HierarchicalCommunicator::abort() noexcept {
@@ -251,7 +253,7 @@ std::vector<int> HierarchicalCommunicator::missing_ranks() const {
   std::vector<int> missing;
   const bool agreeing =
       stage_ == Stage::kMeet || stage_ == Stage::kExchange || stage_ == Stage::kVerdict;
-  if (idle() || (!agreeing && stage_ != Stage::kBegin)) return missing;
+  if (queue_.empty() || (!agreeing && stage_ != Stage::kBegin)) return missing;
   for (const Lane& lane : lanes_)
     for (const int rank : lane.links.missing()) missing.push_back(rank);
   if (!missing.empty()) {

@@ -54,10 +54,10 @@ class HierarchicalCommunicator final : public Communicator {
   int size() const override { return map_.ranks(); }
   void start(Operation& operation) override;
   bool progress() override;
-  bool idle() const override { return queue_.empty(); }
+  bool idle() const override { return queue_.empty() && !says_goodbye(); }
   std::chrono::milliseconds watch(std::vector<pollfd>& descriptors) const override;
   void close() override;
-  bool drained() const override { return closed_; }
+  bool drained() const override { return closed_ && !says_goodbye(); }
   void fail_rest() override;
   void abort() noexcept override;
   std::vector<int> missing_ranks() const override;
@@ -111,6 +111,7 @@ class HierarchicalCommunicator final : public Communicator {
   // hierarchical_communicator.cc
   bool take_links();
   bool is_broken_off() const;
+  bool says_goodbye() const { return leads() && lanes_.front().links.says_goodbye(); }
   Step advance(Operation& operation);
   Step begin(Operation& operation);
   void finish(Outcome outcome);

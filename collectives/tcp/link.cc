@@ -1,10 +1,12 @@
 #include "collectives/tcp/link.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <linux/tcp.h>  // netinet/tcp.h knows no shortest round trip
 #include <netinet/in.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -177,6 +179,11 @@ bool Link::has_ended() const {
   if (lost() || deaf_) return true;
   pollfd other_side{fd(), POLLRDHUP, 0};
   return waits_out_ && poll(&other_side, 1, 0) == 1;
+}
+
+uint64_t Link::unread() const {
+  int bytes = 0;
+  return ioctl(fd(), SIOCOUTQ, &bytes) == 0 ? static_cast<uint64_t>(bytes) : 0;
 }
 
 void Link::finish_sending() { shutdown(fd(), SHUT_WR); }

@@ -56,6 +56,8 @@ class Link {
   // Nothing more comes of what the last calls waited for: it is lost, or they had something to
   // send, and the other side has ended. In a broken epoch that one reads no more either.
   bool has_ended() const;
+  // Bytes sent that the other side's host has not yet taken.
+  uint64_t unread() const;
   // Nothing more is sent; the other side reads what was, then an end.
   void finish_sending();
   // Nothing goes either way any more; what was sent still arrives, unless the other side

@@ -104,12 +104,31 @@ void Links::say_goodbye(uint64_t sequence) {
                             .from = static_cast<uint32_t>(me_),
                             .part = kGoodbyePart,
                             .flags = kGoodbye};
+  for (Link& link : links_) link.post(goodbye);
+  says_goodbye_ = true;
+  looked_ = Clock::now();
+  go_on_with_goodbye();
+}
+
+// A link may be full of what was sent before. Then its reader has not come to the end of that: it
+// is waited for while it reads.
+bool Links::go_on_with_goodbye() {
+  if (!says_goodbye_) return false;
+  const bool whole = peers_.block().trouble.load(std::memory_order_acquire) == 0;
+  bool moved = false, waits = false;
+  uint64_t unread = 0;
   for (Link& link : links_) {
-    link.post(goodbye);
     size_t none = 0;
-    link.send(nullptr, 0, &none);  // a link that takes not even this has lost its reader
-    link.finish_sending();
+    if (!link.header_sent()) moved |= link.send(nullptr, 0, &none);
+    if ((link.awaited_events() & POLLOUT) == 0 || link.has_ended()) continue;
+    waits = true;
+    unread += link.unread();
   }
+  moved |= std::exchange(unread_, unread) > unread;
+  says_goodbye_ = waits && whole && !is_silent_for(kSilenceMost, moved);
+  if (says_goodbye_) return moved;
+  for (Link& link : links_) link.finish_sending();
+  return true;
 }
 
 void Links::leave() {
@@ -127,10 +146,14 @@ bool Links::is_hopeless(bool moved) {
       waits = true;
       for_dead |= peers_.block().fate(link.rank()).dead.load(std::memory_order_acquire) != 0;
     }
+  return is_silent_for(for_dead ? kDeadSilenceMost : kSilenceMost, !waits);
+}
+
+bool Links::is_silent_for(Clock::duration most, bool moved) {
   const TimePoint now = Clock::now();
   const auto step = std::min<Clock::duration>(now - std::exchange(looked_, now), kLookAgain);
-  silence_ = waits ? silence_ + step : Clock::duration::zero();
-  return silence_ >= (for_dead ? kDeadSilenceMost : kSilenceMost);
+  silence_ = moved ? Clock::duration::zero() : silence_ + step;
+  return silence_ >= most;
 }
 
 void Links::end() {
@@ -143,7 +166,7 @@ std::chrono::milliseconds Links::watch(std::vector<pollfd>& descriptors) const {
   for (const Link& link : links_)
     if (const short events = link.awaited_events(); events != 0)
       descriptors.push_back({link.fd(), static_cast<short>(events | also), 0});
-  if (leaving_) return kLookAgain;
+  if (leaving_ || says_goodbye_) return kLookAgain;
   return lost_since_ == TimePoint{} ? std::chrono::milliseconds::max() : kLostGrace;
 }
 

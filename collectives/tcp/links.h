@@ -44,8 +44,12 @@ class Links {
   void break_off(TroubleReason reason, const std::string& text, int rank);
   bool broken_off() const { return broken_off_; }
 
-  // In a whole epoch, with nothing under way: whoever waits for this rank's `sequence` is told.
+  // In a whole epoch, with nothing under way: whoever waits for this rank's `sequence` is told, at
+  // once or, where a link is full, by go_on_with_goodbye(), which is true if anything moved. It has
+  // an end: when the epoch breaks, or nobody reads for too long.
   void say_goodbye(uint64_t sequence);
+  bool go_on_with_goodbye();
+  bool says_goodbye() const { return says_goodbye_; }
 
   // The way out of a broken epoch. leave(): from now on silence has an end. Then, while something
   // is under way, is_hopeless() after each try to go on: what is waited for will not come, since
@@ -58,6 +62,8 @@ class Links {
   std::chrono::milliseconds watch(std::vector<pollfd>& descriptors) const;
 
  private:
+  bool is_silent_for(Clock::duration most, bool moved);
+
   Peers& peers_;
   const int me_;
   const uint32_t id_;
@@ -67,9 +73,10 @@ class Links {
   bool taken_ = false, broken_off_ = false;
   TimePoint looked_for_cuts_{};
   TimePoint lost_since_{};  // an end of a link was seen, and nobody has said why
-  bool leaving_ = false;
+  bool leaving_ = false, says_goodbye_ = false;
+  uint64_t unread_ = 0;  // of what was sent before the goodbye
   TimePoint looked_{};
-  Clock::duration silence_{};  // as is_hopeless() counts it
+  Clock::duration silence_{};  // as is_silent_for() counts it
 };
 
 }  // namespace hvd

@@ -45,7 +45,8 @@ TcpCommunicator::TcpCommunicator(Peers& peers, Arena& arena, const CommunicatorS
 void TcpCommunicator::start(Operation& operation) { queue_.push(operation); }
 
 bool TcpCommunicator::progress() {
-  if (closed_ || links_.broken_off() || idle() || !links_.take()) return false;
+  if (links_.says_goodbye()) return links_.go_on_with_goodbye();
+  if (closed_ || links_.broken_off() || queue_.empty() || !links_.take()) return false;
   const bool moved = advance(*queue_.oldest()) != Step::kWait;
   if (leaves_)
     go_on_leaving(moved);
@@ -170,8 +171,9 @@ ExchangeTask TcpCommunicator::exchange_task(const Operation& operation, Rider ri
 }
 
 std::chrono::milliseconds TcpCommunicator::watch(std::vector<pollfd>& descriptors) const {
-  const bool waits = !closed_ && !links_.broken_off() && !idle();
-  return waits ? links_.watch(descriptors) : std::chrono::milliseconds::max();
+  const bool waits = !closed_ && !links_.broken_off() && !queue_.empty();
+  return waits || links_.says_goodbye() ? links_.watch(descriptors)
+                                        : std::chrono::milliseconds::max();
 }
 
 // In a whole epoch, with nothing under way, whoever waits for this rank is told.
@@ -179,7 +181,7 @@ void TcpCommunicator::close() {
   if (leaves_) return;
   leaves_ = true;
   fault_point("collective_closed");
-  if (idle() && block_.trouble.load(kAcquire) == 0) {
+  if (queue_.empty() && block_.trouble.load(kAcquire) == 0) {
     closed_ = true;
     return links_.say_goodbye(queue_.started() + 1);
   }
@@ -195,7 +197,7 @@ void TcpCommunicator::go_on_leaving(bool moved) {
 
 void TcpCommunicator::fail_rest() {
   queue_.be_over();
-  while (!idle()) finish(Outcome::kFailedUndefined);
+  while (!queue_.empty()) finish(Outcome::kFailedUndefined);
 }
 
 void TcpCommunicator::abort() noexcept {
@@ -206,7 +208,7 @@ void TcpCommunicator::abort() noexcept {
 // link to it yet.
 std::vector<int> TcpCommunicator::missing_ranks() const {
   std::vector<int> missing;
-  if (idle() || stage_ == Stage::kFlow || stage_ == Stage::kTell) return missing;
+  if (queue_.empty() || stage_ == Stage::kFlow || stage_ == Stage::kTell) return missing;
   if (!links_.taken()) return links_.missing();
   const std::vector<bool> heard =
       exchange_.heard(links_, queue_.oldest()->sequence, stage_ == Stage::kExchange);

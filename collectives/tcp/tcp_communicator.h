@@ -44,10 +44,10 @@ class TcpCommunicator final : public Communicator {
   int size() const override { return size_; }
   void start(Operation& operation) override;
   bool progress() override;
-  bool idle() const override { return queue_.empty(); }
+  bool idle() const override { return queue_.empty() && !links_.says_goodbye(); }
   std::chrono::milliseconds watch(std::vector<pollfd>& descriptors) const override;
   void close() override;
-  bool drained() const override { return closed_; }
+  bool drained() const override { return closed_ && !links_.says_goodbye(); }
   void fail_rest() override;
   void abort() noexcept override;
   std::vector<int> missing_ranks() const override;

@@ -24,6 +24,7 @@ constexpr size_t kReadBytes = 16 * 1024;  // at once
 constexpr int kLinksAtOnce = 64;
 // As long as the communicators between hosts wait for the agent's word.
 constexpr auto kLostGrace = 500ms;
+constexpr auto kLastWordMost = 500ms;
 
 bool may_be_tried_again(int error) {
   return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
@@ -185,8 +186,15 @@ void LogLinks::expect_end(int rank) {
     if (link.rank == rank) link.ending = true;
 }
 
+// A link that is still full at the end of this has lost its reader.
 void LogLinks::finish_sending() {
-  flush();  // a link that takes not even this has lost its reader
+  const Deadline deadline = Deadline::in(kLastWordMost);
+  for (flush(); linked_ && has_unsent() && !deadline.passed(); flush()) {
+    std::vector<pollfd> full;
+    for (const Link& link : links_)
+      if (link.open && link.waits_out) full.push_back({link.socket.get(), POLLOUT, 0});
+    poll(full.data(), full.size(), deadline.poll_timeout_ms());
+  }
   for (const Link& link : links_)
     if (link.socket) shutdown(link.socket.get(), SHUT_WR);
 }

@@ -43,7 +43,7 @@ class LogLinks {
   void look(TimePoint now);
   // That leader asks and answers no more: its link may end.
   void expect_end(int rank);
-  // This rank has said its last.
+  // This rank has said its last. Blocks, for half a second at most, while a link is full.
   void finish_sending();
 
   // As Communicator::watch().
