@@ -279,6 +279,7 @@ void make_remote(const JobSpec& spec, const StartState& start, proto::StartWorke
 proto::ToAgent to_message(const action::RefuseEpoch& refuse) {
   proto::ToAgent message;
   message.mutable_refuse_epoch()->set_reason(refuse.reason);
+  message.mutable_refuse_epoch()->set_timed_out(refuse.timed_out);
   return message;
 }
 

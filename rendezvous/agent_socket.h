@@ -40,7 +40,7 @@ struct AgentMessage {
     kStoreAdd,        // id, key, value
     // Agent to worker.
     kClaimed,         // one descriptor: the status page
-    kRefused,         // of a claim or of init(); value: ErrorCode, body: the text
+    kRefused,         // of a claim or of init(); value and body as kStoreRefused
     kWorld,           // the epoch starts; body: encode(World), key: the host; descriptor: the block
     kDoorbells,       // descriptors by local rank and sleeper; several messages when many
     kSegment,         // id, value: bytes per rank; descriptors by local rank, likewise

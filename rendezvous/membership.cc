@@ -192,8 +192,10 @@ void Membership::on(const event::TimePassed&, TimePoint now) {
     for (const Rank& one : ranks_)
       if (one.state != State::kEnded && one.state != State::kPlanned && !one.waits)
         missing.push_back(one.slot.world.rank);
-    refuse_epoch(missing, names(missing) + " did not call hvd::init() within " + limit +
-                              " of the first rank's call");
+    refuse_epoch(
+        missing,
+        names(missing) + " did not call hvd::init() within " + limit + " of the first rank's call",
+        true);
   }
 }
 
@@ -307,11 +309,12 @@ void Membership::start_epoch() {
   init_deadline_.reset();
 }
 
-void Membership::refuse_epoch(const std::vector<int>& missing, const std::string& reason) {
+void Membership::refuse_epoch(const std::vector<int>& missing, const std::string& reason,
+                              bool timed_out) {
   for (size_t host = 0; host < hosts_.size(); ++host) {
     bool waits = false;
     for (Rank& one : ranks_) waits |= one.slot.host == int(host) && std::exchange(one.waits, false);
-    if (waits) actions_.emplace_back(action::RefuseEpoch{int(host), missing, reason});
+    if (waits) actions_.emplace_back(action::RefuseEpoch{int(host), missing, reason, timed_out});
   }
   init_deadline_.reset();
 }

@@ -96,6 +96,7 @@ struct RefuseEpoch {
   int host;
   std::vector<int> missing;  // who has not asked
   std::string reason;
+  bool timed_out = false;  // else some of them have ended, or all are about to
 };  // for all who wait in init() there
 struct EndJob {
   EndCause cause;
@@ -175,7 +176,8 @@ class Membership {
   void start_workers(TimePoint now);
   void decide_epoch();
   void start_epoch();
-  void refuse_epoch(const std::vector<int>& missing, const std::string& reason);
+  void refuse_epoch(const std::vector<int>& missing, const std::string& reason,
+                    bool timed_out = false);
   void end_job(EndCause cause, int first_signal, std::chrono::milliseconds after,
                std::string reason);
   std::string names(const std::vector<int>& ranks) const;

@@ -325,7 +325,7 @@ void Agent::on_order(const proto::ToAgent& order) {
   } else if (order.has_store_answer() && memory_ && other_hosts_) {
     other_hosts_->on(order.store_answer());
   } else if (order.has_refuse_epoch() && memory_) {
-    memory_->refuse_init(order.refuse_epoch().reason());
+    memory_->refuse_init(order.refuse_epoch().reason(), order.refuse_epoch().timed_out());
   }
 }
 

@@ -169,10 +169,10 @@ void HostMemory::Impl::greet(const EpochMember& one) {
   send_descriptors(*slot.connection, doorbells, epoch->doorbells());
 }
 
-void HostMemory::Impl::refuse_init(const std::string& text) {
+void HostMemory::Impl::refuse_init(const std::string& text, bool timed_out) {
   AgentMessage refusal;
   refusal.kind = AgentMessage::kRefused;
-  refusal.value = static_cast<int64_t>(ErrorCode::kTimeout);
+  refusal.value = timed_out ? static_cast<int64_t>(ErrorCode::kTimeout) : kCommFailureCode;
   refusal.body = to_bytes(std::string(head_of(text, kAgentMessageBodyMax)));
   for (Slot& slot : slots) {
     if (!slot.asked) continue;
@@ -215,7 +215,9 @@ void HostMemory::start_epoch(std::span<const EpochMember> members,
   impl_->start_epoch(members, started_as);
 }
 
-void HostMemory::refuse_init(const std::string& text) { impl_->refuse_init(text); }
+void HostMemory::refuse_init(const std::string& text, bool timed_out) {
+  impl_->refuse_init(text, timed_out);
+}
 
 void HostMemory::suspend() {
   impl_->suspended = true;

@@ -126,8 +126,9 @@ class HostMemory {
   // them wait in init(). Its number is larger than any before. `started_as`: by rank of its world,
   // the rank that each was started as; empty: the same.
   void start_epoch(std::span<const EpochMember> members, std::span<const int> started_as = {});
-  // init() of every waiting slot throws kTimeout with this text.
-  void refuse_init(const std::string& text);
+  // init() of every waiting slot throws kTimeout or, where that is not it, CommFailure, with this
+  // text.
+  void refuse_init(const std::string& text, bool timed_out);
 
   // The socket to the rank at that place in `remote_ranks`. Dropped when the epoch or the rank is
   // over.

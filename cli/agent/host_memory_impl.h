@@ -94,7 +94,7 @@ struct HostMemory::Impl {
   void start_epoch(std::span<const EpochMember> members, std::span<const int> started_as);
   void check_epoch(std::span<const EpochMember> members, std::span<const int> started_as) const;
   void greet(const EpochMember& member);
-  void refuse_init(const std::string& text);
+  void refuse_init(const std::string& text, bool timed_out);
   void give_segment(Slot& slot, const AgentMessage& message);
   void write_hosts();
   void want_links(Slot& slot, const AgentMessage& message);

@@ -89,6 +89,7 @@ TEST_CASE(
       all_of<action::RefuseEpoch>(membership.apply(event::TimePassed{}, kStart + 35s));
   REQUIRE(refusals.size() == 1);
   CHECK(refusals[0].missing == std::vector<int>{0, 2});
+  CHECK(refusals[0].timed_out);
   CHECK(
       refusals[0].reason ==
       "ranks 0, 2 did not call hvd::init() within 30 s (--start-timeout) of the first rank's call");
@@ -102,6 +103,7 @@ TEST_CASE("membership: waiting in init() for a rank that has ended ends at once"
       membership.apply(event::RankEnded{2, false, "rank 2 exited"}, kStart));
   REQUIRE(refusals.size() == 1);
   CHECK(refusals[0].reason == "rank 2 has ended without a call of hvd::init()");
+  CHECK_FALSE(refusals[0].timed_out);
   const auto later = all_of<action::RefuseEpoch>(membership.apply(event::EpochWanted{{0}}, kStart));
   CHECK(later.size() == 1);
 }
@@ -160,6 +162,7 @@ TEST_CASE("membership: what the user asks for is passed on each time, the first 
       all_of<action::RefuseEpoch>(membership.apply(event::EpochWanted{{0}}, kStart));
   REQUIRE(refusals.size() == 1);
   CHECK(refusals[0].reason == "the job is ending: interrupted");
+  CHECK_FALSE(refusals[0].timed_out);
 }
 
 TEST_CASE("membership: a job that may shrink goes on with the survivors, in their order") {

@@ -63,7 +63,7 @@ HostJob::HostJob(HostJobOptions options)
     } else if (all && (!options_.whole || static_cast<int>(slots.size()) == options_.ranks)) {
       start_epoch(slots);
     } else if (all) {
-      memory_->refuse_init("a rank has ended");
+      memory_->refuse_init("a rank has ended", false);
     }
   };
   events.dead = [this](int slot, const Death&) { rank(slot).dead = Clock::now(); };

@@ -456,7 +456,7 @@ TEST_CASE("host memory: init is refused to all who wait, and who has not asked i
   HostJob job(
       {.ranks = 2, .program = "meet", .epoch_wanted = [&](const std::vector<int>& slots, bool all) {
          asked.push_back(slots);
-         if (all) running->memory().refuse_init("rank 9 has not called hvd::init()");
+         if (all) running->memory().refuse_init("rank 9 has not called hvd::init()", true);
        }});
   running = &job;
   REQUIRE(job.run());
