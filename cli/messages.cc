@@ -255,6 +255,7 @@ proto::StartWorkers start_message(const JobSpec& spec, const StartState& start,
     one.set_soft(limit.value.rlim_cur);
     one.set_hard(limit.value.rlim_max);
   }
+  message.set_core_filter(start.core_filter);
   message.set_ignored_signals(start.ignored_signals);
   message.set_stdin(to_proto(spec.stdin_mode));
   return message;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <system_error>
 
 #include "runtime/base/env.h"
@@ -47,6 +48,17 @@ std::vector<RlimitValue> adjust_limits() {
   return before;
 }
 
+// The limit cannot be 1 where the hard one is 0, as many systems have it, and a dump that goes
+// through a pipe is made there all the same: of nothing that is in memory (core(5)). What is
+// started here inherits that, so workers get theirs back. Returns what it was.
+unsigned empty_core_dumps() {
+  constexpr const char* kFilter = "/proc/self/coredump_filter";
+  unsigned before = 0x33;  // the kernel's own
+  std::ifstream(kFilter) >> std::hex >> before;
+  std::ofstream(kFilter) << "0";
+  return before;
+}
+
 // A proxy that captures even loopback, switches of gRPC's own: meant for the user's program.
 void forget_grpc_environment(const std::vector<std::string>& environment) {
   for (const std::string& entry : environment) {
@@ -75,6 +87,7 @@ StartState take_start_state() {
   start.ignored_signals = ignored_signals();
   fill_standard_fds();
   start.limits = adjust_limits();
+  start.core_filter = empty_core_dumps();
   for (char** entry = environ; *entry != nullptr; ++entry) start.environment.emplace_back(*entry);
   forget_grpc_environment(start.environment);
   std::error_code gone;

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 
 #include "runtime/base/error.h"
 
@@ -24,8 +25,7 @@ struct Child {
   const SpawnOptions* options;
   const std::vector<std::string>* candidates;
   char* const* argv;
-  char oom_text[16];
-  int oom_bytes;
+  char oom_text[16] = {}, core_text[16] = {};
   pid_t parent;
   unsigned long long ignored_here;
   int error = 0;
@@ -60,6 +60,15 @@ bool place(int fd, int target) {
   return dup2(fd, target) == target;
 }
 
+// Without a word where it fails: the kernel may have no such file.
+void write_own(const char* file, const char* text) {
+  if (text[0] == 0) return;
+  const int fd = open(file, O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  [[maybe_unused]] const ssize_t written = write(fd, text, strlen(text));
+  close(fd);
+}
+
 // Runs in the child on its own stack, in the parent's memory: async-signal-safe calls only.
 int child_main(void* argument) {
   Child& child = *static_cast<Child*>(argument);
@@ -69,13 +78,8 @@ int child_main(void* argument) {
     if (getppid() != child.parent) _exit(127);
   }
   if (options.new_session && setsid() < 0) give_up(child, "setsid");
-  if (child.oom_bytes > 0) {
-    int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
-    if (fd >= 0) {
-      [[maybe_unused]] ssize_t written = write(fd, child.oom_text, size_t(child.oom_bytes));
-      close(fd);
-    }
-  }
+  write_own("/proc/self/oom_score_adj", child.oom_text);
+  write_own("/proc/self/coredump_filter", child.core_text);
   for (const RlimitValue& limit : options.limits)
     setrlimit(__rlimit_resource_t(limit.resource), &limit.value);
   if (options.file_mask >= 0) umask(mode_t(options.file_mask));
@@ -165,10 +169,15 @@ SpawnResult spawn(const SpawnOptions& options) {
   argv.push_back(nullptr);
   static thread_local const unsigned long long ignored_here =
       ignored_signals();  // callers change none after the first
-  Child child{&options, &files, argv.data(), {}, 0, getpid(), ignored_here};
+  Child child{.options = &options,
+              .candidates = &files,
+              .argv = argv.data(),
+              .parent = getpid(),
+              .ignored_here = ignored_here};
   if (options.oom_score_adj)
-    child.oom_bytes =
-        std::snprintf(child.oom_text, sizeof child.oom_text, "%d", *options.oom_score_adj);
+    std::snprintf(child.oom_text, sizeof child.oom_text, "%d", *options.oom_score_adj);
+  if (options.core_filter >= 0)
+    std::snprintf(child.core_text, sizeof child.core_text, "0x%x", unsigned(options.core_filter));
   // With every signal blocked no handler or default action runs in the shared memory before the
   // child's own reset.
   sigset_t all, before;

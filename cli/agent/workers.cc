@@ -188,6 +188,7 @@ SpawnResult Workers::start_next() {
   options.limits = limits_;
   options.ignored_signals = start_.ignored_signals();
   worker.started = Clock::now();
+  options.core_filter = int(start_.core_filter());
   SpawnResult result = spawn(options);
   if (result.pid == 0) return result;
   worker.pid = result.pid;

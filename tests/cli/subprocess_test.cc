@@ -160,13 +160,16 @@ TEST_CASE("subprocess: signals, mask, limits, umask and session are as asked for
   options.file_mask = 027;
   const RlimitValue limits[] = {{int(RLIMIT_CORE), {0, 0}}};
   options.limits = limits;
+  options.core_filter = 0x12;
   options.ignored_signals = 1ull << (SIGHUP - 1);
   const std::string text = run_shell(
       "grep -E 'SigBlk|SigIgn' /proc/self/status; umask; ulimit -c; "
+      "cat /proc/self/coredump_filter; "
       "[ $(ps -o sid= -p $$) = $$ ] && echo leader",
       options);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  CHECK(text == "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000001\n0027\n0\nleader\n");
+  CHECK(text ==
+        "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000001\n0027\n0\n00000012\nleader\n");
 }
 
 TEST_CASE("subprocess: an extra descriptor keeps its number") {

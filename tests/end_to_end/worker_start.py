@@ -146,9 +146,11 @@ def core_dumps_are_off_above_the_workers():
     ranks = wait_for_ranks(job, 2)
     for pid in (job.pid, keeper_of(job.pid), agent_of(job.pid)):
         expect(limit(pid)[0], "1", read(pid, "comm"))  # 0 would let those pass that go through a pipe
+        expect(int(read(pid, "coredump_filter"), 16), 0, read(pid, "comm"))  # a hard limit of 0 may be one
     for rank in ranks:
         expect(limit(rank)[0], limit(rank)[1])
         assert limit(rank)[0] != "0"
+        expect(read(rank, "coredump_filter"), read("self", "coredump_filter"))
     job.terminate()
     job.communicate(timeout=20)
 
