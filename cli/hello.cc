@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdint>
 #include <cstring>
 
 #include "cli/quoted.h"
@@ -43,6 +44,7 @@ std::string hello_bytes(const Hello& hello) {
   message.set_build(hello.build);
   message.set_request(hello.request);
   message.set_hvdrun_address(hello.hvdrun_address);
+  message.set_hvdrun_port(hello.hvdrun_port);
   message.set_own_address(hello.own_address);
   message.set_boot(hello.identity.boot);
   message.set_network(hello.identity.network);
@@ -76,7 +78,8 @@ Hello read_hello(std::string_view bytes, const Hello& ours) {
                .user = message.user()},
               {},
               std::clamp(message.gpus(), 0, kLocalRanksMax),
-              std::clamp(message.gpus_there(), 0, kLocalRanksMax)};
+              std::clamp(message.gpus_there(), 0, kLocalRanksMax),
+              uint16_t(message.hvdrun_port() <= UINT16_MAX ? message.hvdrun_port() : 0)};
   const int count =
       std::min({message.interfaces_size(), message.addresses_size(), message.speeds_mbps_size()});
   for (int i = 0; i < std::min(count, kInterfacesMax); ++i) {

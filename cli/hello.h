@@ -16,12 +16,13 @@ struct Hello {
   std::string version;
   std::string build;    // AgentFile::name()
   std::string request;  // AgentKey::request()
-  // As its sshd sees them, addresses without ports; empty where that is not known.
+  // As its sshd sees them, without ports; empty where that is not known.
   std::string hvdrun_address = {}, own_address = {};
   HostIdentity identity = {};
   std::vector<InterfaceAddress> interfaces = {};
-  int gpus = 0;        // that programs started there may use
-  int gpus_there = 0;  // in all, as its files say; 0: they say nothing
+  int gpus = 0;              // that programs started there may use
+  int gpus_there = 0;        // in all, as its files say; 0: they say nothing
+  uint16_t hvdrun_port = 0;  // with hvdrun_address, the end of ssh's connection there; 0: not known
 
   friend bool operator==(const Hello&, const Hello&) = default;
 };

@@ -2,6 +2,7 @@
 // name ("eth0"), by a network ("10.0.0.0/8", "fd00::/8"), or by the address itself.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -36,5 +37,12 @@ std::string no_such_network(std::span<const InterfaceAddress> all,
 // Of those that are up, in the system's order, without link-local ones of IPv6, which say nothing
 // without an interface.
 std::vector<InterfaceAddress> look_at_interfaces();
+
+// "lo", on which what ranks of one host listen for is reached from there alone; empty: it is down.
+std::string loopback_interface();
+
+// Whether a TCP socket of this machine's has that address and port. Another machine may have the
+// same address, as bridges of containers do, but hardly with a connection at that port.
+bool is_end_here(const std::string& address, uint16_t port);
 
 }  // namespace hvd

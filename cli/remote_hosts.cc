@@ -162,12 +162,13 @@ std::optional<TimePoint> RemoteHosts::next_deadline() const {
 }
 
 // Where hvdrun is seen from there, it listens; where that says nothing (a jump host, an address
-// that is translated on the way), on all addresses that another host could reach. One of several
-// may be no good (gone since, or not this machine's yet): that is said when none is.
+// that is translated on the way, or one that only looks like this machine's), on all addresses that
+// another host could reach. One of several may be no good (gone since, or not this machine's yet):
+// that is said when none is.
 std::vector<std::string> RemoteHosts::way_to_hvdrun(const Hello& hello) {
   const std::string& as_seen = hello.hvdrun_address;
   std::vector<std::string> wanted(addresses_.begin(), addresses_.end());
-  if (addresses_.contains(as_seen)) wanted = {as_seen};
+  if (addresses_.contains(as_seen) && is_end_here(as_seen, hello.hvdrun_port)) wanted = {as_seen};
   if (wanted.empty() && is_one_network(hello.identity, look_at_this_host())) wanted = {"127.0.0.1"};
   std::vector<std::string> way;
   std::string why = "this machine has no address that it could reach";

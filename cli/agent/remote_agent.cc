@@ -96,8 +96,7 @@ void write_all(std::string_view bytes) {
 // them, and this host.
 void add_addresses(Hello& hello) {
   std::istringstream words(env::get("SSH_CONNECTION").value_or(""));
-  std::string port;
-  words >> hello.hvdrun_address >> port >> hello.own_address;
+  words >> hello.hvdrun_address >> hello.hvdrun_port >> hello.own_address;
 }
 
 // With the magic, unless frames have gone out before.

@@ -12,6 +12,7 @@ namespace {
 Hello some_hello() {
   Hello hello{"0.1.0", "3f2a", "a request"};
   hello.hvdrun_address = "10.0.0.1";
+  hello.hvdrun_port = 40'000;
   hello.own_address = "fd00::2";
   hello.identity = {
       .boot = "a boot", .network = 1, .mounts = 2, .processes = 1ull << 40, .user = 1000};
