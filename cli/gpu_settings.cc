@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <ranges>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -129,7 +128,7 @@ void add_devices(const JobSpec& spec, std::span<const Slot> slots, Additions& ad
 
 // NCCL refuses two ranks with one GPU on what it takes for one host. As hosts of their own they
 // have but sockets between them, and the GPU runs their processes in turn: one small kernel each.
-void add_sharing(const JobSpec& spec, std::span<const Slot> slots, Additions& additions) {
+void add_sharing(std::span<const Slot> slots, Additions& additions) {
   constexpr const char* kOption = "--share-gpu";
   for (const Slot& slot : slots)
     additions.need(kOption, "NCCL_HOSTID", "hvd-" + std::to_string(slot.world.rank),
@@ -137,12 +136,6 @@ void add_sharing(const JobSpec& spec, std::span<const Slot> slots, Additions& ad
   additions.set("HVD_SHARE_GPU", "1");
   for (const auto& [name, value] : kNeededToShare) additions.need(kOption, name, value);
   for (const auto& [name, value] : kBestToShare) additions.set(name, value);
-  const std::map<int, int> hosts = ranks_of_hosts(slots);
-  const bool one_machine =
-      hosts.size() == 1 || std::ranges::none_of(hosts | std::views::keys, [&](int host) {
-        return spec.hosts.at(size_t(host)).remote;
-      });
-  if (one_machine) additions.set("NCCL_SOCKET_IFNAME", "=lo");
   additions.note(
       "--share-gpu is for trying a program out: NCCL moves everything through sockets, slowly");
 }
@@ -231,7 +224,7 @@ GpuSettings gpu_settings(const JobSpec& spec, std::span<const Slot> slots,
     throw Error(
         ErrorCode::kInvalidArgument,
         "--share-gpu needs to know how many ranks share; say -np, or HOST:SLOTS for each host");
-  if (gpus.share) add_sharing(spec, slots, additions);
+  if (gpus.share) add_sharing(slots, additions);
   if (gpus.deterministic) add_deterministic(spec, additions);
   if (gpus.launch_blocking) additions.need("--launch-blocking", "CUDA_LAUNCH_BLOCKING", "1");
   if (!gpus.debug_ranks.empty()) add_debug(spec, slots, directory, additions);

@@ -2,7 +2,6 @@
 #include <malloc.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <exception>
@@ -47,12 +46,6 @@ constexpr std::chrono::milliseconds kReaderLimit{5000};
 
 void say(const std::string& words) { std::fprintf(stderr, "hvdrun: %s\n", words.c_str()); }
 
-// Whether a network has to be chosen that connects hosts.
-bool reaches_others(const JobSpec& spec, const std::vector<Slot>& slots) {
-  const auto elsewhere = [&](const Slot& slot) { return slot.host != slots[0].host; };
-  return has_remote_ranks(spec.hosts, slots) && std::ranges::any_of(slots, elsewhere);
-}
-
 // What the user has set himself wins.
 void add_gpu_settings(JobSpec& spec, const std::vector<Slot>& slots, const StartState& start) {
   const GpuSettings all = gpu_settings(spec, slots, start.environment, start.directory);
@@ -70,7 +63,7 @@ std::vector<std::string> variables_of_ranks(const JobSpec& spec, const StartStat
                           .agent_address = "address",
                           .master_address = "address",
                           .master_port = 1,
-                          .interface = reaches_others(spec, slots) ? "interface" : "",
+                          .interface = "interface",
                           .threads_each = 1};
   return changed_names(start.environment,
                        worker_environment(users_environment(spec, start), {}, place));

@@ -16,6 +16,7 @@
 #include "cli/command_check.h"
 #include "cli/exit_code.h"
 #include "cli/failure_report.h"
+#include "cli/interfaces.h"
 #include "cli/messages.h"
 #include "cli/pipe.h"
 #include "cli/quoted.h"
@@ -98,6 +99,7 @@ Workers::Workers(Loop& loop, proto::StartWorkers start, std::string job, int hel
       chosen_(start_.chosen().begin(), start_.chosen().end()),
       master_port_(start_.master_port() > 0 ? start_.master_port() : held_port),
       threads_each_(threads_for_each(users_environment_, start_)),
+      interface_(start_.interface().empty() ? loopback_interface() : start_.interface()),
       oom_score_(worker_oom_score()),
       null_(open_null()),
       workers_(size_t(start_.worlds_size())) {
@@ -127,7 +129,7 @@ std::vector<std::string> Workers::environment_of(int slot) const {
   place.group_size = start_.group_size();
   place.master_address = start_.master_address();
   place.master_port = master_port_;
-  place.interface = start_.interface();
+  place.interface = interface_;
   place.threads_each = threads_each_;
   std::vector<std::string> chosen = chosen_, entries;
   for (const proto::RankVariable& own : start_.of_ranks()) {
@@ -186,9 +188,9 @@ SpawnResult Workers::start_next() {
   options.oom_score_adj = oom_score_;
   options.file_mask = int(start_.file_mask());
   options.limits = limits_;
+  options.core_filter = int(start_.core_filter());
   options.ignored_signals = start_.ignored_signals();
   worker.started = Clock::now();
-  options.core_filter = int(start_.core_filter());
   SpawnResult result = spawn(options);
   if (result.pid == 0) return result;
   worker.pid = result.pid;

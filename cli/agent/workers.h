@@ -102,6 +102,7 @@ class Workers {
   const int threads_each_;  // 0: the user chose for all
   std::vector<RlimitValue> limits_;
   google::protobuf::RepeatedPtrField<proto::ResourceLimit> lowered_;
+  const std::string interface_;  // WorkerPlace's
   const int oom_score_;
   UniqueFd null_;
   std::vector<Worker> workers_;  // in the order of their ranks

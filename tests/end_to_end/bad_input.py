@@ -296,11 +296,11 @@ def a_dry_run_starts_nothing_and_shows_no_value():
                               cwd=folder, timeout=30, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         expect(seen.returncode, 0)
         assert b"TOKEN" in seen.stdout and b"secret" not in seen.stdout and b"1 of 2" in seen.stdout, seen.stdout
-        # With other hosts also those that name the network between them.
-        for hosts, wanted in (("localhost:2", False), ("198.51.100.1:2", False), ("localhost:1,198.51.100.1:1", True)):
+        # Also those that name the network between ranks.
+        for hosts in ("localhost:2", "localhost:1,198.51.100.1:1"):
             seen = subprocess.run([support.options.hvdrun, "-H", hosts, "--dry-run", "touch", trace], cwd=folder, timeout=30,
                                   env={"PATH": os.environ["PATH"]}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True)
-            expect([name in seen.stdout.split() for name in (b"NCCL_SOCKET_IFNAME", b"GLOO_SOCKET_IFNAME")], [wanted] * 2, seen.stdout)
+            expect([name in seen.stdout.split() for name in (b"NCCL_SOCKET_IFNAME", b"GLOO_SOCKET_IFNAME")], [True] * 2, seen.stdout)
         expect(os.listdir(folder), [])
 
 
