@@ -105,8 +105,8 @@ void HostAgent::note_words(std::string_view line) {
 // none of them tells that they have ended: only words from there do.
 void HostAgent::note_keeper_end(int status, TimePoint now) {
   keeper_gone_at_ = now;
-  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : kSshFailed;
-  const bool maybe_cut = code == kSshFailed || (attached() && code != 0);
+  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : kExitSshFailed;
+  const bool maybe_cut = code == kExitSshFailed || (attached() && code != 0);
   cut_off_ = remote() && !ended_ && how_ended_.empty() && maybe_cut;
   keeper_ended_ = WIFEXITED(status);
   if (!remote() && how_ended_.empty())

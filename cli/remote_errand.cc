@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdio>
 #include <utility>
 
 #include "cli/agent/descendants.h"
 #include "cli/agent/worker_environment.h"
 #include "cli/signals.h"
+#include "cli/ssh/ssh_words.h"
 #include "runtime/base/error.h"
 
 namespace hvd {
@@ -17,19 +19,22 @@ RemoteErrand::RemoteErrand(Loop& loop, const JobSpec& spec, const StartState& st
     : spec_(spec),
       events_(std::move(events)),
       file_("/proc/self/exe"),
-      carrier_(
-          loop, file_,
-          {.ssh = spec.ssh,
-           .environment = start.environment,
-           .path = value_in(start.environment, "PATH", kDefaultPath),
-           .role = std::move(role),
-           .ends_after_hello = true},
-          {.started =
-               [this](int host, const AgentChannels& channels, const std::string& message) {
-                 carrier_.kill_ssh(channels.pid);
-                 on_told(host, message);
-               },
-           .failed = [this](int host, const std::string& reason) { on_failed(host, reason); }}) {}
+      carrier_(loop, file_,
+               {.ssh = spec.ssh,
+                .environment = start.environment,
+                .path = value_in(start.environment, "PATH", kDefaultPath),
+                .role = std::move(role),
+                .ends_after_hello = true},
+               {.started =
+                    [this](int host, const AgentChannels& channels, const std::string& message) {
+                      carrier_.kill_ssh(channels.pid);
+                      on_told(host, message);
+                    },
+                .failed = [this](int host, const std::string& reason) { on_failed(host, reason); },
+                .kept_keys =
+                    [this](int, const std::vector<std::string>& keys) {
+                      if (events_.kept_keys) events_.kept_keys(keys);
+                    }}) {}
 
 void RemoteErrand::start(int host, Clock::duration patience, Deadline there, TimePoint until) {
   waiting_[host] = until;
@@ -67,6 +72,9 @@ void run_errand(const JobSpec& spec, const StartState& start, std::vector<std::s
                 RemoteErrand::Events events) {
   if (const std::string objection = objection_to_words(spec.ssh.arguments); !objection.empty())
     throw Error(ErrorCode::kInvalidArgument, objection);
+  events.kept_keys = [](const std::vector<std::string>& keys) {
+    std::fprintf(stderr, "hvdrun: %s\n", kept_keys_line(keys).c_str());
+  };
   Loop loop;
   SignalReader child_ends({SIGCHLD}, 0);
   SignalReader interrupts({SIGINT, SIGTERM, SIGHUP, SIGQUIT}, start.ignored_signals);

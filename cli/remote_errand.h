@@ -26,6 +26,8 @@ class RemoteErrand {
   struct Events {
     std::function<bool(int host, const std::string& message)> told;
     std::function<void(int host, const std::string& reason)> failed;
+    // SshCarrier::Callbacks; run_errand() says it.
+    std::function<void(const std::vector<std::string>& keys)> kept_keys = {};
   };
 
   // `role`: the words behind `hvdrun agent`. Throws kUnavailable when this program's own file

@@ -123,7 +123,8 @@ RemoteHosts::RemoteHosts(Loop& loop, RendezvousServer& server, const JobAuthorit
           .failed = [this](int host, const std::string& reason) { on_failed({host, reason}); },
           .not_shipped = [this](int host,
                                 const std::string& reason) { on_failed({host, reason, true}); },
-          .noted = events_.noted});
+          .noted = events_.noted,
+          .kept_keys = events_.kept_keys});
 }
 
 void RemoteHosts::start(int host) {

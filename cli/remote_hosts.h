@@ -45,7 +45,9 @@ class RemoteHosts {
     // Those that have failed by a moment after the first did, which comes first, and those that
     // were only tried again: who mends one need not meet the next. No other host starts any more.
     std::function<void(const std::vector<FailedHost>& hosts)> failed;
-    std::function<void(int host, const std::string& what)> noted;  // SshCarrier::Callbacks
+    // SshCarrier::Callbacks
+    std::function<void(int host, const std::string& what)> noted;
+    std::function<void(int host, const std::vector<std::string>& keys)> kept_keys;
   };
   // `server` is one with a RendezvousServer::Remote of `authority`. Throws kUnavailable when this
   // program's own file cannot be read. `offer`, if any, goes to each host before its agent starts.

@@ -204,6 +204,7 @@ class Supervisor {
   bool result_written_ = false;                // the whole one, by finish()
   std::set<int> held_said_;                    // ranks
   std::set<int> limits_said_;                  // RLIMIT_…
+  std::vector<std::string> kept_keys_;         // of hosts that ssh had not met before
   std::optional<TimePoint> time_limit_;        // by the job's clock
   std::optional<TimePoint> answer_by_;         // before a time-out is carried out
   std::optional<TimePoint> suspend_deadline_;  // for ranks to stand still, before we stop

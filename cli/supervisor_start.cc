@@ -11,6 +11,7 @@
 #include "cli/gpu_settings.h"
 #include "cli/job_check.h"
 #include "cli/messages.h"
+#include "cli/ssh/ssh_words.h"
 #include "cli/supervisor_impl.h"
 #include "runtime/base/error.h"
 #include "runtime/base/fault_point.h"
@@ -105,7 +106,11 @@ void Supervisor::start_agents(Carrier& carrier, const ShipOffer* offer) {
                 on_remote_started(host, std::move(channels), way_in, hello);
               },
           .failed = [this](const std::vector<FailedHost>& failed) { on_remote_failed(failed); },
-          .noted = [this](int host, const std::string& what) { log_.starts(host, what); }});
+          .noted = [this](int host, const std::string& what) { log_.starts(host, what); },
+          .kept_keys =
+              [this](int, const std::vector<std::string>& keys) {
+                kept_keys_.insert(kept_keys_.end(), keys.begin(), keys.end());
+              }});
   for (const int number : used)
     if (spec_.hosts[size_t(number)].remote) remote_hosts_->start(number);
   say_progress_at_ = Clock::now() + kProgressFirst;
@@ -201,6 +206,7 @@ SettledHosts Supervisor::settle() {
 
 void Supervisor::on_all_hosts_there() {
   if (membership_.ending()) return;
+  if (!kept_keys_.empty() && wants_warnings(spec_)) say(kept_keys_line(kept_keys_));
   const bool counts = counts_gpus(spec_.hosts);
   SettledHosts settled;
   try {

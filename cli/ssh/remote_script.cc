@@ -23,7 +23,8 @@ bool is_plain(std::string_view word) {
 // made. A folder for one start is made under a name that nobody can guess, so that in a place where
 // anybody may write, nobody can have put something there; the agent removes it as soon as it runs.
 // A copy that lost its end to a broken disk may well start, so one of another length than ours is
-// not started (ls tells it of the file's node, beside the folders; some wc would read it through).
+// not started (ls tells it of the file's node, beside the folders; some wc would read it through),
+// nor is one that others may write.
 // Every program that runs before the agent costs each host a millisecond, and the hosts may share
 // their processors: what the kernel's files say is read there.
 // A file of no bytes can be run where files can be run at all. Bytes that do not fit are still read
@@ -47,7 +48,7 @@ constexpr std::string_view kFunctions =
     R"((unset BLOCK_SIZE LS_BLOCK_SIZE; exec ls -ldn "$@") | (left=$#; while read -r mode x id gid bytes x; do )"
     R"(case $id in 0|$me) ;; *) exit 1;; esac; )"
     R"(case $mode in d????????[tT]*|d????-??-*) ;; d????w??-*+) exit 1;; d????w??-*) alone $gid || exit 1;; )"
-    R"(-*) [ "$bytes" = "$length" ] || exit 1;; *) exit 1;; esac; )"
+    R"(-*+) exit 1;; -????-??-*) [ "$bytes" = "$length" ] || exit 1;; *) exit 1;; esac; )"
     R"(left=$((left - 1)); done; [ $left = 0 ]); }; )"
     R"(keep() { mkdir -p "$1" && safe "$1" && [ "$way" = "$1" ] && made=$1/$new && )"
     R"(take "$1" && exec "$1/hvdrun" agent $role; clean; }; )"

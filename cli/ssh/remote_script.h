@@ -35,8 +35,9 @@ struct RemoteAgent {
 };
 
 // One line for the login shell of any user: bash, dash, fish and csh read it alike, since it holds
-// no quote but its own two, no backslash, no exclamation mark and no line feed. `unique` names
-// what it makes until it is whole, and differs between any two that run: letters and digits.
+// no quote but its own two, no backslash and no line feed, and a blank behind each exclamation
+// mark. `unique` names what it makes until it is whole, and differs between any two that run:
+// letters and digits.
 std::string remote_script(const RemoteAgent& agent, std::string_view unique);
 
 }  // namespace hvd

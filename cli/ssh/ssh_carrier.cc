@@ -1,6 +1,8 @@
 #include "cli/ssh/ssh_carrier.h"
 
+#include <poll.h>
 #include <sys/random.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,6 +30,7 @@ constexpr std::chrono::milliseconds kRetryFirst{250}, kRetryMost{4000};
 constexpr std::chrono::milliseconds kNotThereMost{1000};
 constexpr std::chrono::seconds kConnectMost{10};  // of a host that is waited for
 constexpr int kSomeAttempts = 3;                  // of what more likely never works
+constexpr std::chrono::seconds kReapMost{1};      // of what was killed
 
 std::string unique_word() {
   unsigned long long number = 0;
@@ -63,7 +66,14 @@ SshCarrier::SshCarrier(Loop& loop, AgentFile& file, Options options, Callbacks c
 
 SshCarrier::~SshCarrier() {
   stop();
-  for (const pid_t pid : kept_) waitpid(pid, nullptr, 0);
+  // What no signal ends, as one that waits for a file system, outlives this.
+  const Deadline deadline = Deadline::in(kReapMost);
+  for (const pid_t pid : kept_) {
+    const UniqueFd fd(int(syscall(SYS_pidfd_open, pid, 0)));
+    pollfd ended{fd.get(), POLLIN, 0};
+    if (waitpid(pid, nullptr, WNOHANG) == 0 && poll(&ended, 1, deadline.poll_timeout_ms()) >= 0)
+      waitpid(pid, nullptr, WNOHANG);
+  }
 }
 
 void SshCarrier::give_up(int host) {
@@ -153,6 +163,9 @@ void SshCarrier::hand_over(Start& start) {
       write(ssh.in.get(), kFrameMagic.data(), kFrameMagic.size());
   AgentChannels channels{ssh.pid, std::move(ssh.in), std::move(ssh.out), std::move(ssh.words), {}};
   std::string hello = ssh.remote.hello();
+  if (callbacks_.kept_keys)
+    if (const auto keys = kept_host_keys(ssh.remote.words()); !keys.empty())
+      callbacks_.kept_keys(start.host, keys);
   const int host = start.host;
   if (kept_.erase(ssh.pid) > 0) handed_over_.insert(ssh.pid);
   --running_;
@@ -199,7 +212,7 @@ bool SshCarrier::ask_differently(Start& start, int wait_status) {
   const std::string& words = start.ssh->remote.words();
   if (!start.is_old_ssh && is_old_ssh(words)) return start.is_old_ssh = true;
   const bool silent =
-      words.empty() && WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == kSshFailed;
+      words.empty() && WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == kExitSshFailed;
   if (start.keys == HostKeys::kKnown && (silent || is_new_host_key(words)))
     return start.keys = HostKeys::kUsers, true;
   if (start.keys == HostKeys::kUsers && is_new_host_key(words) && !wants_known_key(words))
@@ -234,8 +247,10 @@ void SshCarrier::judge(Start& start, int wait_status, TimePoint now) {
     start.due = now;
     return drop(start);
   }
-  if (failure.retry == Retry::kSoon ||
-      (failure.retry == Retry::kSometimes && start.attempts < kSomeAttempts))
+  // What breaks a connection on which something runs already, as the copy, may do it each time.
+  const bool soon = failure.retry == Retry::kSoon && !remote.heard();
+  const bool once_more = failure.retry == Retry::kSoon || failure.retry == Retry::kSometimes;
+  if (soon || (once_more && start.attempts < kSomeAttempts))
     return try_again(start, std::move(failure.reason), kRetryMost, now);
   if (failure.retry != Retry::kNever && start.time.may_wait(now)) {
     try_again(start, std::move(failure.reason), kNotThereMost, now);

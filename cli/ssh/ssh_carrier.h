@@ -53,6 +53,8 @@ class SshCarrier {
     std::function<void(int host, std::string reason)> not_shipped = {};
     // For a log, each time: the phase that a host's start is in now, or why it is tried again.
     std::function<void(int host, const std::string& what)> noted = {};
+    // Before it has started: ssh met these host keys for the first time (kept_host_keys()).
+    std::function<void(int host, const std::vector<std::string>& keys)> kept_keys = {};
   };
   struct Progress {
     StartPhase phase = StartPhase::kConnecting;

@@ -130,9 +130,11 @@ constexpr Known kKnown[] = {
 
 // What ssh says of itself on a good day too: that it learnt a host's key, what it thinks of the key
 // exchange (OpenSSH 10.1 on). Never the words that tell why it failed.
-constexpr std::string_view kNotices[] = {"Warning: Permanently added ", "** "};
+constexpr std::string_view kKeptKey = "Warning: Permanently added ";
+constexpr std::string_view kNotices[] = {kKeptKey, "** "};
 
 constexpr size_t kLineBytes = 200;
+constexpr size_t kKeysShown = 20;
 
 // Where it begins in the words; npos: nowhere.
 size_t place_of(const Known& one, std::string_view words) {
@@ -169,7 +171,7 @@ std::string ending(int wait_status, const std::string& who, std::string_view pro
     return std::string(program) + " was ended by signal " + std::to_string(WTERMSIG(wait_status)) +
            words;
   const int code = WEXITSTATUS(wait_status);
-  if (code == kSshFailed)
+  if (code == kExitSshFailed)
     return std::string(program) + " failed" + words +
            (asks && said.empty() ? ": does a start file of the login shell kill it, or is ssh told "
                                    "to be silent (LogLevel)?"
@@ -213,6 +215,27 @@ bool is_new_host_key(std::string_view words) {
          std::ranges::none_of(kKnown, [&](const Known& one) {
            return one.bad_key && words.find(one.words) != words.npos;
          });
+}
+
+std::vector<std::string> kept_host_keys(std::string_view words) {
+  std::vector<std::string> keys;
+  while (!words.empty()) {
+    const std::string_view line = words.substr(0, words.find('\n'));
+    words.remove_prefix(std::min(words.size(), line.size() + 1));
+    const size_t end = line.find(" to the list of known hosts");
+    if (line.starts_with(kKeptKey) && end != line.npos)
+      keys.push_back(
+          printable(line.substr(kKeptKey.size(), std::min(end - kKeptKey.size(), kLineBytes))));
+  }
+  return keys;
+}
+
+std::string kept_keys_line(const std::vector<std::string>& keys) {
+  const size_t shown = std::min(keys.size(), kKeysShown);
+  std::string line = "ssh met for the first time, and keeps in known_hosts, the keys of ";
+  for (size_t i = 0; i < shown; ++i) line += (i > 0 ? ", " : "") + keys[i];
+  return shown == keys.size() ? line
+                              : line + " and " + std::to_string(keys.size() - shown) + " more";
 }
 
 bool wants_known_key(std::string_view words) { return words.find(kStrict) != words.npos; }
@@ -262,7 +285,7 @@ SshFailure explain_ssh(std::string_view words, std::string_view printed, int wai
   // codes of its own for that, until somebody there has spoken.
   const bool reached = heard || !printed.empty() || file_name(program) == "ssh";
   const bool ended_there =
-      reached && WIFEXITED(wait_status) && WEXITSTATUS(wait_status) != kSshFailed;
+      reached && WIFEXITED(wait_status) && WEXITSTATUS(wait_status) != kExitSshFailed;
   const bool logged_in = heard || !printed.empty();
   for (const Known& one : kKnown) {
     if (logged_in && is_of_key(one)) continue;

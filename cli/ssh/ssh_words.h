@@ -6,10 +6,12 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace hvd {
 
-inline constexpr int kSshFailed = 255;  // its exit code when it is not that of what it ran there
+inline constexpr int kExitSshFailed =
+    255;  // its exit code when it is not that of what it ran there
 
 enum class Retry {
   kNever,
@@ -39,6 +41,11 @@ bool is_new_host_key(std::string_view words);
 bool wants_known_key(std::string_view words);
 // Whether ssh ended for an option of ours that it came to know with 8.7: SshAttempt::is_old_ssh.
 bool is_old_ssh(std::string_view words);
+// The keys that ssh met for the first time and keeps, as it says it: "'h1' (ED25519)", of a jump
+// host, too.
+std::vector<std::string> kept_host_keys(std::string_view words);
+// What the user is told of them: some by name.
+std::string kept_keys_line(const std::vector<std::string>& keys);
 // Why files could not be written there, each once: "No space left on device, Permission denied".
 std::string reasons_in(std::string_view words);
 

@@ -102,7 +102,7 @@ TEST_CASE("host agent: a host that was cut off is not over before its agent has 
   agent.heard(kBegin);
   there.close_channels();
   agent.close_control();
-  agent.note_keeper_end(exited(kSshFailed), kBegin + 3s);
+  agent.note_keeper_end(exited(kExitSshFailed), kBegin + 3s);
   agent.heard(kBegin + 4s);  // it was told to end by then
   CHECK(agent.cut_off());
   CHECK(agent.safe_at() == kBegin + 11s);
@@ -134,12 +134,12 @@ TEST_CASE("host agent: what an end of ssh tells depends on whether ranks may run
     int code;
     bool cut;
   } const cases[] = {
-      {false, false, kSshFailed, true},  // it never came there, or did
-      {false, false, 1, false},          // the remote shell's
-      {true, false, 0, false},           // a keeper's
-      {true, false, 1, true},            // maybe a wrapper's for a failure
-      {true, false, kSshFailed, true},
-      {true, true, kSshFailed, false},  // the agent had said that all is over
+      {false, false, kExitSshFailed, true},  // it never came there, or did
+      {false, false, 1, false},              // the remote shell's
+      {true, false, 0, false},               // a keeper's
+      {true, false, 1, true},                // maybe a wrapper's for a failure
+      {true, false, kExitSshFailed, true},
+      {true, true, kExitSshFailed, false},  // the agent had said that all is over
   };
   for (const auto& one : cases) {
     CAPTURE(one.attached, one.last_word, one.code);

@@ -187,7 +187,12 @@ def a_home_that_others_may_change_is_not_used():
 
         expect_started(start(world, "bash@h1"), "bash@h1")
         support.expect(seen_copying(world), set(), "the one that is there is started")
-        # The same copy is not trusted once others may have put another in its place.
+        # The same copy is not trusted once others may write it, or may have put another in its place.
+        agent = f"{cache}/hvdrun/{world.run('h1', 'ls', f'{cache}/hvdrun').stdout.strip()}/hvdrun"
+        for mode in ("0770", "0702"):
+            changed(mode, agent)
+            support.expect(seen_copying(world), {"bash@h1"}, mode)
+            support.expect(seen_copying(world), set(), "a new one is there")
         for mode, path in (("0777", hosts.home("bash")), ("0775", cache), ("0777", "/run/home"), ("0775", f"{cache}/hvdrun")):
             changed(mode, path)
             support.expect(seen_copying(world), {"bash@h1"}, path)

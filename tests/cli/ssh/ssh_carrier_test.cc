@@ -94,6 +94,34 @@ TEST_CASE("ssh_carrier: what a busy host drops is tried again, a refusal is not"
 }
 
 TEST_CASE(
+    "ssh_carrier: what breaks off once something runs there is tried again but for a moment") {
+  Hosts hosts;
+  hosts.set("copies", "echo x >>copies_tries; echo '" + std::string(kRemoteMark) +
+                          "need'; read wanted; head -c 4 >/dev/null\n"
+                          "echo 'Read from remote host copies: Connection reset by peer' >&2\n"
+                          "exit 255");
+  Run run(hosts);
+  run.start(0, "copies");
+  run.until(1);
+  CHECK(std::filesystem::file_size(hosts / "copies_tries") == 2 * 3);
+  CHECK_THAT(run.failed.at(0), Catch::Matchers::Contains("the connection was reset"));
+}
+
+TEST_CASE("ssh_carrier: host keys that ssh keeps are told before the host has started") {
+  Hosts hosts;
+  const std::string kept =
+      "echo 'Warning: Permanently added '\\''a'\\'' (ED25519) to the list of known hosts.' >&2\n";
+  hosts.set("a", kept + std::string(kAgent));
+  hosts.set("b", kAgent);
+  Run run(hosts);
+  run.start(0, "a");
+  run.start(1, "b");
+  run.until(2);
+  CHECK(run.started.size() == 2);
+  CHECK(run.kept_keys == std::map<int, std::vector<std::string>>{{0, {"'a' (ED25519)"}}});
+}
+
+TEST_CASE(
     "ssh_carrier: a proxy that ends is tried for a moment, and longer where that is asked for") {
   Hosts hosts;
   const std::string closed =

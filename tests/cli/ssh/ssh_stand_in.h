@@ -68,7 +68,12 @@ class Run {
                    started.emplace(host, std::move(channels));
                  },
              .failed = [this](int host, const std::string& reason) { failed[host] = reason; },
-             .noted = [this](int host, const std::string& what) { noted[host] += what + "\n"; }}) {
+             .noted = [this](int host, const std::string& what) { noted[host] += what + "\n"; },
+             .kept_keys =
+                 [this](int host, const std::vector<std::string>& keys) {
+                   REQUIRE_FALSE(started.contains(host));
+                   kept_keys[host] = keys;
+                 }}) {
     loop_.watch(children_.fd(), EPOLLIN, [this](uint32_t) {
       children_.take();
       reap();
@@ -121,6 +126,7 @@ class Run {
 
   std::map<int, AgentChannels> started;
   std::map<int, std::string> failed, noted;
+  std::map<int, std::vector<std::string>> kept_keys;
 
  private:
   Loop loop_;
