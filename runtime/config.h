@@ -3,8 +3,9 @@
 //   HVD_AGENT                            set by hvdrun: the agent's address and this slot
 //   HVD_COLLECTIVE_TIMEOUT               seconds, may be decimal; 0, the default: none
 //   HOROVOD_STALL_CHECK_DISABLE          1: no stall check
-//   HOROVOD_STALL_CHECK_TIME_SECONDS     60
-//   HOROVOD_STALL_SHUTDOWN_TIME_SECONDS  0: never
+//   HOROVOD_STALL_CHECK_TIME_SECONDS     60; 0: no warning
+//   HOROVOD_STALL_SHUTDOWN_TIME_SECONDS  0: never; counts by itself, unlike Horovod's, which is
+//                                        ignored where it is shorter than the check's
 //   HOROVOD_START_TIMEOUT                seconds, 30: how long ranks may take to meet, and NCCL to
 //                                        connect their GPUs
 //   HOROVOD_LOG_LEVEL                    error or fatal: no warnings on stderr

@@ -15,13 +15,17 @@ std::string seconds(std::chrono::milliseconds duration) {
   return std::to_string(ms / 1000) + "." + std::to_string(1000 + ms % 1000).substr(1);
 }
 
+// 0 is never.
+std::chrono::milliseconds sooner(std::chrono::milliseconds one, std::chrono::milliseconds other) {
+  if (one.count() == 0 || other.count() == 0) return std::max(one, other);
+  return std::min(one, other);
+}
+
 }  // namespace
 
 StallInspector::StallInspector(std::chrono::milliseconds warning_after,
                                std::chrono::milliseconds shutdown_after)
-    : warning_after_(shutdown_after.count() == 0 ? warning_after
-                                                 : std::min(warning_after, shutdown_after)),
-      shutdown_after_(shutdown_after) {}
+    : warning_after_(sooner(warning_after, shutdown_after)), shutdown_after_(shutdown_after) {}
 
 std::optional<StallReport> StallInspector::inspect(std::span<const WaitingName> waiting,
                                                    TimePoint now) {

@@ -72,7 +72,7 @@ TEST_CASE("stall inspector: shuts down after the shutdown time and marks who was
 }
 
 TEST_CASE("stall inspector: off says nothing; a shutdown time below the warning time is kept") {
-  StallInspector off(0s, 5s);
+  StallInspector off(0s, 0s);
   const std::vector<WaitingName> waiting = {{"loss", 0, {1}}};
   CHECK_FALSE(off.inspect(waiting, kStart));
   CHECK_FALSE(off.inspect(waiting, kStart + 100s));
@@ -105,4 +105,14 @@ TEST_CASE("stall inspector: what nobody is known to be missing in is told beside
   CHECK(last->missing.empty());
   CHECK(last->under_way == "rank 2, connecting");
   CHECK_THAT(last->text, Catch::EndsWith("more than 30 seconds: the job is shut down"));
+}
+
+TEST_CASE("stall inspector: a shutdown time counts without warnings before") {
+  StallInspector inspector(0s, 30s);
+  const std::vector<WaitingName> waiting = {{"loss", 0, {1}}};
+  CHECK_FALSE(inspector.inspect(waiting, kStart));
+  CHECK_FALSE(inspector.inspect(waiting, kStart + 29s));
+  const auto report = inspector.inspect(waiting, kStart + 30s);
+  REQUIRE(report);
+  CHECK(report->shut_down);
 }
