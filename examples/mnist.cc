@@ -21,6 +21,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "examples/digits.h"
 #include "examples/error_line.h"
@@ -238,13 +239,26 @@ class Training {
       archive.read("epoch", epoch);
       archive.read("model", model);
       archive.read("optimizer", optimizer);
-      model_->load(model);
+      load_parameters(model);
       sgd_.load(optimizer);
       use_flags();
+      if (epoch.item<int64_t>() < 0 || epoch.item<int64_t>() >= INT_MAX)
+        throw std::runtime_error("it holds epoch " + std::to_string(epoch.item<int64_t>()));
       first_epoch_ = epoch.item<int>() + 1;
     } catch (const std::exception& error) {
       throw std::runtime_error(o_.checkpoint + ": is no whole checkpoint: " + error_line(error));
     }
+  }
+
+  // LibTorch takes in whatever has the names.
+  void load_parameters(torch::serialize::InputArchive& archive) {
+    std::vector<std::vector<int64_t>> sizes;
+    for (const torch::Tensor& one : model_->parameters()) sizes.push_back(one.sizes().vec());
+    model_->load(archive);
+    const auto loaded = model_->named_parameters();
+    for (size_t i = 0; i < sizes.size(); ++i)
+      if (loaded[i].value().sizes() != sizes[i])
+        throw std::runtime_error("its " + loaded[i].key() + " is another net's");
   }
 
   // A checkpoint brings the learning rate of its run; the flags and the number of ranks are this

@@ -243,6 +243,19 @@ class Mnist(unittest.TestCase):
                 self.assertEqual(done.stdout, "")
         self.assertTrue(stat.S_ISFIFO(os.stat(os.path.join(self.folder, "pipe")).st_mode))
 
+    def test_a_checkpoint_of_another_net_or_of_no_epoch_is_named(self):
+        whole = self.run_mnist("--epochs", "1")
+        self.assertEqual(whole.returncode, 0, whole.stderr)
+        # 49 hidden units instead of 50, in all sizes and strides; and the one number of 32 bits that stands alone.
+        for name, text, change in (
+                ("narrow.pt", "its fc1.weight is another net's", lambda entry, data: data.replace(b"K2", b"K1") if entry.endswith("/data.pkl") else data),
+                ("early.pt", "it holds epoch -5", lambda entry, data: struct.pack("<i", -5) if "/data/" in entry and len(data) == 4 else data)):
+            with zipfile.ZipFile(os.path.join(self.folder, "c.pt")) as old, zipfile.ZipFile(os.path.join(self.folder, name), "w") as new:
+                for entry in old.namelist():
+                    new.writestr(entry, change(entry, old.read(entry)))
+            with self.subTest(checkpoint=name):
+                self.expect_one_line(self.run_mnist("--resume", name=name), 1, f"{name}: is no whole checkpoint: {text}")
+
     def test_a_checkpoint_that_finds_no_room_is_named_and_leaves_nothing(self):
         words = self.command("--epochs", "1")
         launcher, program = words[:words.index(MNIST)], words[words.index(MNIST):]
