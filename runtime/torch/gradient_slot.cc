@@ -16,6 +16,16 @@
 #include "runtime/torch/strides.h"
 
 namespace hvd {
+namespace {
+
+// Where it begins, also of one without elements, which has no data_ptr().
+const void* memory_of(const at::Tensor& tensor) {
+  const auto* storage = static_cast<const std::byte*>(tensor.storage().data());
+  return storage + static_cast<size_t>(tensor.storage_offset()) * tensor.element_size();
+}
+
+}  // namespace
+
 std::vector<int64_t> gradient_strides(const at::Tensor& parameter) {
   if (parameter.is_non_overlapping_and_dense()) return parameter.strides().vec();
   return at::empty_like(parameter, at::MemoryFormat::Contiguous).strides().vec();
@@ -81,7 +91,7 @@ at::Tensor GradientSlot::make_view(Home home) {
 
 // A user's set_data() or resize_() may have turned the tensor that we lent to other memory.
 bool GradientSlot::is_intact(const at::Tensor& view, Home home) const {
-  return view.data_ptr() == address(home) && view.sizes() == sizes_ && view.strides() == strides_;
+  return memory_of(view) == address(home) && view.sizes() == sizes_ && view.strides() == strides_;
 }
 
 const at::Tensor& GradientSlot::view(Home home) {
@@ -93,7 +103,7 @@ const at::Tensor& GradientSlot::view(Home home) {
 bool GradientSlot::lies_at(Home home) const {
   const at::Tensor& gradient = this->gradient();
   return gradient.defined() && gradient.has_storage() && gradient.sizes() == sizes_ &&
-         gradient.data_ptr() == address(home) && same_strides(sizes_, gradient.strides(), strides_);
+         memory_of(gradient) == address(home) && same_strides(sizes_, gradient.strides(), strides_);
 }
 
 bool GradientSlot::can_use(Home home) {

@@ -432,6 +432,8 @@ TEST_CASE("buckets: parameters without dimensions or elements are trained like o
     t.train(0, 4);
     for (int step = 0; step < 4; ++step) alone.step(rank.size, step);
     EXPECT(t.net->parameters()[1].grad().sizes() == at::IntArrayRef({0}));
+    const at::Tensor scale = t.net->parameters()[0].grad();
+    EXPECT(scale.data_ptr() == t.buckets().list().memory(0, Home::kHome));
     expect_same(*t.net, *alone.net);
   });
 }
