@@ -13,7 +13,7 @@
 
 namespace hvd {
 
-// Since 2.19 or before: split, non-blocking communicators.
+// Since 2.19 or before: non-blocking communicators.
 // clang-format off
 #define HVD_NCCL_CALLS(X) \
   X(ncclGetVersion) X(ncclGetErrorString) X(ncclGetLastError) X(ncclGetUniqueId) \

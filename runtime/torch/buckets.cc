@@ -245,7 +245,7 @@ void Buckets::put(std::span<const size_t> members, Home home) {
     parameters_[i].slot->put(home, copies);
     const auto& stream = parameters_[i].stream;
     if (copies.size() != before && stream && stream != stream_)
-      copies.back().from.record_stream(*stream_);
+      record_stream(copies.back().from, *stream_);
   }
   make_copies(std::move(copies), list_->device());
 }

@@ -1,5 +1,7 @@
 #include "runtime/torch/device_stream.h"
 
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/DeviceType.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -7,10 +9,18 @@
 
 namespace hvd {
 
-// The third kind is for devices that are added to LibTorch from outside.
+namespace {
+
+// Tests add a device of this name to LibTorch from outside; a vendor's is nothing for NCCL.
+bool is_stand_in(c10::Device device) {
+  return device.is_privateuseone() && c10::get_privateuse1_backend() == "standin";
+}
+
+}  // namespace
+
 void check_device(const at::Tensor& tensor, const std::string& title) {
   const c10::Device device = tensor.device();
-  if (device.is_cpu() || device.is_cuda() || device.is_privateuseone()) return;
+  if (device.is_cpu() || device.is_cuda() || is_stand_in(device)) return;
   throw Error(ErrorCode::kUnsupported,
               title + " is on " + device.str() + "; only the CPU and CUDA devices are supported");
 }
@@ -23,6 +33,17 @@ void queue_behind(const c10::Stream& later, const c10::Stream& earlier) {
   c10::Event event(later.device_type());
   event.record(earlier);
   event.block(later);
+}
+
+void record_stream(const at::Tensor& tensor, const c10::Stream& stream) {
+  const auto* allocator = c10::GetAllocator(tensor.device().type());
+  if (tensor.storage().data_ptr().get_deleter() == allocator->raw_deleter())
+    tensor.record_stream(stream);
+}
+
+void empty_cache(c10::Device device) {
+  auto* allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
+  if (allocator != nullptr && allocator->initialized()) allocator->emptyCache();
 }
 
 }  // namespace hvd

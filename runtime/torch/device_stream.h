@@ -18,4 +18,12 @@ c10::Stream current_stream(c10::Device device);
 // What comes into `later` from now on begins once what is in `earlier` by now has been done.
 void queue_behind(const c10::Stream& later, const c10::Stream& earlier);
 
+// The tensor's memory is used in `stream` by now, too: nobody gets it before, once it is let go of.
+// Only what LibTorch's allocator gave out: one of them fails at anything else.
+void record_stream(const at::Tensor& tensor, const c10::Stream& stream);
+
+// LibTorch keeps what tensors let go of for the next ones: gives that back to the device. It waits
+// for what the device does.
+void empty_cache(c10::Device device);
+
 }  // namespace hvd

@@ -257,7 +257,7 @@ void TensorCollective::join_current_stream() {
   events_->join(stream.native_handle());
   // What was had in another stream may be freed while this one uses it.
   for (const at::Tensor* one : {&buffer_, &target_})
-    if (one->defined()) one->record_stream(stream);
+    if (one->defined()) record_stream(*one, stream);
   if (taken_in_ && *taken_in_ != stream) queue_behind(stream, *taken_in_);
   if (!taken_in_) taken_in_ = stream;
 }

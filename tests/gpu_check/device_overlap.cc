@@ -29,7 +29,9 @@ class TimedEvent {
   explicit TimedEvent(const DeviceRank& rank) : rank_(rank) {
     const DynamicLibrary library(cuda_library().empty() ? "libcuda.so.1" : cuda_library(),
                                  "the CUDA driver");
-    library.find(HVD_NAME(cuEventElapsedTime), elapsed_);
+    library.find_if_there(HVD_NAME(cuEventElapsedTime), elapsed_);
+    // An older driver has its first name alone, which takes the same.
+    if (elapsed_ == nullptr) library.find("cuEventElapsedTime", elapsed_);
     rank.driver().check(rank.driver().cuEventCreate(&event_, CU_EVENT_DEFAULT), "a timed event");
   }
   ~TimedEvent() { rank_.driver().cuEventDestroy(event_); }
