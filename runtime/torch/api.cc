@@ -169,7 +169,7 @@ TensorWork broadcast_async_(const torch::Tensor& tensor, int root,
 }
 
 torch::Tensor allgather(const torch::Tensor& tensor, const AllgatherOptions& options) {
-  return run("allgather", TensorCollective::allgather(tensor, options.name));
+  return run("allgather", TensorCollective::allgather(tensor, options.name, Place::kLent));
 }
 
 TensorWork allgather_async(const torch::Tensor& tensor, const AllgatherOptions& options) {

@@ -150,7 +150,8 @@ void broadcast_optimizer(Engine& engine, Optimizer& optimizer, int root) {
     unsaved = std::current_exception();
   }
   // Of a gathered result who has no room for it is told alone, and nobody waits for that one.
-  const at::Tensor bytes = TensorCollective::run(engine, TensorCollective::allgather(mine, name));
+  const at::Tensor bytes = TensorCollective::run(
+      engine, TensorCollective::allgather(mine, name, TensorCollective::Place::kLent));
   if (unsaved) std::rethrow_exception(unsaved);
   if (bytes.numel() == 0)
     throw Error(ErrorCode::kUnavailable,

@@ -67,12 +67,12 @@ void TensorCollective::check(const at::Tensor& tensor, Place place) const {
            "several elements of the tensor share memory (expand()); clone() it first");
 }
 
-// Without room on a device it is the tensor itself, and expect_room() throws.
+// Without room for one it is the tensor itself, and expect_room() throws.
 at::Tensor TensorCollective::copy_of(const at::Tensor& tensor, std::optional<at::ScalarType> type) {
   try {
     if (!type) return tensor.clone(at::MemoryFormat::Contiguous);
     return tensor.to(*type, false, /*copy=*/true, at::MemoryFormat::Contiguous);
-  } catch (const c10::OutOfMemoryError& error) {
+  } catch (const c10::Error& error) {  // the CPU's allocator has no type of its own for it
     const size_t each = c10::elementSize(type.value_or(tensor.scalar_type()));
     no_room_ =
         no_room_text(title(), "a copy of its tensor", static_cast<size_t>(tensor.numel()) * each,
@@ -132,12 +132,12 @@ std::shared_ptr<TensorCollective> TensorCollective::broadcast(const at::Tensor& 
 }
 
 std::shared_ptr<TensorCollective> TensorCollective::allgather(const at::Tensor& tensor,
-                                                              std::string name) {
+                                                              std::string name, Place place) {
   std::shared_ptr<TensorCollective> made(
       new TensorCollective(OperationKind::kAllgather, std::move(name)));
   made->check(tensor, Place::kNew);
   made->type_ = data_type_of(tensor.scalar_type(), made->title() + ": the tensor");
-  made->set_buffer(tensor.dim() == 0 ? tensor.detach().reshape({1}) : tensor, Place::kNew);
+  made->set_buffer(tensor.dim() == 0 ? tensor.detach().reshape({1}) : tensor, place);
   std::string shape = hvd::describe(made->buffer_);
   const size_t first = shape.find('[') + 1;
   shape.replace(first, shape.find_first_of(",]", first) - first, "*");  // rows may differ
@@ -196,6 +196,7 @@ at::Tensor TensorCollective::run(Engine& engine,
   if (!engine.on_init_thread() || !collective->device().is_cpu()) {
     submit(engine, collective)->wait();
   } else {
+    collective->expect_room(engine);
     Operation operation;
     collective->describe(operation);
     engine.run(operation);

@@ -21,7 +21,8 @@ namespace hvd {
 
 class TensorCollective {
  public:
-  enum class Place { kNew, kInPlace };  // of the result
+  // Of the result. kLent: a new one, and nobody writes the tensor until it is there.
+  enum class Place { kNew, kInPlace, kLent };
 
   // All throw kInvalidArgument or kUnsupported, naming the tensor, for what cannot be sent.
   // `type`, of a new result: what it is exchanged as.
@@ -34,7 +35,9 @@ class TensorCollective {
                                                      int root, std::string name,
                                                      std::string agreed = "");
   // Parts along the first dimension, in rank order; a 0-dimensional tensor counts as one row.
-  static std::shared_ptr<TensorCollective> allgather(const at::Tensor& tensor, std::string name);
+  // `place`: kNew or kLent.
+  static std::shared_ptr<TensorCollective> allgather(const at::Tensor& tensor, std::string name,
+                                                     Place place = Place::kNew);
 
   // Of its tensors. On another than the CPU it needs Engine::use_device(), a name, and works in
   // the streams that are current in the threads that submit it and take its result.
@@ -44,7 +47,7 @@ class TensorCollective {
   // and a wait.
   static at::Tensor run(Engine& engine, const std::shared_ptr<TensorCollective>& collective);
   // For Engine::submit() or Context::submit(): `collective` lives as long as the Work. Without room
-  // on a device for a copy of the tensor it throws kUnavailable, and the epoch ends for all ranks.
+  // for a copy of the tensor both throw kUnavailable, and the epoch ends for all ranks.
   static std::unique_ptr<Submission> submission(
       Engine& engine, const std::shared_ptr<TensorCollective>& collective);
   // The same, submitted. Throws kInvalidArgument when it has no name.

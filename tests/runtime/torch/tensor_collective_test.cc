@@ -302,4 +302,41 @@ TEST_CASE("tensor_collective: autograd sees that a tensor was written in place")
   });
 }
 
+TEST_CASE("tensor_collective: what is lent is read where it lies, and stays") {
+  check_as_ranks([](const ThreadRank& rank) {
+    const at::Tensor whole = at::full({4, 6}, float(rank.rank));
+    const at::Tensor column = whole.slice(1, 0, 2);  // copied
+    const at::Tensor row = at::full({}, double(rank.rank), at::kDouble);
+    for (const at::Tensor& mine : {whole, column, row}) {
+      const auto collective = TensorCollective::allgather(mine, "t", Place::kLent);
+      const at::Tensor all = TensorCollective::run(*rank.engine, collective);
+      EXPECT(all.equal(allgather(rank, mine)));
+      EXPECT(all.data_ptr() != mine.data_ptr());
+      EXPECT(mine.eq(rank.rank).all().item<bool>());
+    }
+  });
+}
+
+TEST_CASE("tensor_collective: without room for a copy there is an error on all ranks") {
+  run_as_threads(2, [](const ThreadRank& rank) {
+    // No machine has so much.
+    const at::Tensor large = at::ones({1}).expand({int64_t{1} << 50});
+    std::string said;
+    try {
+      if (rank.rank == 1)
+        allreduce(rank, large, kSum);
+      else
+        allreduce(rank, at::ones({3}), kSum);
+    } catch (const CommFailure& failure) {
+      said = std::string("CommFailure: ") + failure.what();
+    } catch (const Error& error) {
+      said = std::string("Error: ") + error.what();
+    }
+    EXPECT(contains(said, rank.rank == 1 ? "Error: " : "CommFailure: "));
+    EXPECT(contains(said,
+                    "allreduce \"t\": no room for a copy of its tensor of 4503599627370496 "
+                    "bytes: "));
+  });
+}
+
 }  // namespace hvd
