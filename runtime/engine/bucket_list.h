@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -33,6 +34,8 @@ struct BucketListSpec {
   std::string layout;
   Reduction reduction;
   int device = -1;  // the buckets lie there; -1: in memory of the arena
+  // Before it is an error that the device has no room: makes some, in whichever thread that was.
+  std::function<void()> make_room = {};
 };
 
 // What this rank says at the end of a step, and what all said together.

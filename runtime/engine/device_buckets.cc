@@ -39,12 +39,23 @@ size_t DeviceBuckets::bytes_of(int bucket) const {
   return std::max<size_t>(shape.count * size_of(shape.type), 1);
 }
 
+template <class Allocate>
+std::shared_ptr<std::byte> DeviceBuckets::with_room(const Allocate& allocate) const {
+  try {
+    return allocate();
+  } catch (const Error&) {
+    if (!spec_.make_room) throw;
+  }
+  spec_.make_room();
+  return allocate();
+}
+
 // What went wrong, with the buckets that it was for.
 template <class Allocate>
 std::shared_ptr<std::byte> DeviceBuckets::named_of(size_t first, size_t count,
                                                    const Allocate& allocate) const {
   try {
-    return allocate();
+    return with_room(allocate);
   } catch (const Error& error) {
     const std::string which = count == 1 ? "bucket " + std::to_string(first)
                                          : "buckets " + std::to_string(first) + " to " +
@@ -74,7 +85,7 @@ void DeviceBuckets::register_homes(const std::shared_ptr<Engine::Parts>& parts) 
   std::shared_ptr<std::byte> aside;
   std::string unwilling;
   try {
-    aside = device_.allocate_plain(largest);
+    aside = with_room([&] { return device_.allocate_plain(largest); });
   } catch (const Error& error) {
     unwilling = error.what();
   }

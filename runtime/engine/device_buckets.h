@@ -72,6 +72,8 @@ class DeviceBuckets {
     return buckets_[static_cast<size_t>(bucket)].memory[static_cast<size_t>(home)];
   }
   template <class Allocate>
+  std::shared_ptr<std::byte> with_room(const Allocate& allocate) const;
+  template <class Allocate>
   std::shared_ptr<std::byte> named_of(size_t first, size_t count, const Allocate& allocate) const;
   size_t bytes_of(int bucket) const;
   std::string name_of(int bucket) const;

@@ -47,7 +47,7 @@ class Buckets {
   // Collective of all ranks, on the init thread. Parameters: leaves on one device. Throws
   // kInvalidArgument or kUnsupported before anything collective when one cannot be exchanged.
   Buckets(std::string_view name, const NamedTensors& parameters,
-          const DistributedOptimizerOptions& options, const MakeBucketList& make);
+          DistributedOptimizerOptions options, const MakeBucketList& make);
   ~Buckets();  // puts back the hooks that were there
   Buckets(const Buckets&) = delete;
   Buckets& operator=(const Buckets&) = delete;

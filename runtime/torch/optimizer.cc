@@ -36,8 +36,6 @@ void check_options(const DistributedOptimizerOptions& options) {
   }
   if (factor != 1 && options.op != ReduceOp::kAverage)
     refuse(ErrorCode::kInvalidArgument, "gradient_predivide_factor works with op Average only");
-  if (options.bucket_bytes == 0)
-    refuse(ErrorCode::kInvalidArgument, "bucket_bytes is 0; 2097152 is the default");
 }
 
 // The parameters of `inner` that require a gradient, in the order of its groups, by their names;

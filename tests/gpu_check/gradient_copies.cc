@@ -16,9 +16,10 @@
 namespace hvd {
 namespace {
 
-// 4 MiB of gradients, so two buckets and more; sizes after which nothing has to be padded.
+// 4 MiB of gradients in two buckets and more; sizes after which nothing has to be padded.
 constexpr int64_t kWidth = 256;
 constexpr int kLayers = 16;
+constexpr size_t kBucketBytes = 2 << 20;
 
 struct Copy {
   const std::byte* to = nullptr;
@@ -77,7 +78,7 @@ class CopyRecord {
 
 class Training {
  public:
-  Training(c10::Device device, const DistributedOptimizerOptions& options)
+  Training(c10::Device device, DistributedOptimizerOptions options)
       : input_(at::ones({8, kWidth}).to(device)) {
     torch::OrderedDict<std::string, at::Tensor> named;
     for (int layer = 0; layer < kLayers; ++layer) {
@@ -85,6 +86,7 @@ class Training {
       add(named, "bias" + std::to_string(layer), at::ones({kWidth}), device);
     }
     inner_ = std::make_unique<torch::optim::SGD>(parameters_, torch::optim::SGDOptions(1e-6));
+    if (options.bucket_bytes == 0) options.bucket_bytes = kBucketBytes;
     optimizer_ = std::make_unique<DistributedOptimizer>(*inner_, named, options);
   }
 

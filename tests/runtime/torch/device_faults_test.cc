@@ -8,6 +8,7 @@
 #include "runtime/torch/tensor_collective.h"
 #include "tests/collectives/nccl/device_ranks.h"
 #include "tests/collectives/nccl/standin.h"
+#include "tests/runtime/torch/device/memory.h"
 #include "tests/runtime/torch/device/ranks.h"
 #include "tests/runtime/torch/training.h"
 
@@ -60,6 +61,14 @@ class FullDevice {
   CUdeviceptr memory_ = 0;
 };
 
+// So that there is some of each size that a step may want, and the device need not be asked.
+void fill_cache(const ThreadRank& rank) {
+  std::vector<at::Tensor> let_go;
+  for (int64_t bytes = 512; bytes <= 128 << 10; bytes *= 2)
+    for (int i = 0; i < 16; ++i)
+      let_go.push_back(at::empty({bytes}, at::TensorOptions(device_of(rank)).dtype(at::kByte)));
+}
+
 constexpr size_t kDeviceBytes = 64 << 20;
 const std::string kDeviceBytesText = std::to_string(kDeviceBytes);
 
@@ -99,6 +108,7 @@ TEST_CASE("device faults: an asynchronous error of NCCL ends the training of all
 
 TEST_CASE("device faults: a GPU without room for buckets: which, how many bytes, on all ranks") {
   const StandinSetting all("device_bytes", kDeviceBytesText.c_str());
+  const KeptCache kept;
   const auto errors = errors_of(3, [&](const ThreadRank& rank) {
     const auto net = mlp_on(device_of(rank))();
     std::optional<FullDevice> full;
@@ -115,8 +125,33 @@ TEST_CASE("device faults: a GPU without room for buckets: which, how many bytes,
                    Catch::Contains("GPU 1 has no room for 50688 bytes more ("));
 }
 
+TEST_CASE("device faults: what LibTorch only keeps for later makes room for buckets") {
+  const StandinSetting all("device_bytes", kDeviceBytesText.c_str());
+  const auto errors = errors_of(2, [&](const ThreadRank& rank) {
+    const auto net = mlp_on(device_of(rank))();
+    std::optional<FullDevice> full;
+    const auto fill = [&] {
+      {
+        const at::Tensor let_go = at::empty({1 << 20}, at::TensorOptions(device_of(rank)));
+      }
+      if (rank.rank == 1) full.emplace(1, kDeviceBytes, 20'000);
+    };
+    fill();
+    Training t(rank, [&] { return net; }, nets::sgd(), kSmallBuckets);
+    t.train(0, 1);
+    std::vector<std::pair<at::Tensor, at::Tensor>> kept;
+    for (const at::Tensor& p : t.net->parameters()) kept.emplace_back(p.grad(), p.grad().cpu());
+    full.reset();
+    fill();
+    t.train(1, 2);
+    for (const auto& [gradient, copy] : kept) EXPECT(same_bits(gradient, copy));
+  });
+  for (const std::string& error : errors) CHECK_THAT(error, Catch::Equals(""));
+}
+
 TEST_CASE("device faults: without room beside kept gradients the step fails for all") {
   const StandinSetting all("device_bytes", kDeviceBytesText.c_str());
+  const KeptCache cache;
   const auto errors = errors_of(3, [&](const ThreadRank& rank) {
     Training t(rank, mlp_on(device_of(rank)), nets::sgd(), kSmallBuckets);
     t.train(0, 1);
@@ -124,6 +159,7 @@ TEST_CASE("device faults: without room beside kept gradients the step fails for 
     std::optional<FullDevice> full;
     if (rank.rank == 1) {
       for (const at::Tensor& p : t.net->parameters()) kept.emplace_back(p.grad(), p.grad().cpu());
+      fill_cache(rank);
       full.emplace(1, kDeviceBytes, 20'000);
     }
     t.optimizer->zero_grad();
@@ -144,6 +180,7 @@ TEST_CASE("device faults: without room beside kept gradients the step fails for 
 }
 
 TEST_CASE("device faults: without room for what is gathered there is an error on all ranks") {
+  const KeptCache cache;
   const StandinSetting all("device_bytes", kDeviceBytesText.c_str());
   const auto errors = errors_of(3, [](const ThreadRank& rank) {
     const at::Tensor mine = at::ones({1 << 20}, at::TensorOptions(device_of(rank)));
@@ -162,6 +199,7 @@ TEST_CASE("device faults: without room for what is gathered there is an error on
 }
 
 TEST_CASE("device faults: without room for a copy of a tensor there is an error on all ranks") {
+  const KeptCache cache;
   using Place = TensorCollective::Place;
   using Make = std::shared_ptr<TensorCollective> (*)(const at::Tensor&);
   struct Kind {

@@ -426,7 +426,6 @@ TEST_CASE("optimizer: what cannot be exchanged is refused when it is made") {
                     "it has to be from 1e-30 to 1e30"));
     EXPECT(contains(error(sgd, {.op = ReduceOp::kSum, .gradient_predivide_factor = 2}, named),
                     "Average only"));
-    EXPECT(contains(error(sgd, {.bucket_bytes = 0}, named), "bucket_bytes"));
     EXPECT(contains(error(sgd, {.compression = Compression{7}}, named), "Compression 7 does not"));
     EXPECT(contains(error(sgd, {}, nets::shared()()->named_parameters()), "named parameters"));
     torch::optim::LBFGS lbfgs(net->parameters());

@@ -1,9 +1,11 @@
 #include "tests/runtime/torch/device/memory.h"
 
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Event.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstring>
 #include <map>
@@ -20,6 +22,8 @@ namespace {
 
 constexpr int kOverwritten = 0xee;
 constexpr size_t kSmallest = 512;
+
+std::atomic<int> kept_caches{0};
 
 struct Block {
   void* address = nullptr;
@@ -79,33 +83,78 @@ void* allocate_new(c10::DeviceIndex ordinal, size_t bytes) {
   return reinterpret_cast<void*>(pointer);
 }
 
-struct DeviceAllocator final : c10::Allocator {
+void free_memory(const Block& block) {
+  block.stream.synchronize();
+  const CudaDevice::Current current(standin_device(block.stream.device_index()));
+  standin_driver().check(cuMemFree(reinterpret_cast<CUdeviceptr>(block.address)), "a block freed");
+}
+
+Block* take_free(const c10::Stream& stream, size_t bytes) {
+  const std::lock_guard lock(memory().mutex);
+  look_at_awaiting();
+  auto& free = memory().free[{stream.device_index(), stream.id(), bytes}];
+  if (free.empty()) return nullptr;
+  Block* block = free.back();
+  free.pop_back();
+  return block;
+}
+
+void empty_all() {
+  if (kept_caches.load() != 0) return;
+  std::vector<Block*> free;
+  {
+    const std::lock_guard lock(memory().mutex);
+    look_at_awaiting();
+    for (auto& [key, blocks] : std::exchange(memory().free, {}))
+      free.insert(free.end(), blocks.begin(), blocks.end());
+  }
+  for (Block* block : free) {
+    free_memory(*block);
+    delete block;
+  }
+}
+
+void* take_new(const c10::Stream& stream, size_t bytes) {
+  try {
+    return allocate_new(stream.device_index(), bytes);
+  } catch (const c10::OutOfMemoryError&) {
+    empty_all();
+  }
+  return allocate_new(stream.device_index(), bytes);
+}
+
+struct DeviceAllocator final : c10::DeviceAllocator {
   c10::DataPtr allocate(size_t bytes) override {
     const c10::Stream stream =
         current_standin_stream(c10::Device(c10::DeviceType::PrivateUse1));  // of the current device
     if (bytes == 0) return {nullptr, stream.device()};
     const size_t rounded = std::bit_ceil(std::max(bytes, kSmallest));
-    const std::lock_guard lock(memory().mutex);
-    look_at_awaiting();
-    auto& free = memory().free[{stream.device_index(), stream.id(), rounded}];
-    Block* block = nullptr;
-    if (free.empty()) {
-      block = new Block{allocate_new(stream.device_index(), rounded), rounded, stream};
-    } else {
-      block = free.back();
-      free.pop_back();
-    }
+    Block* block = take_free(stream, rounded);
+    if (block == nullptr) block = new Block{take_new(stream, rounded), rounded, stream};
     return {block->address, block, release, stream.device()};
   }
   void copy_data(void* to, const void* from, size_t bytes) const override {
     copy_within(current_standin_stream(c10::Device(c10::DeviceType::PrivateUse1)), to, from, bytes);
   }
+  c10::DeleterFnPtr raw_deleter() const override { return release; }
+
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t) override { empty_all(); }
+  void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
+    record_use(data, stream);
+  }
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override { return {}; }
+  void resetAccumulatedStats(c10::DeviceIndex) override {}
+  void resetPeakStats(c10::DeviceIndex) override {}
 };
 
 DeviceAllocator allocator;
 REGISTER_ALLOCATOR(c10::DeviceType::PrivateUse1, &allocator)
 
 }  // namespace
+
+KeptCache::KeptCache() { ++kept_caches; }
+KeptCache::~KeptCache() { --kept_caches; }
 
 void record_use(const c10::DataPtr& data, const c10::Stream& stream) {
   if (data.get_deleter() != release) return;

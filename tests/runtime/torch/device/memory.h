@@ -14,4 +14,14 @@ namespace hvd {
 // has been done. Memory of others is left alone.
 void record_use(const c10::DataPtr& memory, const c10::Stream& stream);
 
+// What the allocator keeps it gives back to the device when it is asked to, unless one of these
+// lives: as if some of each piece were in use.
+class KeptCache {
+ public:
+  KeptCache();
+  ~KeptCache();
+  KeptCache(const KeptCache&) = delete;
+  KeptCache& operator=(const KeptCache&) = delete;
+};
+
 }  // namespace hvd
