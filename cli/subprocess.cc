@@ -20,6 +20,7 @@ namespace hvd {
 namespace {
 
 constexpr size_t kStackBytes = 64u << 10;
+constexpr const char* kCoreFilter = "/proc/self/coredump_filter";
 
 struct Child {
   const SpawnOptions* options;
@@ -79,7 +80,7 @@ int child_main(void* argument) {
   }
   if (options.new_session && setsid() < 0) give_up(child, "setsid");
   write_own("/proc/self/oom_score_adj", child.oom_text);
-  write_own("/proc/self/coredump_filter", child.core_text);
+  write_own(kCoreFilter, child.core_text);  // of the memory that it shares, too
   for (const RlimitValue& limit : options.limits)
     setrlimit(__rlimit_resource_t(limit.resource), &limit.value);
   if (options.file_mask >= 0) umask(mode_t(options.file_mask));
@@ -185,6 +186,7 @@ SpawnResult spawn(const SpawnOptions& options) {
   pthread_sigmask(SIG_SETMASK, &all, &before);
   SpawnResult result = clone_child(child, stack);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (options.core_filter >= 0) write_own(kCoreFilter, "0");
   if (result.error == 0 && child.error != 0) {
     waitpid(result.pid, nullptr, 0);
     return failure_of(child.step, child.error);

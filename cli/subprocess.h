@@ -36,7 +36,7 @@ struct SpawnOptions {
   std::optional<int> oom_score_adj;  // nothing: leave
   int file_mask = -1;                // umask, -1: leave
   std::span<const RlimitValue> limits;
-  int core_filter = -1;  // what a core dump holds: coredump_filter, -1: leave
+  int core_filter = -1;  // its coredump_filter, -1: leave; ours is 0 afterwards
   unsigned long long ignored_signals =
       0;  // bit n-1 stays ignored; every other signal gets its default action
 };

@@ -14,6 +14,7 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <fstream>
 #include <set>
 #include <thread>
 
@@ -168,6 +169,9 @@ TEST_CASE("subprocess: signals, mask, limits, umask and session are as asked for
       "[ $(ps -o sid= -p $$) = $$ ] && echo leader",
       options);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  unsigned own = 0x12;
+  std::ifstream("/proc/self/coredump_filter") >> std::hex >> own;
+  CHECK(own == 0);
   CHECK(text ==
         "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000001\n0027\n0\n00000012\nleader\n");
 }
