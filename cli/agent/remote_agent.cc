@@ -51,8 +51,8 @@ bool is_good_copy(const std::string& path, uint64_t bytes, const std::string& su
   const UniqueFd there(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat facts{};
   return there && fstat(there.get(), &facts) == 0 && S_ISREG(facts.st_mode) &&
-         uint64_t(facts.st_size) == bytes && access(path.c_str(), X_OK) == 0 &&
-         sha256_of(there.get()) == sum;
+         (facts.st_mode & (S_IWGRP | S_IWOTH)) == 0 && uint64_t(facts.st_size) == bytes &&
+         access(path.c_str(), X_OK) == 0 && sha256_of(there.get()) == sum;
 }
 
 // On disk before it has its name: what is found there later is whole, whatever happens to the host.

@@ -48,7 +48,7 @@ constexpr std::string_view kFunctions =
     R"((unset BLOCK_SIZE LS_BLOCK_SIZE; exec ls -ldn "$@") | (left=$#; while read -r mode x id gid bytes x; do )"
     R"(case $id in 0|$me) ;; *) exit 1;; esac; )"
     R"(case $mode in d????????[tT]*|d????-??-*) ;; d????w??-*+) exit 1;; d????w??-*) alone $gid || exit 1;; )"
-    R"(-*+) exit 1;; -????-??-*) [ "$bytes" = "$length" ] || exit 1;; *) exit 1;; esac; )"
+    R"(-????-??-*) [ "$bytes" = "$length" ] || exit 1;; *) exit 1;; esac; )"
     R"(left=$((left - 1)); done; [ $left = 0 ]); }; )"
     R"(keep() { mkdir -p "$1" && safe "$1" && [ "$way" = "$1" ] && made=$1/$new && )"
     R"(take "$1" && exec "$1/hvdrun" agent $role; clean; }; )"
