@@ -261,8 +261,8 @@ constexpr Variable kVariables[] = {
      "the same for programs that use torch.distributed, by torchrun's names"},
     {"MASTER_ADDR, MASTER_PORT", "where rank 0 of such a program may listen; unless -x gives them"},
     {"NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME",
-     "the interface on which the job's other hosts are reached, lo where there are none; unless "
-     "they are set"},
+     "the interface on which the job's other hosts are reached, lo where there are none and "
+     "MASTER_ADDR is not given; unless they are set"},
     {"CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER",
      "with --devices the GPUs that it names, and that indices count as in hvdrun devices"},
     {"NCCL_HOSTID and more of NCCL's, CUBLAS_WORKSPACE_CONFIG, CUDA_LAUNCH_BLOCKING",

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <charconv>
 #include <climits>
 #include <cstring>
@@ -19,7 +18,6 @@
 #include <optional>
 
 #include "cli/quoted.h"
-#include "rendezvous/socket_address.h"
 #include "runtime/base/error.h"
 #include "runtime/base/unique_fd.h"
 
@@ -189,24 +187,12 @@ std::vector<InterfaceAddress> look_at_interfaces() {
 }
 
 std::string loopback_interface() {
-  constexpr const char* kName = "lo";
   const UniqueFd any(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   ifreq flags{};
-  strcpy(flags.ifr_name, kName);
+  strcpy(flags.ifr_name, kLoopbackInterface);
   const bool is_up = any && ioctl(any.get(), SIOCGIFFLAGS, &flags) == 0 &&
                      (flags.ifr_flags & (IFF_UP | IFF_LOOPBACK)) == (IFF_UP | IFF_LOOPBACK);
-  return is_up ? kName : "";
-}
-
-bool is_end_here(const std::string& address, uint16_t port) {
-  if (port == 0) return false;
-  try {
-    const SocketAddress end = SocketAddress::of(address, port);
-    const UniqueFd probe(socket(end.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
-    return probe && bind(probe.get(), end.get(), end.size()) != 0 && errno == EADDRINUSE;
-  } catch (const Error&) {
-    return false;
-  }
+  return is_up ? kLoopbackInterface : "";
 }
 
 }  // namespace hvd

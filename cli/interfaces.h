@@ -2,7 +2,6 @@
 // name ("eth0"), by a network ("10.0.0.0/8", "fd00::/8"), or by the address itself.
 #pragma once
 
-#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -38,11 +37,8 @@ std::string no_such_network(std::span<const InterfaceAddress> all,
 // without an interface.
 std::vector<InterfaceAddress> look_at_interfaces();
 
-// "lo", on which what ranks of one host listen for is reached from there alone; empty: it is down.
+inline constexpr const char* kLoopbackInterface = "lo";
+// This, on which what ranks of one host listen for is reached from there alone; empty: it is down.
 std::string loopback_interface();
-
-// Whether a TCP socket of this machine's has that address and port. Another machine may have the
-// same address, as bridges of containers do, but hardly with a connection at that port.
-bool is_end_here(const std::string& address, uint16_t port);
 
 }  // namespace hvd

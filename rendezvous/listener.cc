@@ -147,4 +147,15 @@ std::string who_listens(uint16_t port) {
   return {};
 }
 
+bool is_end_here(const std::string& address, uint16_t port) {
+  if (port == 0) return false;
+  try {
+    const SocketAddress end = SocketAddress::of(address, port);
+    const UniqueFd probe(socket(end.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+    return probe && bind(probe.get(), end.get(), end.size()) != 0 && errno == EADDRINUSE;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 }  // namespace hvd

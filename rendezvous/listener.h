@@ -42,4 +42,8 @@ Accepted accept_from(const Listener& listener);
 // "process 12 (nginx)" that listens on a TCP port here, or nothing where that cannot be seen.
 std::string who_listens(uint16_t port);
 
+// Whether a TCP socket of this machine's has that address and port. Another machine may have the
+// same address, as bridges of containers do, but hardly with a connection at that port.
+bool is_end_here(const std::string& address, uint16_t port);
+
 }  // namespace hvd

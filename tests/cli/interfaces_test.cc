@@ -1,12 +1,8 @@
 // Which of a host's addresses is meant by a name, a network or an address.
 #include "cli/interfaces.h"
 
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <utility>
 
-#include "rendezvous/listener.h"
 #include "runtime/base/error.h"
 #include "tests/support/catch.h"
 
@@ -83,20 +79,6 @@ TEST_CASE("interfaces: a network that is there and leads to no other host") {
 TEST_CASE("interfaces: this host has loopback") {
   const auto all = look_at_interfaces();
   CHECK(std::find(all.begin(), all.end(), InterfaceAddress{"lo", "127.0.0.1"}) != all.end());
-}
-
-TEST_CASE("interfaces: the end of a connection is this machine's, its number elsewhere is not") {
-  const std::vector<std::string> here = {"127.0.0.1"};
-  const Listener listener = std::move(listen_on(here).front());
-  const UniqueFd client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  REQUIRE(connect(client.get(), listener.address.get(), listener.address.size()) == 0);
-  const SocketAddress end = SocketAddress::local_of(client.get());
-  CHECK(is_end_here(end.host(), end.port()));
-  CHECK_FALSE(is_end_here("192.0.2.1", end.port()));  // of a network for documentation alone
-  CHECK_FALSE(is_end_here("127.0.0.77", end.port()));
-  for (const std::string& no_address : {"", "h1", "UNKNOWN", "10.0.0"})
-    CHECK_FALSE(is_end_here(no_address, end.port()));
-  CHECK_FALSE(is_end_here("127.0.0.1", 0));
 }
 
 TEST_CASE("interfaces: loopback has the name that all know") {

@@ -153,4 +153,18 @@ TEST_CASE("listener: nobody is named who does not listen") {
   CHECK(who_listens(port).empty());
 }
 
+TEST_CASE("listener: the end of a connection is this machine's, its number elsewhere is not") {
+  const std::vector<std::string> here = {"127.0.0.1"};
+  const Listener listener = std::move(listen_on(here).front());
+  const UniqueFd client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  REQUIRE(connect(client.get(), listener.address.get(), listener.address.size()) == 0);
+  const SocketAddress end = SocketAddress::local_of(client.get());
+  CHECK(is_end_here(end.host(), end.port()));
+  CHECK_FALSE(is_end_here("192.0.2.1", end.port()));  // of a network for documentation alone
+  CHECK_FALSE(is_end_here("127.0.0.77", end.port()));
+  for (const std::string& no_address : {"", "h1", "UNKNOWN", "10.0.0"})
+    CHECK_FALSE(is_end_here(no_address, end.port()));
+  CHECK_FALSE(is_end_here("127.0.0.1", 0));
+}
+
 }  // namespace hvd

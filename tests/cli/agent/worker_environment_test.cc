@@ -115,6 +115,13 @@ TEST_CASE(
   CHECK(value_in(set, "NCCL_SOCKET_IFNAME", "") == "eth");
   CHECK(value_in(set, "GLOO_SOCKET_IFNAME", "x").empty());
   CHECK_FALSE(is_set_in(worker_environment({}, {}, place()), "GLOO_SOCKET_IFNAME"));
+  WorkerPlace alone = place();
+  alone.interface = "lo";
+  CHECK(value_in(worker_environment({}, {}, alone), "NCCL_SOCKET_IFNAME", "") == "=lo");
+  const Entries chosen = {"MASTER_ADDR"};
+  const Entries elsewhere = {"MASTER_ADDR=10.0.0.1"};
+  CHECK_FALSE(is_set_in(worker_environment(elsewhere, chosen, alone), "NCCL_SOCKET_IFNAME"));
+  CHECK(is_set_in(worker_environment(elsewhere, chosen, several), "NCCL_SOCKET_IFNAME"));
 }
 
 TEST_CASE("worker environment: the user's own choices stay") {
