@@ -4,6 +4,7 @@
 #include <c10/core/DeviceType.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
 
 #include "hvd/error.h"
 
@@ -36,14 +37,20 @@ void queue_behind(const c10::Stream& later, const c10::Stream& earlier) {
 }
 
 void record_stream(const at::Tensor& tensor, const c10::Stream& stream) {
-  const auto* allocator = c10::GetAllocator(tensor.device().type());
-  if (tensor.storage().data_ptr().get_deleter() == allocator->raw_deleter())
+  try {
     tensor.record_stream(stream);
+  } catch (const c10::Error&) {
+    // cudaMallocAsync's allocator fails at what is not its own, which others pass over.
+  }
 }
 
+// What is wrong with the device is heard of by who asks it for memory next.
 void empty_cache(c10::Device device) {
-  auto* allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
-  if (allocator != nullptr && allocator->initialized()) allocator->emptyCache();
+  try {
+    auto* allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
+    if (allocator != nullptr && allocator->initialized()) allocator->emptyCache();
+  } catch (const c10::Error&) {
+  }
 }
 
 }  // namespace hvd

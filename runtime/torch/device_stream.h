@@ -19,7 +19,7 @@ c10::Stream current_stream(c10::Device device);
 void queue_behind(const c10::Stream& later, const c10::Stream& earlier);
 
 // The tensor's memory is used in `stream` by now, too: nobody gets it before, once it is let go of.
-// Only what LibTorch's allocator gave out: one of them fails at anything else.
+// Memory of LibTorch's allocator; other memory is left alone.
 void record_stream(const at::Tensor& tensor, const c10::Stream& stream);
 
 // LibTorch keeps what tensors let go of for the next ones: gives that back to the device. It waits

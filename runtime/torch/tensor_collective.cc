@@ -67,25 +67,29 @@ void TensorCollective::check(const at::Tensor& tensor, Place place) const {
            "several elements of the tensor share memory (expand()); clone() it first");
 }
 
-// Without room for one it is the tensor itself, and expect_room() throws.
+// Where there can be none it is the tensor itself, and expect_copy() throws.
 at::Tensor TensorCollective::copy_of(const at::Tensor& tensor, std::optional<at::ScalarType> type) {
   try {
     if (!type) return tensor.clone(at::MemoryFormat::Contiguous);
     return tensor.to(*type, false, /*copy=*/true, at::MemoryFormat::Contiguous);
-  } catch (const c10::Error& error) {  // the CPU's allocator has no type of its own for it
-    const size_t each = c10::elementSize(type.value_or(tensor.scalar_type()));
-    no_room_ =
-        no_room_text(title(), "a copy of its tensor", static_cast<size_t>(tensor.numel()) * each,
-                     error.what_without_backtrace());
+  } catch (const c10::Error& error) {
+    // The CPU's allocator has no type of its own for it.
+    const bool is_room =
+        tensor.is_cpu() || dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr;
+    const size_t bytes =
+        static_cast<size_t>(tensor.numel()) * c10::elementSize(type.value_or(tensor.scalar_type()));
+    const std::string why = error.what_without_backtrace();
+    no_copy_ = is_room ? no_room_text(title(), "a copy of its tensor", bytes, why)
+                       : title() + ": its tensor cannot be copied: " + why;
     return tensor;
   }
 }
 
 // The others wait for this rank, or will.
-void TensorCollective::expect_room(Engine& engine) const {
-  if (no_room_.empty()) return;
-  engine.abort(no_room_);
-  throw Error(ErrorCode::kUnavailable, no_room_);
+void TensorCollective::expect_copy(Engine& engine) const {
+  if (no_copy_.empty()) return;
+  engine.abort(no_copy_);
+  throw Error(ErrorCode::kUnavailable, no_copy_);
 }
 
 void TensorCollective::set_buffer(const at::Tensor& tensor, Place place,
@@ -196,7 +200,7 @@ at::Tensor TensorCollective::run(Engine& engine,
   if (!engine.on_init_thread() || !collective->device().is_cpu()) {
     submit(engine, collective)->wait();
   } else {
-    collective->expect_room(engine);
+    collective->expect_copy(engine);
     Operation operation;
     collective->describe(operation);
     engine.run(operation);
@@ -207,7 +211,7 @@ at::Tensor TensorCollective::run(Engine& engine,
 std::unique_ptr<Submission> TensorCollective::submission(
     Engine& engine, const std::shared_ptr<TensorCollective>& collective) {
   collective->check_root(engine.world());
-  collective->expect_room(engine);
+  collective->expect_copy(engine);
   auto submission = std::make_unique<Submission>();
   submission->name = collective->name_;
   submission->keep_alive = collective;
@@ -225,7 +229,7 @@ void TensorCollective::begin_on_device(Engine& engine, Operation& operation) {
             (used == nullptr ? ", and this rank uses no GPU"
                              : ", and this rank uses GPU " + std::to_string(used->ordinal())));
   leave_buckets(*used, operation);
-  expect_room(engine);
+  expect_copy(engine);
   events_ = std::make_shared<DeviceEvents>(*used);
   events_->begin_behind(current_stream(device()).native_handle());
   events_->give_to(operation);

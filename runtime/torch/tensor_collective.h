@@ -65,7 +65,7 @@ class TensorCollective {
   void check_root(const World& world) const;
   void set_buffer(const at::Tensor& tensor, Place place, std::optional<at::ScalarType> type = {});
   at::Tensor copy_of(const at::Tensor& tensor, std::optional<at::ScalarType> type = {});
-  void expect_room(Engine& engine) const;
+  void expect_copy(Engine& engine) const;
   void set_shape(std::string dimensions);
   void begin_on_device(Engine& engine, Operation& operation);
   void leave_buckets(const DeviceBackend& used, Operation& operation);
@@ -78,7 +78,7 @@ class TensorCollective {
   const OperationKind kind_;
   const bool inference_;  // the mode it was made in, of the result too
   std::string name_;
-  std::string no_room_;                   // why a copy could not be had; empty: it could
+  std::string no_copy_;                   // why a copy could not be had; empty: it could
   std::string shape_;                     // what has to agree, in words; its hash is compared
   at::Tensor target_;                     // the caller's, or the new one
   at::Tensor buffer_;                     // contiguous; `target_` itself where that is possible
