@@ -27,7 +27,7 @@ void warn_on_standard_error(const std::string& text);
 
 struct EngineOptions {
   std::chrono::milliseconds collective_timeout{0};  // of one wait while all peers live; 0: none
-  std::chrono::milliseconds stall_warning{60'000};  // 0: no stall check
+  std::chrono::milliseconds stall_warning{60'000};  // 0: no warning
   std::chrono::milliseconds stall_shutdown{0};      // 0: never
   std::chrono::milliseconds start_timeout{30'000};  // until all ranks have made theirs; 0: none
   // A line or more for the user; any thread.

@@ -186,7 +186,7 @@ void LogLinks::expect_end(int rank) {
     if (link.rank == rank) link.ending = true;
 }
 
-// A link that is still full at the end of this has lost its reader.
+// From a link that is full for longer the other side hears an end without a word.
 void LogLinks::finish_sending() {
   const Deadline deadline = Deadline::in(kLastWordMost);
   for (flush(); linked_ && has_unsent() && !deadline.passed(); flush()) {

@@ -30,7 +30,7 @@
 namespace hvd {
 
 struct ProgressOptions {
-  std::chrono::milliseconds stall_warning{60'000};    // 0: no stall check
+  std::chrono::milliseconds stall_warning{60'000};    // 0: no warning
   std::chrono::milliseconds stall_shutdown{0};        // 0: never
   std::function<void(const std::string&)> warn = {};  // any thread, with the token; must not block
   // For how long a device's library is waited for: in one operation, and to connect; 0: no limit.
