@@ -7,6 +7,7 @@
 
 #include "cli/agent/descendants.h"
 #include "cli/agent/worker_environment.h"
+#include "cli/job_log.h"
 #include "cli/signals.h"
 #include "cli/ssh/ssh_words.h"
 #include "runtime/base/error.h"
@@ -31,9 +32,9 @@ RemoteErrand::RemoteErrand(Loop& loop, const JobSpec& spec, const StartState& st
                       on_told(host, message);
                     },
                 .failed = [this](int host, const std::string& reason) { on_failed(host, reason); },
-                .kept_keys =
+                .new_keys =
                     [this](int, const std::vector<std::string>& keys) {
-                      if (events_.kept_keys) events_.kept_keys(keys);
+                      if (events_.new_keys) events_.new_keys(keys);
                     }}) {}
 
 void RemoteErrand::start(int host, Clock::duration patience, Deadline there, TimePoint until) {
@@ -72,8 +73,9 @@ void run_errand(const JobSpec& spec, const StartState& start, std::vector<std::s
                 RemoteErrand::Events events) {
   if (const std::string objection = objection_to_words(spec.ssh.arguments); !objection.empty())
     throw Error(ErrorCode::kInvalidArgument, objection);
-  events.kept_keys = [](const std::vector<std::string>& keys) {
-    std::fprintf(stderr, "hvdrun: %s\n", kept_keys_line(keys).c_str());
+  std::vector<std::string> new_keys;
+  events.new_keys = [&new_keys](const std::vector<std::string>& keys) {
+    new_keys.insert(new_keys.end(), keys.begin(), keys.end());
   };
   Loop loop;
   SignalReader child_ends({SIGCHLD}, 0);
@@ -99,6 +101,8 @@ void run_errand(const JobSpec& spec, const StartState& start, std::vector<std::s
       errand.start(int(host), spec.start_timeout, Deadline::in(spec.host_wait));
   for (errand.turn(Clock::now()); errand.waiting(); errand.turn(Clock::now()))
     loop.turn(errand.next_deadline());
+  if (!new_keys.empty() && wants_warnings(spec))
+    std::fprintf(stderr, "hvdrun: %s\n", new_keys_line(new_keys).c_str());
 }
 
 }  // namespace hvd

@@ -27,7 +27,7 @@ class RemoteErrand {
     std::function<bool(int host, const std::string& message)> told;
     std::function<void(int host, const std::string& reason)> failed;
     // SshCarrier::Callbacks; run_errand() says it.
-    std::function<void(const std::vector<std::string>& keys)> kept_keys = {};
+    std::function<void(const std::vector<std::string>& keys)> new_keys = {};
   };
 
   // `role`: the words behind `hvdrun agent`. Throws kUnavailable when this program's own file

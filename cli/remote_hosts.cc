@@ -124,7 +124,7 @@ RemoteHosts::RemoteHosts(Loop& loop, RendezvousServer& server, const JobAuthorit
           .not_shipped = [this](int host,
                                 const std::string& reason) { on_failed({host, reason, true}); },
           .noted = events_.noted,
-          .kept_keys = events_.kept_keys});
+          .new_keys = events_.new_keys});
 }
 
 void RemoteHosts::start(int host) {

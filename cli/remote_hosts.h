@@ -47,7 +47,7 @@ class RemoteHosts {
     std::function<void(const std::vector<FailedHost>& hosts)> failed;
     // SshCarrier::Callbacks
     std::function<void(int host, const std::string& what)> noted;
-    std::function<void(int host, const std::vector<std::string>& keys)> kept_keys;
+    std::function<void(int host, const std::vector<std::string>& keys)> new_keys;
   };
   // `server` is one with a RendezvousServer::Remote of `authority`. Throws kUnavailable when this
   // program's own file cannot be read. `offer`, if any, goes to each host before its agent starts.

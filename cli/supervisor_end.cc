@@ -335,6 +335,7 @@ ExitStatus Supervisor::finish() {
   if (output_.unread_bytes() > 0)
     say("lost " + std::to_string(output_.unread_bytes()) +
         " bytes of output that nobody read in time");
+  say_new_keys();       // if it has ended before all hosts were there
   say_why_at_.reset();  // the report does
   const JobResult result = this->result();
   ExitStatus status = result.verdict.status;

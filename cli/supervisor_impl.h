@@ -155,6 +155,7 @@ class Supervisor {
   // What agents can cause without end: dropped, and counted, while standard error is not read.
   void try_say(const std::string& words);
   void say_unsaid();
+  void say_new_keys();
   void say(const std::string& words) { output_.say("hvdrun: " + words + "\n", Clock::now()); }
   std::optional<TimePoint> job_deadline() const;
   std::optional<TimePoint> next_deadline() const;
@@ -204,7 +205,7 @@ class Supervisor {
   bool result_written_ = false;                // the whole one, by finish()
   std::set<int> held_said_;                    // ranks
   std::set<int> limits_said_;                  // RLIMIT_…
-  std::vector<std::string> kept_keys_;         // of hosts that ssh had not met before
+  std::vector<std::string> new_keys_;          // that ssh has taken, and nobody was told of
   std::optional<TimePoint> time_limit_;        // by the job's clock
   std::optional<TimePoint> answer_by_;         // before a time-out is carried out
   std::optional<TimePoint> suspend_deadline_;  // for ranks to stand still, before we stop

@@ -107,9 +107,9 @@ void Supervisor::start_agents(Carrier& carrier, const ShipOffer* offer) {
               },
           .failed = [this](const std::vector<FailedHost>& failed) { on_remote_failed(failed); },
           .noted = [this](int host, const std::string& what) { log_.starts(host, what); },
-          .kept_keys =
+          .new_keys =
               [this](int, const std::vector<std::string>& keys) {
-                kept_keys_.insert(kept_keys_.end(), keys.begin(), keys.end());
+                new_keys_.insert(new_keys_.end(), keys.begin(), keys.end());
               }});
   for (const int number : used)
     if (spec_.hosts[size_t(number)].remote) remote_hosts_->start(number);
@@ -167,6 +167,12 @@ void Supervisor::on_remote_started(int host, AgentChannels channels, const proto
   if (!remote_hosts_->waiting()) on_all_hosts_there();
 }
 
+void Supervisor::say_new_keys() {
+  if (new_keys_.empty()) return;
+  if (wants_warnings(spec_)) say(new_keys_line(new_keys_));
+  new_keys_.clear();
+}
+
 void Supervisor::on_remote_failed(const std::vector<FailedHost>& failed) {
   for (const FailedHost& one : failed)
     record_.note_not_started(spec_.hosts.at(size_t(one.host)).name, one.reason);
@@ -206,7 +212,7 @@ SettledHosts Supervisor::settle() {
 
 void Supervisor::on_all_hosts_there() {
   if (membership_.ending()) return;
-  if (!kept_keys_.empty() && wants_warnings(spec_)) say(kept_keys_line(kept_keys_));
+  say_new_keys();
   const bool counts = counts_gpus(spec_.hosts);
   SettledHosts settled;
   try {

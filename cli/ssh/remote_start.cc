@@ -21,6 +21,7 @@ constexpr size_t kNudgesMax = 64;      // unread ones
 constexpr int kAskedMax = 8;           // the script tries fewer folders
 constexpr size_t kLineBytesMax = 256;  // of the script's
 constexpr size_t kKeptBytesMax = 64u << 10;
+constexpr size_t kFirstWordsMax = 4096;
 constexpr size_t kHelloBytesMax = 64u << 10;
 constexpr size_t kWishBytesMax = 1u << 20;  // numbers of all files that an offer can have
 constexpr int kWishesMax = 256;             // libraries that need others, in each of four folders
@@ -110,6 +111,7 @@ void RemoteStart::fail(std::string why, TimePoint now) {
 
 // A start file may have made standard error of standard output, the script's and the agent's too.
 void RemoteStart::take_words(std::string_view bytes, TimePoint now) {
+  first_words_ += bytes.substr(0, kFirstWordsMax - std::min(kFirstWordsMax, first_words_.size()));
   keep_last(words_, bytes);
   if (phase_ != StartPhase::kConnecting || heard_) return;
   const std::string line = "\n" + std::string(kRemoteMark);

@@ -73,6 +73,7 @@ class RemoteStart {
   // What the other side printed, the last of it: for people to read.
   const std::string& noise() const { return noise_; }
   const std::string& words() const { return words_; }
+  const std::string& first_words() const { return first_words_; }  // ssh's own, before any there
   std::string last_said() const;                // "; ssh's last words were …", or ""
   std::string unfinished(TimePoint now) const;  // what it was at when its time was over
 
@@ -108,7 +109,7 @@ class RemoteStart {
   size_t wanted_done_ = 0;  // of them
   uint64_t wanted_at_ = 0;  // of the next one
   uint64_t shipped_ = 0, to_ship_ = 0;
-  std::string hello_, failure_, noise_, words_;
+  std::string hello_, failure_, noise_, words_, first_words_;
 };
 
 }  // namespace hvd

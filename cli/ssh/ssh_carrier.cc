@@ -153,6 +153,14 @@ void SshCarrier::begin(Start& start, TimePoint now) {
   });
 }
 
+// Who has configured ssh to take new keys knows of it.
+void SshCarrier::tell_new_keys(Start& start) {
+  if (start.keys != HostKeys::kNew || start.told_keys || !callbacks_.new_keys) return;
+  const std::vector<std::string> keys = new_host_keys(start.ssh->remote.first_words());
+  start.told_keys = !keys.empty();
+  if (start.told_keys) callbacks_.new_keys(start.host, keys);
+}
+
 void SshCarrier::hand_over(Start& start) {
   Ssh& ssh = *start.ssh;
   for (const UniqueFd* fd : {&ssh.out, &ssh.words})
@@ -163,9 +171,6 @@ void SshCarrier::hand_over(Start& start) {
       write(ssh.in.get(), kFrameMagic.data(), kFrameMagic.size());
   AgentChannels channels{ssh.pid, std::move(ssh.in), std::move(ssh.out), std::move(ssh.words), {}};
   std::string hello = ssh.remote.hello();
-  if (callbacks_.kept_keys)
-    if (const auto keys = kept_host_keys(ssh.remote.words()); !keys.empty())
-      callbacks_.kept_keys(start.host, keys);
   const int host = start.host;
   if (kept_.erase(ssh.pid) > 0) handed_over_.insert(ssh.pid);
   --running_;
@@ -226,6 +231,7 @@ void SshCarrier::judge(Start& start, int wait_status, TimePoint now) {
   Ssh& ssh = *start.ssh;
   read_rest(start, ssh.out, &SshCarrier::read_output);
   read_rest(start, ssh.words, &SshCarrier::read_words);
+  tell_new_keys(start);
   const RemoteStart& remote = ssh.remote;
   if (!remote.failure().empty()) {
     const std::string reasons = reasons_in(remote.words());
@@ -248,16 +254,20 @@ void SshCarrier::judge(Start& start, int wait_status, TimePoint now) {
     return drop(start);
   }
   // What breaks a connection on which something runs already, as the copy, may do it each time.
-  const bool soon = failure.retry == Retry::kSoon && !remote.heard();
-  const bool once_more = failure.retry == Retry::kSoon || failure.retry == Retry::kSometimes;
-  if (soon || (once_more && start.attempts < kSomeAttempts))
+  const bool broken = remote.heard() && failure.retry == Retry::kSoon;
+  if (broken) ++start.broken;
+  if ((failure.retry == Retry::kSoon && start.broken < kSomeAttempts) ||
+      (failure.retry == Retry::kSometimes && start.attempts < kSomeAttempts))
     return try_again(start, std::move(failure.reason), kRetryMost, now);
   if (failure.retry != Retry::kNever && start.time.may_wait(now)) {
     try_again(start, std::move(failure.reason), kNotThereMost, now);
     start.due = std::min(start.due, start.time.waits_until());
     return;
   }
-  if (failure.retry != Retry::kNever && start.attempts > 1)
+  if (broken)
+    failure.reason =
+        "tried " + std::to_string(start.attempts) + " times: " + failure.reason + by_hand(start);
+  else if (failure.retry != Retry::kNever && start.attempts > 1)
     failure.reason = "it was not there in " + seconds_text(now - start.since) + ", tried " +
                      std::to_string(start.attempts) + " times: " + failure.reason + by_hand(start);
   else if (failure.is_riddle)

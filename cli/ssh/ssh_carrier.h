@@ -53,8 +53,8 @@ class SshCarrier {
     std::function<void(int host, std::string reason)> not_shipped = {};
     // For a log, each time: the phase that a host's start is in now, or why it is tried again.
     std::function<void(int host, const std::string& what)> noted = {};
-    // Before it has started: ssh met these host keys for the first time (kept_host_keys()).
-    std::function<void(int host, const std::vector<std::string>& keys)> kept_keys = {};
+    // ssh was told to take new host keys, and took these (new_host_keys()), whatever comes of it.
+    std::function<void(int host, const std::vector<std::string>& keys)> new_keys = {};
   };
   struct Progress {
     StartPhase phase = StartPhase::kConnecting;
@@ -117,6 +117,7 @@ class SshCarrier {
   static bool hangs(Start& start, TimePoint now);
   void begin(Start& start, TimePoint now);
   void hand_over(Start& start);
+  void tell_new_keys(Start& start);
   static bool ask_differently(Start& start, int wait_status);
   static StartPhase phase_of(const Ssh& ssh);
   void judge(Start& start, int wait_status, TimePoint now);

@@ -21,8 +21,10 @@ struct SshCarrier::Start {
   StartTime time;
   TimePoint due, since;  // of the next attempt; the first one's
   int attempts = 0;
+  int broken = 0;  // of them, with something of ours running there
   HostKeys keys = HostKeys::kKnown;
   bool is_old_ssh = false;
+  bool told_keys = false;
   bool copy_anew = false;                // the copy there did not run
   std::string reason = {};               // why the last attempt failed
   std::optional<StartPhase> noted = {};  // last, in this attempt or the one that it goes on

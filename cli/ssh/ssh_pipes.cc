@@ -67,6 +67,7 @@ void SshCarrier::note_phase(Start& start) {
 void SshCarrier::look(Start& start, TimePoint now) {
   Ssh& ssh = *start.ssh;
   read_rest(start, ssh.words, &SshCarrier::read_words);  // of the start: none of the agent's
+  tell_new_keys(start);
   note_phase(start);
   if (ssh.remote.phase() == StartPhase::kReady) return hand_over(start);
   if (ssh.remote.heard()) start.time.reached(now);

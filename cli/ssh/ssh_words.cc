@@ -130,8 +130,8 @@ constexpr Known kKnown[] = {
 
 // What ssh says of itself on a good day too: that it learnt a host's key, what it thinks of the key
 // exchange (OpenSSH 10.1 on). Never the words that tell why it failed.
-constexpr std::string_view kKeptKey = "Warning: Permanently added ";
-constexpr std::string_view kNotices[] = {kKeptKey, "** "};
+constexpr std::string_view kNewKey = "Warning: Permanently added ";
+constexpr std::string_view kNotices[] = {kNewKey, "** "};
 
 constexpr size_t kLineBytes = 200;
 constexpr size_t kKeysShown = 20;
@@ -217,22 +217,24 @@ bool is_new_host_key(std::string_view words) {
          });
 }
 
-std::vector<std::string> kept_host_keys(std::string_view words) {
+std::vector<std::string> new_host_keys(std::string_view words) {
   std::vector<std::string> keys;
   while (!words.empty()) {
     const std::string_view line = words.substr(0, words.find('\n'));
     words.remove_prefix(std::min(words.size(), line.size() + 1));
-    const size_t end = line.find(" to the list of known hosts");
-    if (line.starts_with(kKeptKey) && end != line.npos)
-      keys.push_back(
-          printable(line.substr(kKeptKey.size(), std::min(end - kKeptKey.size(), kLineBytes))));
+    if (!line.starts_with(kNewKey)) continue;
+    // Else it is the address of a host whose key was known: "the ED25519 host key for IP address".
+    const std::string_view key = line.substr(kNewKey.size());
+    const size_t end = key.find(" to the list of known hosts");
+    if (key.starts_with('\'') && end != key.npos)
+      keys.push_back(printable(key.substr(0, std::min(end, kLineBytes))));
   }
   return keys;
 }
 
-std::string kept_keys_line(const std::vector<std::string>& keys) {
+std::string new_keys_line(const std::vector<std::string>& keys) {
   const size_t shown = std::min(keys.size(), kKeysShown);
-  std::string line = "ssh met for the first time, and keeps in known_hosts, the keys of ";
+  std::string line = "ssh had no host key to compare with, and took what it was shown, from ";
   for (size_t i = 0; i < shown; ++i) line += (i > 0 ? ", " : "") + keys[i];
   return shown == keys.size() ? line
                               : line + " and " + std::to_string(keys.size() - shown) + " more";

@@ -41,11 +41,10 @@ bool is_new_host_key(std::string_view words);
 bool wants_known_key(std::string_view words);
 // Whether ssh ended for an option of ours that it came to know with 8.7: SshAttempt::is_old_ssh.
 bool is_old_ssh(std::string_view words);
-// The keys that ssh met for the first time and keeps, as it says it: "'h1' (ED25519)", of a jump
-// host, too.
-std::vector<std::string> kept_host_keys(std::string_view words);
+// The host keys that ssh knew nothing to compare with, and took, as it says it: "'h1' (ED25519)".
+std::vector<std::string> new_host_keys(std::string_view words);
 // What the user is told of them: some by name.
-std::string kept_keys_line(const std::vector<std::string>& keys);
+std::string new_keys_line(const std::vector<std::string>& keys);
 // Why files could not be written there, each once: "No space left on device, Permission denied".
 std::string reasons_in(std::string_view words);
 

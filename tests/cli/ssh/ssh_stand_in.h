@@ -69,10 +69,10 @@ class Run {
                  },
              .failed = [this](int host, const std::string& reason) { failed[host] = reason; },
              .noted = [this](int host, const std::string& what) { noted[host] += what + "\n"; },
-             .kept_keys =
+             .new_keys =
                  [this](int host, const std::vector<std::string>& keys) {
                    REQUIRE_FALSE(started.contains(host));
-                   kept_keys[host] = keys;
+                   new_keys[host] = keys;
                  }}) {
     loop_.watch(children_.fd(), EPOLLIN, [this](uint32_t) {
       children_.take();
@@ -126,7 +126,7 @@ class Run {
 
   std::map<int, AgentChannels> started;
   std::map<int, std::string> failed, noted;
-  std::map<int, std::vector<std::string>> kept_keys;
+  std::map<int, std::vector<std::string>> new_keys;
 
  private:
   Loop loop_;

@@ -294,12 +294,17 @@ TEST_CASE("ssh_words: host keys that ssh keeps from now on are told, some of man
       "Warning: Permanently added 'jump' (ED25519) to the list of known hosts.\r\n"
       "a banner\nWarning: Permanently added '[10.0.0.1]:2\x1b[2J' (RSA) to the list of known "
       "hosts.\n";
-  CHECK(kept_host_keys(words) ==
+  CHECK(new_host_keys(words) ==
         std::vector<std::string>{"'jump' (ED25519)", "'[10.0.0.1]:2?[2J' (RSA)"});
-  CHECK(kept_host_keys("Warning: Permanently added\nPermission denied").empty());
-  CHECK(kept_keys_line({"'a' (RSA)", "'b' (RSA)"}) ==
-        "ssh met for the first time, and keeps in known_hosts, the keys of 'a' (RSA), 'b' (RSA)");
-  const std::string many = kept_keys_line(std::vector<std::string>(33, "'a' (RSA)"));
+  CHECK(new_host_keys("Warning: Permanently added\nPermission denied").empty());
+  CHECK(
+      new_host_keys("Warning: Permanently added the RSA host key for IP address '10.0.0.1' to the "
+                    "list of known hosts.\n")
+          .empty());
+  CHECK(
+      new_keys_line({"'a' (RSA)", "'b' (RSA)"}) ==
+      "ssh had no host key to compare with, and took what it was shown, from 'a' (RSA), 'b' (RSA)");
+  const std::string many = new_keys_line(std::vector<std::string>(33, "'a' (RSA)"));
   CHECK(many.ends_with("'a' (RSA) and 13 more"));
 }
 
