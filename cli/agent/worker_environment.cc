@@ -142,10 +142,10 @@ std::vector<std::string> worker_environment(std::span<const std::string> users,
   };
   add_unless_set("PYTHONUNBUFFERED", "1");
   add_unless_set("NCCL_LAUNCH_ORDER_IMPLICIT", "1");  // also beside a program's own communicators
-  // Who gives another address to meet at may meet others than this job's ranks.
+  // Who gives another address to meet at may meet others than this job's ranks. NCCL takes a name
+  // without "=" for the beginning of one.
   const bool meets_others = is_chosen("MASTER_ADDR") && place.interface == kLoopbackInterface;
-  if (!place.interface.empty() &&
-      !meets_others) {  // NCCL takes a name without "=" for the beginning of one
+  if (!place.interface.empty() && !meets_others) {
     add_unless_set("NCCL_SOCKET_IFNAME", "=" + place.interface);
     add_unless_set("GLOO_SOCKET_IFNAME", place.interface);
   }

@@ -113,7 +113,6 @@ void Links::say_goodbye(uint64_t sequence) {
 // A link may be full of what was sent before. Then its reader has not come to the end of that: it
 // is waited for while it reads.
 bool Links::go_on_with_goodbye() {
-  if (!says_goodbye_) return false;
   const bool whole = peers_.block().trouble.load(std::memory_order_acquire) == 0;
   bool moved = false, waits = false;
   uint64_t unread = 0;

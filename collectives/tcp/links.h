@@ -45,8 +45,8 @@ class Links {
   bool broken_off() const { return broken_off_; }
 
   // In a whole epoch, with nothing under way: whoever waits for this rank's `sequence` is told, at
-  // once or, where a link is full, by go_on_with_goodbye(), which is true if anything moved. It has
-  // an end: when the epoch breaks, or nobody reads for too long.
+  // once or, where a link is full and says_goodbye(), by go_on_with_goodbye(), true if anything
+  // moved. It has an end: when the epoch breaks, or nobody reads for too long.
   void say_goodbye(uint64_t sequence);
   bool go_on_with_goodbye();
   bool says_goodbye() const { return says_goodbye_; }

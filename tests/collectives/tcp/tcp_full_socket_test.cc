@@ -63,20 +63,25 @@ void meet(Communicator& one, Communicator& other) {
   for (const Operation& barrier : barriers) REQUIRE(barrier.outcome == Outcome::kComplete);
 }
 
-// Two ranks whose links are there. The second has sent all of its tensor, and the first may send
+// Two ranks whose links are there.
+struct Pair {
+  Pair() { meet(zero, one); }
+
+  RankThreads ranks{std::vector{1, 1}, tcp_factory()};
+  Communicator& zero = *ranks.rank(0).communicator;
+  Communicator& one = *ranks.rank(1).communicator;
+};
+
+// The second has sent all of its tensor, and the first may send
 // only a little of its own at a time.
-struct Slow {
+struct Slow : Pair {
   explicit Slow(size_t count) : data_zero(count, 1), data_one(count, 2) {
-    meet(zero, one);
     one.start(theirs);
     while (one.progress()) continue;
     shrink_sockets(SO_SNDBUF);
     zero.start(ours);
   }
 
-  RankThreads ranks{std::vector{1, 1}, tcp_factory()};
-  Communicator& zero = *ranks.rank(0).communicator;
-  Communicator& one = *ranks.rank(1).communicator;
   std::vector<float> data_zero, data_one;
   Operation ours = sum_of(data_zero), theirs = sum_of(data_one);
 };
@@ -113,9 +118,8 @@ TEST_CASE("tcp: what cannot be sent any more keeps nobody from the end of an epo
 namespace {
 
 // The first rank has sent `count` numbers, which the second has not read, and has left.
-struct Left {
+struct Left : Pair {
   explicit Left(size_t count) : data_zero(count, 1), data_one(count, 0) {
-    meet(zero, one);
     for (const int option : {SO_SNDBUF, SO_RCVBUF}) shrink_sockets(option);
     one.start(theirs);
     while (one.progress()) continue;
@@ -124,15 +128,12 @@ struct Left {
     if (ours.outcome == Outcome::kComplete) zero.close();
   }
   bool is_full() const { return ours.outcome == Outcome::kComplete && !zero.drained(); }
-  std::string why() const {
+  std::string why() {
     const ControlBlock& block = ranks.rank(1).peers->block();
     const bool elsewhere = (block.reason & 255) == static_cast<uint32_t>(TroubleReason::kElsewhere);
     return elsewhere ? block.elsewhere : ranks.rank(1).peers->block().rank(0).reason;
   }
 
-  mutable RankThreads ranks{std::vector{1, 1}, tcp_factory()};
-  Communicator& zero = *ranks.rank(0).communicator;
-  Communicator& one = *ranks.rank(1).communicator;
   std::vector<float> data_zero, data_one;
   Operation ours = broadcast_of(data_zero), theirs = broadcast_of(data_one);
 };
