@@ -139,7 +139,8 @@ constexpr Option kOptions[] = {
      "warn, naming the missing ranks, when a collective has waited for so long; 60",
      "HOROVOD_STALL_CHECK_TIME_SECONDS"},
     {"--stall-check-shutdown-time-seconds", "", "N", kStall, kWorks,
-     "end the job when a collective has waited for so long; 0, the default, for never",
+     "end the job when a collective has waited for so long, warned about or not; 0, the default, "
+     "for never",
      "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"},
     {"--no-stall-check", "", "", kStall, kWorks, "do not look for stalled collectives",
      "HOROVOD_STALL_CHECK_DISABLE"},
