@@ -22,10 +22,6 @@ namespace {
 
 constexpr size_t kReadAhead = 24 * 1024;  // short messages whole, to be summed where they lie
 constexpr size_t kDirect = 4096;  // from here on it is worth a call of its own, without a copy
-// Of one call. The kernel cuts what is sent into packets of 64 KiB with their headers: a call of
-// just 64 KiB, or of a multiple, leaves crumbs that cost as much as whole ones and halves the
-// speed. Besides, who sends and receives in turn finds what it works on in the cache.
-constexpr size_t kSendBytes = 60 * 1024;
 // What the kernel holds for us each way on a near link. Half as much, the kernel's own beginning,
 // halves the speed at 1 MiB; more wins nothing. On a farther one as much has to be on its way as
 // the link carries in a round trip, to which the kernel's own sizes grow, unless they are set. Near

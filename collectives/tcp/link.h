@@ -21,6 +21,12 @@ void prepare_link(int socket);
 
 class Link {
  public:
+  // The most that one call sends, in bytes: what goes in pieces goes in such ones. Over loopback
+  // the kernel cuts what is sent into packets of 65,483 bytes (64 KiB with their headers). Two of
+  // them are worth a call, and nearly fill two; a piece that is a little larger than its packets
+  // leaves a crumb that costs as much as a whole one: pieces of 128 KiB halve the speed.
+  static constexpr size_t kSendBytes = 2 * 65'408;  // a multiple of cache lines, and of any element
+
   Link(int rank, UniqueFd socket);
 
   int rank() const { return rank_; }

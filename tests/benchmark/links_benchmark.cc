@@ -180,7 +180,7 @@ class RawStream final : public hvd::Library {
   // So many bytes to the next rank and from the one before; from and to all of the tensor, over
   // and over, as the slices of a ring lie.
   void stream(std::byte* data, size_t bytes, size_t end) {
-    constexpr size_t kBlock = 60 * 1024;  // the best there is here
+    constexpr size_t kBlock = hvd::Link::kSendBytes;  // the best there is
     size_t sent = 0, received = 0;
     while (sent < end || received < end) {
       bool moved = false;
