@@ -66,7 +66,7 @@ void Link::post(const FrameHeader& header) {
 }
 
 bool Link::send(const std::byte* data, size_t end, size_t* at) {
-  const size_t head = sizeof out_ - header_sent_, rest = std::min(end - *at, kSendBytes);
+  const size_t head = sizeof out_ - header_sent_, rest = of_one_call(end - *at);
   if (head + rest == 0 || lost()) return false;
   iovec parts[2] = {{reinterpret_cast<std::byte*>(&out_) + header_sent_, head},
                     {const_cast<std::byte*>(data) + *at, rest}};

@@ -21,11 +21,14 @@ void prepare_link(int socket);
 
 class Link {
  public:
-  // The most that one call sends, in bytes: what goes in pieces goes in such ones. Over loopback
-  // the kernel cuts what is sent into packets of 65,483 bytes (64 KiB with their headers). Two of
-  // them are worth a call, and nearly fill two; a piece that is a little larger than its packets
-  // leaves a crumb that costs as much as a whole one: pieces of 128 KiB halve the speed.
-  static constexpr size_t kSendBytes = 2 * 65'408;  // a multiple of cache lines, and of any element
+  // What one call sends of so many bytes. Over loopback the kernel cuts what is sent into packets
+  // of 65,483 bytes (64 KiB with their headers): a call fills just one, since two wake BBR's
+  // timers, where that controls congestion, and halve the speed. A crumb that would be left for a
+  // call of its own goes along.
+  static constexpr size_t kCallBytes = 65'408;  // a multiple of cache lines, and of any element
+  static constexpr size_t of_one_call(size_t bytes) {
+    return bytes <= kCallBytes + kCrumbBytes ? bytes : kCallBytes;
+  }
 
   Link(int rank, UniqueFd socket);
 
@@ -71,6 +74,8 @@ class Link {
   void end();
 
  private:
+  static constexpr size_t kCrumbBytes = 4096;
+
   size_t buffered() const { return filled_ - taken_; }
   bool fill();
   size_t receive_once(std::byte* into, size_t bytes);

@@ -10,8 +10,8 @@
 namespace hvd {
 namespace {
 
-// Received in one call: still in the cache when it is summed.
-constexpr size_t kBlockBytes = Link::kSendBytes;
+// Received in one call, a chunk if it is there: still in the cache when it is summed.
+constexpr size_t kBlockBytes = 144 * 1024;
 
 }  // namespace
 
@@ -52,21 +52,25 @@ bool RingStream::advance(Link& next, Link& previous) {
   return sent || received;
 }
 
+// A short rest goes with the last whole one.
+size_t RingStream::chunks_in(const ByteRange& part) const {
+  const size_t whole = part.bytes() / task_.chunk_bytes, rest = part.bytes() % task_.chunk_bytes;
+  return whole == 0 || rest > task_.chunk_bytes / 16 ? whole + 1 : whole;
+}
+
 void RingStream::count_rounds() {
   chunks_ = 1;
-  for (const ByteRange& part : task_.parts) {
-    const size_t whole = part.bytes() / task_.chunk_bytes;
-    chunks_ = std::max(chunks_, whole + (part.bytes() % task_.chunk_bytes == 0 ? 0 : 1));
-  }
+  for (const ByteRange& part : task_.parts) chunks_ = std::max(chunks_, chunks_in(part));
   rounds_ = steps_ == 0 ? 0 : chunks_ + static_cast<size_t>(steps_) - 1;
 }
 
 // Empty where the step's part has no more.
 ByteRange RingStream::chunk_of(int step, size_t chunk) const {
   const ByteRange& part = part_of_step(step);
-  if (chunks_ == 1) return part;
-  const size_t begin = std::min(part.begin + chunk * task_.chunk_bytes, part.end);
-  return {begin, std::min(begin + task_.chunk_bytes, part.end)};
+  const size_t chunks = chunks_in(part);
+  if (chunk >= chunks) return {part.end, part.end};
+  const size_t begin = part.begin + chunk * task_.chunk_bytes;
+  return {begin, chunk + 1 == chunks ? part.end : begin + task_.chunk_bytes};
 }
 
 // On to the next chunk of the stream.

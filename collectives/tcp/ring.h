@@ -77,6 +77,7 @@ class RingStream {
   };
   const ByteRange& part_of_step(int step) const;
   size_t bytes_of(int step) const { return part_of_step(step).bytes(); }
+  size_t chunks_in(const ByteRange& part) const;
   ByteRange chunk_of(int step, size_t chunk) const;
   ByteRange out() const { return chunk_of(send_.step, send_.chunk()); }
   ByteRange in() const { return chunk_of(receive_.step + 1, receive_.chunk()); }

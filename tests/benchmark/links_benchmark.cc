@@ -180,7 +180,6 @@ class RawStream final : public hvd::Library {
   // So many bytes to the next rank and from the one before; from and to all of the tensor, over
   // and over, as the slices of a ring lie.
   void stream(std::byte* data, size_t bytes, size_t end) {
-    constexpr size_t kBlock = hvd::Link::kSendBytes;  // the best there is
     size_t sent = 0, received = 0;
     while (sent < end || received < end) {
       bool moved = false;
@@ -189,7 +188,7 @@ class RawStream final : public hvd::Library {
         if (count > 0) at += static_cast<size_t>(count), moved = true;
       };
       const auto piece = [&](size_t at) {
-        return std::min({end - at, kBlock, bytes - at % bytes});
+        return hvd::Link::of_one_call(std::min(end - at, bytes - at % bytes));
       };
       if (sent < end)
         take(send(links_.front().get(), data + sent % bytes, piece(sent), MSG_DONTWAIT), sent);
