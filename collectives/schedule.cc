@@ -1,5 +1,6 @@
 #include "collectives/schedule.h"
 
+#include <algorithm>
 #include <bit>
 
 namespace hvd {
@@ -19,6 +20,9 @@ constexpr Row kTable[] = {
     {1 << 30, 16 * kKiB, 1024 * kKiB},
 };
 constexpr size_t kRideBytesMost = 16 * kKiB;
+static_assert(std::ranges::all_of(kTable, [](const Row& row) {
+  return std::max({row.swap_bytes_most, row.halve_bytes_most, kRideBytesMost}) <= kRidesMost;
+}));
 
 }  // namespace
 

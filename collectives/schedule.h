@@ -21,6 +21,10 @@ AllreduceWay allreduce_way(size_t count, DataType type, int ranks);
 inline constexpr size_t kHostRideBytesMost = 64 * 1024;
 constexpr bool host_sums_ride(size_t bytes) { return bytes <= kHostRideBytesMost; }
 
+// More bytes than anything brings along while ranks agree: what a rank that called something else
+// sends is read, and dropped.
+inline constexpr size_t kRidesMost = 4 << 20;
+
 // Rides along while ranks agree; else it goes down a chain, in a stream.
 bool broadcast_rides(size_t bytes);
 

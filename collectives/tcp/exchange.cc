@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "collectives/reduce.h"
+#include "collectives/schedule.h"
 #include "runtime/base/fault_point.h"
 
 namespace hvd {
@@ -168,7 +169,7 @@ bool Exchange::take_header(const CubeStep& step, Links& links, Link& link) {
   const bool tells = task_.rider == Rider::kSides;
   if (!tells) differs_ |= got.hash != task_.header.hash || (got.flags & kDiffers) != 0;
   discards_ = !tells && differs_;
-  if (!discards_ && !fits(step, got)) {
+  if (discards_ ? got.bytes > kRidesMost : !fits(step, got)) {
     links.reject(link.rank(), "a message that does not fit");
     return false;
   }
@@ -181,6 +182,14 @@ bool Exchange::take_header(const CubeStep& step, Links& links, Link& link) {
   return true;
 }
 
+// Has the sender of this step's message the root's data, for one who has not?
+bool Exchange::brings_root(const CubeStep& step) const {
+  if (task_.root == place_ || step.part == kResultPart) return task_.root != place_;
+  if (step.part == kEnterPart) return step.peer == task_.root;
+  const int corner = task_.root % cube_corners(places());
+  return corner >> swap_of(step) == step.peer >> swap_of(step);
+}
+
 // Of who called the same: as many bytes as its part of the operation has.
 bool Exchange::fits(const CubeStep& step, const FrameHeader& got) const {
   switch (task_.rider) {
@@ -191,7 +200,7 @@ bool Exchange::fits(const CubeStep& step, const FrameHeader& got) const {
     case Rider::kHalf:
       return got.bytes == kept(place_, swap_of(step) + 1).size() * size_of(task_.type);
     case Rider::kRooted:
-      return got.bytes == 0 || (got.bytes == tensor_bytes() && !is_there_);
+      return got.bytes == (brings_root(step) ? tensor_bytes() : 0);
     case Rider::kCounts:
       return got.bytes == counts_.size() * sizeof counts_[0];
     case Rider::kSides:

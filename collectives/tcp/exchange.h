@@ -82,6 +82,7 @@ class Exchange {
   bool is_in(const CubeStep& step) const;
   bool sums(const CubeStep& step) const;
   bool take_header(const CubeStep& step, Links& links, Link& link);
+  bool brings_root(const CubeStep& step) const;
   bool fits(const CubeStep& step, const FrameHeader& got) const;
   void prepare_sums(const CubeStep& step);
   bool sum_piece(const CubeStep& step, Link& link);

@@ -261,9 +261,7 @@ long die_everywhere(const Setting& setting, int victim, long stride, End end) {
 
 }  // namespace
 
-TEST_CASE(
-    "tcp death: with two and three ranks, at every fifth message or piece, in the long run at "
-    "each") {
+TEST_CASE("tcp death: with two and three ranks, here and there, in the long run everywhere") {
   const int size = GENERATE(2, 3);
   const End end = GENERATE(End::kLinksEnd, End::kLinksStay);
   for (int victim = 0; victim < size; ++victim)
@@ -278,14 +276,15 @@ TEST_CASE("tcp death: with four and eight ranks, here and there, in the long run
                          End::kLinksEnd) > 30);
 }
 
-TEST_CASE("hierarchical death: at every 17th store, sum or message, in the long run at each") {
+TEST_CASE("hierarchical death: on two hosts, here and there, in the long run everywhere") {
   const Setting setting = GENERATE(hierarchical_setting({2, 2}), hierarchical_setting({1, 3}));
   const End end = GENERATE(End::kLinksEnd, End::kLinksStay);
   for (int victim = 0; victim < setting.ranks(); ++victim)
     CHECK(die_everywhere(setting, victim, (thorough() ? 1 : 17) * kEvery, end) > 50);
 }
 
-TEST_CASE("hierarchical death: on one host, and on three, here and there") {
+TEST_CASE(
+    "hierarchical death: on one host, and on three, here and there, in the long run everywhere") {
   const Setting setting = GENERATE(hierarchical_setting({3}), hierarchical_setting({2, 2, 2}));
   if (setting.ranks() > ranks_max()) return;
   for (int victim = 0; victim < setting.ranks(); victim += thorough() ? 1 : 2)

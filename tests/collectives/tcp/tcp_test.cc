@@ -261,7 +261,9 @@ TEST_CASE("tcp: what is no message of this operation breaks the epoch and is nam
       Lie{[](FrameHeader& h) { h.sequence = 4; }, "a message of operation 4 where 1 was due"},
       Lie{[](FrameHeader& h) { h.from = 0; }, "a message of rank 0 where 1 was due"},
       Lie{[](FrameHeader& h) { h.part = 0; }, "a message of part 0 where 512 was due"},
-      Lie{[](FrameHeader& h) { h.bytes = 1; }, "a message that does not fit"});
+      Lie{[](FrameHeader& h) { h.bytes = 1; }, "a message that does not fit"},
+      Lie{[](FrameHeader& h) { ++h.hash, h.bytes = uint64_t{1} << 40; },
+          "a message that does not fit"});
   PlayedRank played;
   const auto call = make_call(played.rank(), kShapes[0]);
   played.rank().communicator->start(call->operation);
@@ -271,6 +273,20 @@ TEST_CASE("tcp: what is no message of this operation breaks the epoch and is nam
   played.say(header);
   CHECK(played.break_in(call->operation) == Outcome::kFailedUndefined);
   CHECK(played.reason() == "rank 0 got " + std::string(lie.text) + " on its link to rank 1");
+  CHECK(call->data == call->before);
+}
+
+TEST_CASE("tcp: who has the data of a short broadcast cannot bring none") {
+  PlayedRank played;
+  auto call = make_call(played.rank(), kShapes[3]);
+  call->operation.root = 1;
+  played.rank().communicator->start(call->operation);
+  FrameHeader header = played.hear();
+  CHECK(header.bytes == 0);
+  header.from = 1;
+  played.say(header);
+  CHECK(played.break_in(call->operation) == Outcome::kFailedUndefined);
+  CHECK(played.reason() == "rank 0 got a message that does not fit on its link to rank 1");
   CHECK(call->data == call->before);
 }
 
