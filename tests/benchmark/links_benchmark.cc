@@ -180,6 +180,7 @@ class RawStream final : public hvd::Library {
   // So many bytes to the next rank and from the one before; from and to all of the tensor, over
   // and over, as the slices of a ring lie.
   void stream(std::byte* data, size_t bytes, size_t end) {
+    constexpr size_t kReceiveBytes = 144 * 1024;  // as a ring takes
     size_t sent = 0, received = 0;
     while (sent < end || received < end) {
       bool moved = false;
@@ -187,13 +188,14 @@ class RawStream final : public hvd::Library {
         if (count < 0 && errno != EAGAIN) throw std::runtime_error(std::strerror(errno));
         if (count > 0) at += static_cast<size_t>(count), moved = true;
       };
-      const auto piece = [&](size_t at) {
-        return hvd::Link::of_one_call(std::min(end - at, bytes - at % bytes));
-      };
+      const auto run_from = [&](size_t at) { return std::min(end - at, bytes - at % bytes); };
       if (sent < end)
-        take(send(links_.front().get(), data + sent % bytes, piece(sent), MSG_DONTWAIT), sent);
+        take(send(links_.front().get(), data + sent % bytes, hvd::Link::of_one_call(run_from(sent)),
+                  MSG_DONTWAIT),
+             sent);
       if (received < end)
-        take(recv(links_.back().get(), data + received % bytes, piece(received), MSG_DONTWAIT),
+        take(recv(links_.back().get(), data + received % bytes,
+                  std::min(run_from(received), kReceiveBytes), MSG_DONTWAIT),
              received);
       if (!moved) meeting_.wait();
     }
