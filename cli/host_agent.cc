@@ -57,6 +57,12 @@ void HostAgent::heard(TimePoint now) {
   watch_.heard(now);
 }
 
+void HostAgent::dismiss() {
+  if (!remote() || attached() || keeper_gone() || !pipes_.leased()) return;
+  dismissed_ = true;
+  close_lease();
+}
+
 void HostAgent::close_lease() {
   pipes_.close_lease();
   watch_.expect_end(Clock::now());

@@ -64,6 +64,9 @@ class HostAgent {
   void note_start() { runs_ranks_ = true; }
   bool runs_ranks() const { return runs_ranks_; }
   void close_lease();  // nothing below it may run any longer
+  // The job ends. One elsewhere that has not reached hvdrun runs nothing, and hears of it so.
+  void dismiss();
+  bool dismissed() const { return dismissed_; }
   // Its last word was heard: so much output its ranks had.
   void note_end(int64_t output_bytes);
   void note_output(size_t bytes, TimePoint now);
@@ -125,7 +128,7 @@ class HostAgent {
   std::vector<proto::ToAgent> early_orders_;
   bool control_open_ = true;
   AgentClock clock_;
-  bool runs_ranks_ = false;
+  bool runs_ranks_ = false, dismissed_ = false;
   int64_t output_bytes_ = 0, output_bytes_all_ = 0;  // that have come; of its ranks
   TimePoint output_at_{};                            // the last
   bool ended_ = false, keeper_ended_ = false, cut_off_ = false;

@@ -116,6 +116,7 @@ void Supervisor::perform(const action::EndJob& end) {
 void Supervisor::limit_end(const action::EndJob& end) {
   const TimePoint now = Clock::now();
   for (const auto& agent : agents_) {
+    agent->dismiss();
     if (end.cause == EndCause::kStartTimeout)  // it may be the agent that is stuck
       agent->watch().hurry(now, agent->attached() ? AgentWatch::kSilence : AgentWatch::Duration{});
     else if (end.first_signal == SIGKILL)

@@ -194,7 +194,7 @@ void Supervisor::note_lost(TimePoint now) {
     agent->lost = true;
     kill_left(*agent);
     const std::string words = lost_words(*agent);
-    record_.note_agent_lost({agent->host().name, words}, agent->stopping);
+    if (!agent->dismissed()) record_.note_agent_lost({agent->host().name, words}, agent->stopping);
     if (!agent->frames().noise().empty()) say("before the agent spoke: " + agent->frames().noise());
     lose(*agent, words);
     if (!say_why_at_) say_why_at_ = now + kReportSoon;

@@ -174,6 +174,15 @@ def who_cannot_reach_hvdrun_tells_so_in_one_line():
     assert re.fullmatch(r"hvdrun: h1: its agent runs there and has not reached hvdrun for \d+\.\d s; where a .*; hvdrun listens at \S+", told), told
     expect((job.returncode, last), (125, "hvdrun: no agent reported from h1 within 4 s (--start-timeout)"))
     wait_until_empty("h1", "h2")
+    job = start("-H", "h1", "--result-file", "/tmp/late.json", "--wdir", "/", "--", "true")  # and where that is not waited for
+    wait_for(lambda: "rendezvous" in world.run("h1", "ps", "-eLo", "comm=").stdout)
+    os.kill(launcher(job), signal.SIGTERM)
+    late, last = job.communicate(timeout=60)[1].decode().splitlines()
+    assert late.startswith("hvdrun: was still waiting for h1: its agent runs there and has not reached hvdrun for "), late
+    expect((job.returncode, last), (-signal.SIGTERM, "hvdrun: ended by SIGTERM"))
+    listed = json.loads(world.path("h0", "/tmp/late.json").read_text())["hosts"]
+    expect(([one["host"] for one in listed["not_started"]], listed["lost"]), (["h1"], []))
+    wait_until_empty("h1", "h2")
 
 
 class SlowFolder:
