@@ -86,7 +86,7 @@ AwaitedHost awaited(const SshCarrier::Progress& at, TimePoint now) {
 
 std::vector<std::string> no_agent_lines(const std::vector<FailedHost>& failed,
                                         const std::vector<Host>& hosts) {
-  const auto name = [&](size_t i) { return hosts.at(size_t(failed[i].host)).name; };
+  const auto name = [&](size_t i) { return with_user(hosts.at(size_t(failed[i].host))); };
   std::vector<std::string> lines;
   if (failed.size() > kHostLinesMost) {
     const size_t rest = failed.size() - kHostLinesMost;

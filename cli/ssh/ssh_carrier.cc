@@ -156,7 +156,8 @@ void SshCarrier::begin(Start& start, TimePoint now) {
 // Who has configured ssh to take new keys knows of it.
 void SshCarrier::tell_new_keys(Start& start) {
   if (start.keys != HostKeys::kNew || start.told_keys || !callbacks_.new_keys) return;
-  const std::vector<std::string> keys = new_host_keys(start.ssh->remote.first_words());
+  const std::vector<std::string> keys =
+      new_host_keys(start.ssh->remote.first_words(), start.target.name);
   start.told_keys = !keys.empty();
   if (start.told_keys) callbacks_.new_keys(start.host, keys);
 }

@@ -131,7 +131,8 @@ constexpr Known kKnown[] = {
 // What ssh says of itself on a good day too: that it learnt a host's key, what it thinks of the key
 // exchange (OpenSSH 10.1 on). Never the words that tell why it failed.
 constexpr std::string_view kNewKey = "Warning: Permanently added ";
-constexpr std::string_view kNotices[] = {kNewKey, "** "};
+constexpr std::string_view kNotKept = "Failed to add the host to the list of known hosts";
+constexpr std::string_view kNotices[] = {kNewKey, kNotKept, "** "};
 
 constexpr size_t kLineBytes = 200;
 constexpr size_t kKeysShown = 20;
@@ -217,11 +218,17 @@ bool is_new_host_key(std::string_view words) {
          });
 }
 
-std::vector<std::string> new_host_keys(std::string_view words) {
+std::vector<std::string> new_host_keys(std::string_view words, const std::string& host) {
   std::vector<std::string> keys;
   while (!words.empty()) {
     const std::string_view line = words.substr(0, words.find('\n'));
     words.remove_prefix(std::min(words.size(), line.size() + 1));
+    if (line.starts_with(kNotKept)) {  // "… (/root/.ssh/known_hosts)."
+      const std::string_view where = line.substr(kNotKept.size(), kLineBytes);
+      keys.push_back(host + ", or whom it is reached by, whose key cannot be kept" +
+                     printable(where.substr(0, where.find_last_of(')') + 1)) +
+                     ", so that any is taken the next time, too");
+    }
     if (!line.starts_with(kNewKey)) continue;
     // Else it is the address of a host whose key was known: "the ED25519 host key for IP address".
     const std::string_view key = line.substr(kNewKey.size());

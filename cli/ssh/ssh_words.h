@@ -42,7 +42,8 @@ bool wants_known_key(std::string_view words);
 // Whether ssh ended for an option of ours that it came to know with 8.7: SshAttempt::is_old_ssh.
 bool is_old_ssh(std::string_view words);
 // The host keys that ssh knew nothing to compare with, and took, as it says it: "'h1' (ED25519)".
-std::vector<std::string> new_host_keys(std::string_view words);
+// Of one that it could not keep it does not say whose it is; `host` is whom it was to reach.
+std::vector<std::string> new_host_keys(std::string_view words, const std::string& host);
 // What the user is told of them: some by name.
 std::string new_keys_line(const std::vector<std::string>& keys);
 // Why files could not be written there, each once: "No space left on device, Permission denied".

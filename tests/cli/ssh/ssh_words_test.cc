@@ -294,12 +294,19 @@ TEST_CASE("ssh_words: host keys that ssh keeps from now on are told, some of man
       "Warning: Permanently added 'jump' (ED25519) to the list of known hosts.\r\n"
       "a banner\nWarning: Permanently added '[10.0.0.1]:2\x1b[2J' (RSA) to the list of known "
       "hosts.\n";
-  CHECK(new_host_keys(words) ==
+  CHECK(new_host_keys(words, "h1") ==
         std::vector<std::string>{"'jump' (ED25519)", "'[10.0.0.1]:2?[2J' (RSA)"});
-  CHECK(new_host_keys("Warning: Permanently added\nPermission denied").empty());
+  CHECK(new_host_keys("Warning: Permanently added\nPermission denied", "h1").empty());
+  CHECK(new_host_keys("Failed to add the host to the list of known hosts (/root/.ssh/known_hosts)."
+                      "\r\nanything",
+                      "h1") ==
+        std::vector<std::string>{"h1, or whom it is reached by, whose key cannot be kept "
+                                 "(/root/.ssh/known_hosts), so that any is taken the next time, "
+                                 "too"});
   CHECK(
       new_host_keys("Warning: Permanently added the RSA host key for IP address '10.0.0.1' to the "
-                    "list of known hosts.\n")
+                    "list of known hosts.\n",
+                    "h1")
           .empty());
   CHECK(
       new_keys_line({"'a' (RSA)", "'b' (RSA)"}) ==
