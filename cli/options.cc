@@ -107,7 +107,7 @@ constexpr Option kOptions[] = {
      "that a host lacks; may be given again; see \"What --ship sends\"",
      ""},
     {"--ship-limit", "", "SIZE", kCommand, kWorks,
-     "send no host more than this, in bytes or as in 500M or 8G; 2G", ""},
+     "refuse to send a host files of more than this in all, in bytes or as in 500M or 8G; 2G", ""},
     {"--stdin", "", "0|none|all", kCommand, kWorks,
      "who reads the input: rank 0 (the default), nobody, or all ranks", ""},
 

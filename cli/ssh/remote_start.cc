@@ -21,7 +21,7 @@ constexpr size_t kNudgesMax = 64;      // unread ones
 constexpr int kAskedMax = 8;           // the script tries fewer folders
 constexpr size_t kLineBytesMax = 256;  // of the script's
 constexpr size_t kKeptBytesMax = 64u << 10;
-constexpr size_t kFirstWordsMax = 4096;
+constexpr size_t kFirstWordsMax = 65'536;  // ssh -vv says 20,000 bytes before it logs in
 constexpr size_t kHelloBytesMax = 64u << 10;
 constexpr size_t kWishBytesMax = 1u << 20;  // numbers of all files that an offer can have
 constexpr int kWishesMax = 256;             // libraries that need others, in each of four folders
@@ -102,7 +102,7 @@ void RemoteStart::enter(StartPhase phase, TimePoint now) {
 void RemoteStart::fail(std::string why, TimePoint now) {
   if (phase_ == StartPhase::kFailed) return;
   failure_ = std::move(why);
-  text_.clear();
+  text_written(text().size());
   asks_ = false;
   wanted_.clear();
   wanted_done_ = 0;
@@ -255,6 +255,13 @@ void RemoteStart::take_wish(TimePoint now) {
   shipped_written(0);
 }
 
+void RemoteStart::text_written(size_t bytes) {
+  text_at_ += bytes;
+  if (text_at_ < text_.size()) return;
+  text_.clear();
+  text_at_ = 0;
+}
+
 std::optional<RemoteStart::Piece> RemoteStart::wants_shipped() const {
   if (wanted_done_ == wanted_.size()) return {};
   const int file = wanted_[wanted_done_];
@@ -273,7 +280,7 @@ void RemoteStart::shipped_written(uint64_t bytes) {
 }
 
 std::optional<TimePoint> RemoteStart::next_nudge() const {
-  if (heard_ || phase_ != StartPhase::kConnecting || text_.size() >= kNudgesMax) return {};
+  if (heard_ || phase_ != StartPhase::kConnecting || text().size() >= kNudgesMax) return {};
   return nudged_ + kNudge;
 }
 

@@ -51,8 +51,10 @@ class RemoteStart {
 
   // What has to be written: all of `text` first, then the file from `file_at` on, or what is to be
   // shipped.
-  std::string_view text() const { return text_; }
-  void text_written(size_t bytes) { text_.erase(0, bytes); }
+  std::string_view text() const { return std::string_view(text_).substr(text_at_); }
+  void text_written(size_t bytes);
+  // Of the text the list of what is shipped, which is as long as a file.
+  bool sends_list() const { return phase_ == StartPhase::kShipping && !text().empty(); }
   bool wants_file() const { return phase_ == StartPhase::kCopying && file_at_ < file_bytes_; }
   uint64_t file_at() const { return file_at_; }
   void file_written(uint64_t bytes) { file_at_ += bytes; }
@@ -101,6 +103,7 @@ class RemoteStart {
   bool framed_ = false;  // the magic has come
   FrameReader frames_{false};
   std::string text_;
+  size_t text_at_ = 0;  // of it, written
   uint64_t file_at_ = 0;
   std::string frame_;        // what has come of one
   int wishes_ = 0;           // of the shipment: how often

@@ -92,8 +92,10 @@ void SshCarrier::feed(Start& start) {
   size_t shipped = 0;
   while (ssh.in) {
     if (!ssh.remote.text().empty()) {
+      const bool is_list = ssh.remote.sends_list();
       n = write(ssh.in.get(), ssh.remote.text().data(), ssh.remote.text().size());
       if (n > 0) ssh.remote.text_written(size_t(n));
+      if (n > 0 && is_list) note_taken(start, Clock::now());
     } else if (ssh.remote.wants_file()) {
       auto at = off_t(ssh.remote.file_at());
       n = sendfile(ssh.in.get(), file_.fd(), &at, file_.bytes() - ssh.remote.file_at());
@@ -132,7 +134,8 @@ void SshCarrier::feed(Start& start) {
 
 void SshCarrier::note_taken(Start& start, TimePoint now) {
   const RemoteStart& remote = start.ssh->remote;
-  start.time.taken(!remote.wants_file() && !remote.wants_shipped(), now - remote.since(), now);
+  const bool is_last = remote.text().empty() && !remote.wants_file() && !remote.wants_shipped();
+  start.time.taken(is_last, now - remote.since(), now);
 }
 
 std::optional<ssize_t> SshCarrier::feed_shipped(Start& start, const RemoteStart::Piece& piece) {

@@ -342,6 +342,17 @@ def a_slow_line_has_its_time_and_one_that_stands_still_is_told_how_far_it_had_co
     wait_for(lambda: not processes("h1") and not being_made("h1"), limit_s=30)
 
 
+def a_long_list_of_files_has_its_time_on_a_slow_line_too():
+    for k in range(20_000):  # 4.8 MB of names, of which ssh takes 2 MiB at once
+        write(f"many/{k:0230}", b"")
+    run("-H", "h1", "--wdir", "/", "--", "true")
+    world.limit("h1", "2mbit")
+    begin = time.monotonic()
+    run("-H", "h1", "--ship", "many", "--start-timeout", "4", "--", "true")
+    assert time.monotonic() - begin > 8, "it was not slow"
+    world.limit("h1", None)
+
+
 def who_is_cut_off_while_files_come_ends_after_the_heal():
     write("large", os.urandom(LARGE))
     run("-H", "h1", "--wdir", "/", "--", "true")
@@ -422,5 +433,6 @@ cases = [a_bare_host_gets_a_program_and_the_libraries_it_lacks_once, libhvd_come
          a_command_that_cannot_be_started_there_is_told_with_what_to_do,
          what_is_no_file_is_left_out_of_a_folder_and_a_dry_run_says_how_much_would_go, a_home_that_is_a_link_and_a_script_of_a_shipped_interpreter,
          a_slow_host_holds_nobody_up_and_a_broken_off_start_leaves_nothing, a_slow_line_has_its_time_and_one_that_stands_still_is_told_how_far_it_had_come,
+         a_long_list_of_files_has_its_time_on_a_slow_line_too,
          who_is_cut_off_while_files_come_ends_after_the_heal, a_file_that_changes_meanwhile_is_named, hvdrun_clean_removes_what_nobody_has_used_for_long, hvdrun_clean_leaves_what_ranks_wrote]
 support.main(*map(on_hosts, cases), why_not=hosts.why_not())

@@ -201,7 +201,9 @@ TEST_CASE("remote_start: what is shipped goes as it is asked for, and then the a
   for (const char byte : first) start.take_output({&byte, 1}, kBegin + 1s);
   REQUIRE(start.phase() == StartPhase::kShipping);
   REQUIRE(start.since() == kBegin + 1s);
+  REQUIRE(start.sends_list());
   REQUIRE(drain(start) == std::string(kFrameMagic) + frame(FrameKind::kShipment, "the list"));
+  REQUIRE_FALSE(start.sends_list());
   REQUIRE(ship_all(start).empty());
   start.take_output(wish("2 1"), kBegin + 2s);
   REQUIRE(start.to_ship() == 30);
