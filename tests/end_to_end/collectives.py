@@ -20,6 +20,7 @@ os.environ["ASAN_OPTIONS"] = ":".join(filter(None, [os.environ.get("ASAN_OPTIONS
 # Passed while an allreduce is under way, where a kill from outside could come before or after it.
 INSIDE = ("collective_entry:9", "collective_stage:9", "collective_sum:9", "collective_done:9")
 INSIDE_APART = ("collective_entered:9", "link_post:60", "link_header:60")
+INSIDE_HOSTS = ("collective_entry:9", "collective_sum:9", "link_post:20", "link_header:20")
 
 
 def worker(what, rank=0):
@@ -71,13 +72,14 @@ def a_rank_that_crashes_is_named_and_survivors_are_told():
 
 
 def a_rank_killed_inside_a_collective_is_named_with_what_it_did():
-    for point in INSIDE_APART if support.options.apart else INSIDE:
+    cases = [(INSIDE_APART, [], 3)] if support.options.apart else [(INSIDE, [], 3), (INSIDE_HOSTS, ["--pretend-hosts", "2x2"], 4)]
+    for point, flags, np in ((point, flags, np) for points, flags, np in cases for point in points):
         script = f"[ $HVD_RANK != 2 ] || export HVD_FAULT_POINT={point}:kill; exec '{support.options.worker}' loop 0"
-        seen = run("--", "bash", "-c", script, np=3)
+        seen = run(*flags, "--", "bash", "-c", script, np=np)
         expect(seen.returncode, 137, (point, seen.stderr))
         assert "first failure: rank 2 " in last_line(seen) and "was killed by SIGKILL" in last_line(seen), (point, seen.stderr)
         assert b"hvdrun: rank 2 was in allreduce float32 [1000] Sum #" in seen.stderr, (point, seen.stderr)
-        expect(seen.stderr.count(b"stderr>:worker:"), 2, (point, seen.stderr))  # each survivor was told
+        expect(seen.stderr.count(b"stderr>:worker:"), np - 1, (point, seen.stderr))  # each survivor was told
 
 
 def a_rank_that_deserts_with_code_0_is_the_failure():
