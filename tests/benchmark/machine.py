@@ -187,7 +187,7 @@ def describe():
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "virtual": "hypervisor" in _first_line_after("/proc/cpuinfo", "flags").split(),
         "kernel": platform.release(),
-        "congestion_control": _read("/proc/sys/net/ipv4/tcp_congestion_control"),
+        "congestion_control": Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip(),
         "system": _first_line_after("/etc/os-release", "PRETTY_NAME", "=").strip('"'),
         "commit": commit(),
     }
