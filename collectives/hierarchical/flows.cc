@@ -291,6 +291,7 @@ void HierarchicalCommunicator::begin_ring(const Operation& operation, Lane& lane
   task.data = flow_.data;
   task.parts = plan_of(lane).parts;
   task.sums = operation.kind == OperationKind::kAllreduce;
+  if (task.sums) task.chunk_bytes = kRingChunkBytes;
   task.spreads = true;
   task.type = operation.result.type;
   task.reduction = operation.reduction;

@@ -19,7 +19,8 @@ const ByteRange& part_before(const LanePlan& plan, int host, int back) {
 
 }  // namespace
 
-LanePlan plan_allreduce(const HostMap& map, int host, int slice, size_t count, DataType type) {
+LanePlan plan_allreduce(const HostMap& map, int host, int slice, size_t count, DataType type,
+                        size_t chunk_bytes) {
   const Slice whole = slice_of(count, slice, map.slices(), type);
   const size_t element = size_of(type);
   LanePlan plan;
@@ -29,10 +30,15 @@ LanePlan plan_allreduce(const HostMap& map, int host, int slice, size_t count, D
         {(whole.begin + part.begin) * element, (whole.begin + part.end) * element});
   }
   plan.own.add(part_before(plan, host, 0));
-  for (int back = 1; back < map.hosts(); ++back) plan.rest.add(part_before(plan, host, back));
-  // The last part that is summed is the first one that is whole.
-  for (int back = 0; back < map.hosts(); ++back)
-    plan.results.add(part_before(plan, host, back - 1));
+  if (map.hosts() == 1) plan.results = plan.own;
+  // As they come in.
+  const int sums = map.hosts() - 1;
+  const RingOrder order(plan.parts, 2 * sums, chunk_bytes);
+  for (RingOrder::Cursor in; !order.done(in); order.pass(in)) {
+    const ByteRange chunk = order.chunk_of(part_before(plan, host, in.step + 1), in.chunk());
+    if (in.step < sums) plan.rest.add(chunk);
+    if (in.step >= sums - 1) plan.results.add(chunk);
+  }
   return plan;
 }
 
@@ -73,12 +79,13 @@ uint64_t input_rounds(const LanePlan& plan, size_t block_bytes) {
 
 InputBlock input_block(const LanePlan& plan, size_t block_bytes, uint64_t round) {
   const uint64_t own = blocks(plan.own.bytes(), block_bytes);
-  const uint64_t rest = blocks(plan.rest.bytes(), block_bytes);
-  const uint64_t both = std::min(own, rest);
-  const bool in_turn = round < 2 * both;
-  const bool is_own = in_turn ? round % 2 == 0 : own > rest;
+  const uint64_t all = input_rounds(plan, block_bytes);
+  if (round >= all) return {};
+  // Of the own part's blocks, in so many rounds.
+  const auto own_in = [&](uint64_t rounds) { return (rounds * own + all - 1) / all; };
+  const bool is_own = own_in(round + 1) > own_in(round);
   const size_t bytes = (is_own ? plan.own : plan.rest).bytes();
-  const size_t begin = std::min(bytes, (in_turn ? round / 2 : round - both) * block_bytes);
+  const size_t begin = (is_own ? own_in(round) : round - own_in(round)) * block_bytes;
   return {is_own, begin, std::min(bytes, begin + block_bytes)};
 }
 

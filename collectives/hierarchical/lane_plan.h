@@ -18,24 +18,29 @@ namespace hvd {
 class RangeList {
  public:
   void add(const ByteRange& range) {
-    ranges_.push_back(range);
+    if (range.bytes() == 0) return;
+    pieces_.push_back({range, bytes_});
     bytes_ += range.bytes();
   }
   size_t bytes() const { return bytes_; }
   // Calls use(range, where it begins in the stream) for what lies in [begin, end) of the stream.
   template <class Use>
   void each(size_t begin, size_t end, const Use& use) const {
-    size_t start = 0;
-    for (const ByteRange& range : ranges_) {
+    auto piece = std::ranges::upper_bound(pieces_, begin, {}, &Piece::start);
+    if (piece != pieces_.begin()) --piece;
+    for (; piece != pieces_.end() && piece->start < end; ++piece) {
+      const auto& [range, start] = *piece;
       const size_t from = std::max(begin, start), to = std::min(end, start + range.bytes());
       if (from < to) use(ByteRange{range.begin + from - start, range.begin + to - start}, from);
-      start += range.bytes();
-      if (start >= end) break;
     }
   }
 
  private:
-  std::vector<ByteRange> ranges_;
+  struct Piece {
+    ByteRange range;
+    size_t start;  // in the stream
+  };
+  std::vector<Piece> pieces_;
   size_t bytes_ = 0;
 };
 
@@ -45,8 +50,9 @@ struct LanePlan {
   RangeList results;             // in the order in which they are whole here
 };
 
-// Slice `slice` of an allreduce, seen from `host`.
-LanePlan plan_allreduce(const HostMap& map, int host, int slice, size_t count, DataType type);
+// Slice `slice` of an allreduce, seen from `host`, whose ring goes in such chunks.
+LanePlan plan_allreduce(const HostMap& map, int host, int slice, size_t count, DataType type,
+                        size_t chunk_bytes = kRingChunkBytes);
 // What is not summed: the part of each host travels as it is; from `host`.
 LanePlan plan_spreading(std::vector<ByteRange> parts, int host);
 // The part of each host in a broadcast of `bytes` from `root`, by `slice`: all of it, in one slice.
@@ -55,8 +61,8 @@ LanePlan plan_broadcast(const HostMap& map, int host, int slice, int root, size_
 LanePlan plan_allgather(const HostMap& map, int host, int slice, std::span<const uint64_t> counts,
                         size_t element);
 
-// One round of taking in: of each slice a block, of the own part and of the rest in turn, as the
-// ring wants them: it sends the one while it sums the other.
+// One round of taking in: of each slice a block, of the own part and of the rest in turn, as many
+// of each as there are, as the ring wants them: it sends the one while it sums the other.
 struct InputBlock {
   bool own = false;
   size_t begin = 0, end = 0;  // of that stream

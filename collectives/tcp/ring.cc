@@ -27,14 +27,14 @@ void RingStream::begin(RingTask task, Link& next) {
   steps_ = sum_steps_ + (task_.spreads ? task_.places - 1 : 0);
   send_ = receive_ = Cursor{};
   own_allowed_ = summed_allowed_ = kAll;
-  summed_ = results_ = 0;
+  own_sent_ = summed_ = results_ = 0;
   header_taken_ = all_headers_ = false;
   held_ = 0;
   fault_.clear();
   if (task_.sums) block_.resize(kBlockBytes);
   FrameHeader header = task_.header;
   for (int step = 0; step < steps_; ++step) header.bytes += bytes_of(step);
-  count_rounds();
+  order_ = RingOrder(task_.parts, steps_, task_.chunk_bytes);
   next.post(header);
   skip_finished();
 }
@@ -52,49 +52,20 @@ bool RingStream::advance(Link& next, Link& previous) {
   return sent || received;
 }
 
-// A short rest goes with the last whole one.
-size_t RingStream::chunks_in(const ByteRange& part) const {
-  const size_t whole = part.bytes() / task_.chunk_bytes, rest = part.bytes() % task_.chunk_bytes;
-  return whole == 0 || rest > task_.chunk_bytes / 16 ? whole + 1 : whole;
-}
-
-void RingStream::count_rounds() {
-  chunks_ = 1;
-  for (const ByteRange& part : task_.parts) chunks_ = std::max(chunks_, chunks_in(part));
-  rounds_ = steps_ == 0 ? 0 : chunks_ + static_cast<size_t>(steps_) - 1;
-}
-
-// Empty where the step's part has no more.
-ByteRange RingStream::chunk_of(int step, size_t chunk) const {
-  const ByteRange& part = part_of_step(step);
-  const size_t chunks = chunks_in(part);
-  if (chunk >= chunks) return {part.end, part.end};
-  const size_t begin = part.begin + chunk * task_.chunk_bytes;
-  return {begin, chunk + 1 == chunks ? part.end : begin + task_.chunk_bytes};
-}
-
-// On to the next chunk of the stream.
-void RingStream::pass(Cursor& cursor) const {
-  cursor.at = 0;
-  ++cursor.step;
-  if (cursor.step < steps_ && static_cast<size_t>(cursor.step) <= cursor.round) return;
-  ++cursor.round;
-  cursor.step = cursor.round < chunks_ ? 0 : static_cast<int>(cursor.round - chunks_ + 1);
-}
-
 void RingStream::skip_finished() {
-  while (send_.round < rounds_ && send_.at == out().bytes()) pass(send_);
-  while (receive_.round < rounds_ && receive_.at == in().bytes()) pass(receive_);
+  while (!order_.done(send_) && send_.at == out().bytes()) order_.pass(send_);
+  while (!order_.done(receive_) && receive_.at == in().bytes()) order_.pass(receive_);
 }
 
 // What goes out in step s came in, and was summed, in step s - 1, a round before. The header goes
 // at once.
 bool RingStream::send_piece(Link& next) {
-  if (send_.round == rounds_) return next.send(nullptr, send_.at, &send_.at);
+  if (order_.done(send_)) return next.send(nullptr, send_.at, &send_.at);
   const ByteRange range = out();
+  const bool is_own = send_.step == 0;
   size_t ready = range.bytes();
-  if (send_.step == 0) {
-    ready = std::min(ready, own_allowed_);
+  if (is_own) {
+    ready = std::min(ready, own_allowed_ - (own_sent_ - send_.at));
   } else {
     const Cursor source{.round = send_.round - 1, .step = send_.step - 1};
     if (receive_.is_before(source))
@@ -102,7 +73,10 @@ bool RingStream::send_piece(Link& next) {
     else if (!source.is_before(receive_))
       ready = receive_.at;
   }
-  return next.send(task_.data + range.begin, ready, &send_.at);
+  const size_t before = send_.at;
+  const bool moved = next.send(task_.data + range.begin, ready, &send_.at);
+  if (is_own) own_sent_ += send_.at - before;
+  return moved;
 }
 
 bool RingStream::take_header(Link& previous) {
@@ -120,7 +94,7 @@ bool RingStream::take_header(Link& previous) {
 
 bool RingStream::receive_piece(Link& previous) {
   if (!header_taken_ && !take_header(previous)) return false;
-  if (receive_.round == rounds_) return false;
+  if (order_.done(receive_)) return false;
   if (receive_.step < sum_steps_) return sum_piece(previous);
   const size_t before = receive_.at;
   const ByteRange range = in();

@@ -7,9 +7,9 @@
 // ranks can run one: all ranks of a world over a tensor, or one rank per host over its slice. With
 // nothing but spreading, and all parts but one empty, it is a chain.
 //
-// Long parts go in chunks: in round r chunk r goes its first step, chunk r - 1 its second, and so
-// on. So what comes back is stored where the cache still has what was sent: over loopback two ranks
-// take a sixth less time for 64 MiB than with whole parts.
+// Long parts of a sum go in chunks (ring_order.h), so what comes back is stored where the cache
+// still has what was sent: over loopback two ranks take a sixth less time for 64 MiB than with
+// whole parts.
 #pragma once
 
 #include <cstddef>
@@ -18,17 +18,13 @@
 #include <vector>
 
 #include "collectives/tcp/link.h"
+#include "collectives/tcp/ring_order.h"
 #include "collectives/types.h"
 
 namespace hvd {
 
-// Bytes [begin, end) of some memory.
-struct ByteRange {
-  size_t begin = 0, end = 0;
-  size_t bytes() const { return end - begin; }
-
-  friend bool operator==(const ByteRange&, const ByteRange&) = default;
-};
+// Half as much, or twice, is slower for 4 MiB and more between two ranks.
+inline constexpr size_t kRingChunkBytes = 2 * Link::kCallBytes;
 
 struct RingTask {
   int place = 0, places = 1;
@@ -50,39 +46,27 @@ class RingStream {
   void begin(RingTask task, Link& next);
   // Of memory that is filled in while the ring turns: so many bytes of the own part may be sent,
   // and of what is summed, in the order in which it comes in, so many may be read. All, until this
-  // is called. This, and what is told below, is for parts that go whole.
+  // is called.
   void allow(size_t own_bytes, size_t summed_bytes);
   // A bounded piece; true if anything moved. Faults of the message in are in `fault()`.
   bool advance(Link& next, Link& previous);
-  bool done() const { return send_.round == rounds_ && receive_.round == rounds_ && all_headers_; }
+  bool done() const { return order_.done(send_) && order_.done(receive_) && all_headers_; }
   const std::string& fault() const { return fault_; }
 
-  size_t own_sent() const { return send_.step == 0 ? send_.at : bytes_of(0); }
+  size_t own_sent() const { return own_sent_; }
   size_t summed() const { return summed_; }
-  // Bytes of results that came in, or were made here: of part place + 1 if it sums, of part
-  // place - 1 if not, then of the part before, and so on.
+  // Bytes of results that came in, or were made here by the last sum, in that order.
   size_t results() const { return results_; }
 
  private:
-  // In the order of the stream. `at` counts bytes of the chunk.
-  struct Cursor {
-    size_t round = 0;
-    int step = 0;
-    size_t at = 0;
+  using Cursor = RingOrder::Cursor;
 
-    size_t chunk() const { return round - static_cast<size_t>(step); }
-    bool is_before(const Cursor& other) const {
-      return round != other.round ? round < other.round : step < other.step;
-    }
-  };
   const ByteRange& part_of_step(int step) const;
   size_t bytes_of(int step) const { return part_of_step(step).bytes(); }
-  size_t chunks_in(const ByteRange& part) const;
-  ByteRange chunk_of(int step, size_t chunk) const;
-  ByteRange out() const { return chunk_of(send_.step, send_.chunk()); }
-  ByteRange in() const { return chunk_of(receive_.step + 1, receive_.chunk()); }
-  void count_rounds();
-  void pass(Cursor& cursor) const;
+  ByteRange out() const { return order_.chunk_of(part_of_step(send_.step), send_.chunk()); }
+  ByteRange in() const {
+    return order_.chunk_of(part_of_step(receive_.step + 1), receive_.chunk());
+  }
   void skip_finished();
   bool send_piece(Link& next);
   bool receive_piece(Link& previous);
@@ -93,10 +77,10 @@ class RingStream {
 
   RingTask task_;
   int steps_ = 0, sum_steps_ = 0;
-  size_t chunks_ = 1, rounds_ = 0;
+  RingOrder order_;
   Cursor send_, receive_;
   size_t own_allowed_ = kAll, summed_allowed_ = kAll;
-  size_t summed_ = 0, results_ = 0;
+  size_t own_sent_ = 0, summed_ = 0, results_ = 0;
   bool header_taken_ = false, all_headers_ = false;
   std::string fault_;
   std::vector<std::byte> block_;  // received, not summed yet

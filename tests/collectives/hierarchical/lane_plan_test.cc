@@ -77,6 +77,18 @@ TEST_CASE("lane_plan: parts come in and get whole in the order of the ring") {
   CHECK(ranges_of(plan.results) == std::vector<ByteRange>{{128, 192}, {64, 128}, {0, 64}});
 }
 
+TEST_CASE("lane_plan: long parts come in and get whole in chunks, in the order of the ring") {
+  const LanePlan two = plan_allreduce(HostMap({2, 2}), 0, 0, 192, DataType::kFloat32, 64);
+  CHECK(two.parts == std::vector<ByteRange>{{0, 192}, {192, 384}});
+  CHECK(ranges_of(two.rest) == std::vector<ByteRange>{{192, 256}, {256, 320}, {320, 384}});
+  CHECK(ranges_of(two.results) ==
+        std::vector<ByteRange>{{192, 256}, {256, 320}, {0, 64}, {320, 384}, {64, 128}, {128, 192}});
+  const LanePlan three = plan_allreduce(HostMap({1, 1, 1}), 1, 0, 96, DataType::kFloat32, 64);
+  CHECK(three.parts == std::vector<ByteRange>{{0, 128}, {128, 256}, {256, 384}});
+  CHECK(ranges_of(three.rest) ==
+        std::vector<ByteRange>{{0, 64}, {64, 128}, {256, 320}, {320, 384}});
+}
+
 TEST_CASE("lane_plan: what is broadcast goes round in the slice of its root") {
   const HostMap map({1, 3});
   for (int slice = 0; slice < 3; ++slice) {
@@ -109,8 +121,11 @@ TEST_CASE("lane_plan: rounds take both streams in once, in turn while there are 
         const InputBlock block = input_block(plan, 64, round);
         size_t& at = block.own ? own_at : rest_at;
         CHECK((round >= rounds ? block.begin == block.end : block.begin == at));
-        if (round < 2 && own > 0 && rest > 0) CHECK(block.own == (round == 0));
+        if (round == 0 && own > 0) CHECK(block.own);
         if (round < rounds) at = block.end;
+        // Neither is more than a block ahead of its share.
+        const size_t share = own * (own_at + rest_at), part = own_at * (own + rest);
+        CHECK(std::max(share, part) - std::min(share, part) <= 64 * 2 * (own + rest));
       }
       CHECK(own_at == own);
       CHECK(rest_at == rest);
