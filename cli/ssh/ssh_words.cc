@@ -223,7 +223,7 @@ std::vector<std::string> new_host_keys(std::string_view words, const std::string
   while (!words.empty()) {
     const std::string_view line = words.substr(0, words.find('\n'));
     words.remove_prefix(std::min(words.size(), line.size() + 1));
-    if (line.starts_with(kNotKept)) {  // "… (/root/.ssh/known_hosts)."
+    if (line.starts_with(kNotKept) && line.find(')') != line.npos) {  // "… (FILE)."
       const std::string_view where = line.substr(kNotKept.size(), kLineBytes);
       keys.push_back(host + ", or whom it is reached by, whose key cannot be kept" +
                      printable(where.substr(0, where.find_last_of(')') + 1)) +

@@ -297,11 +297,11 @@ TEST_CASE("ssh_words: host keys that ssh keeps from now on are told, some of man
   CHECK(new_host_keys(words, "h1") ==
         std::vector<std::string>{"'jump' (ED25519)", "'[10.0.0.1]:2?[2J' (RSA)"});
   CHECK(new_host_keys("Warning: Permanently added\nPermission denied", "h1").empty());
-  CHECK(new_host_keys("Failed to add the host to the list of known hosts (/root/.ssh/known_hosts)."
+  CHECK(new_host_keys("Failed to add the host to the list of known hosts (/proc/none)."
                       "\r\nanything",
                       "h1") ==
         std::vector<std::string>{"h1, or whom it is reached by, whose key cannot be kept "
-                                 "(/root/.ssh/known_hosts), so that any is taken the next time, "
+                                 "(/proc/none), so that any is taken the next time, "
                                  "too"});
   CHECK(
       new_host_keys("Warning: Permanently added the RSA host key for IP address '10.0.0.1' to the "
