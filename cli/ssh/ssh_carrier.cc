@@ -155,11 +155,10 @@ void SshCarrier::begin(Start& start, TimePoint now) {
 
 // Who has configured ssh to take new keys knows of it.
 void SshCarrier::tell_new_keys(Start& start) {
-  if (start.keys != HostKeys::kNew || start.told_keys || !callbacks_.new_keys) return;
-  const std::vector<std::string> keys =
-      new_host_keys(start.ssh->remote.first_words(), start.target.name);
-  start.told_keys = !keys.empty();
-  if (start.told_keys) callbacks_.new_keys(start.host, keys);
+  if (start.keys != HostKeys::kNew || !callbacks_.new_keys) return;
+  std::vector<std::string> keys = new_host_keys(start.ssh->remote.first_words(), start.target.name);
+  std::erase_if(keys, [&](const auto& key) { return !start.told_keys.insert(key).second; });
+  if (!keys.empty()) callbacks_.new_keys(start.host, keys);
 }
 
 void SshCarrier::hand_over(Start& start) {

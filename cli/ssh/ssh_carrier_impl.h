@@ -1,6 +1,9 @@
 // What the parts of SshCarrier share: one start, and the ssh that it has at the time.
 #pragma once
 
+#include <set>
+#include <string>
+
 #include "cli/ssh/ssh_carrier.h"
 
 namespace hvd {
@@ -24,7 +27,7 @@ struct SshCarrier::Start {
   int broken = 0;  // of them, with something of ours running there
   HostKeys keys = HostKeys::kKnown;
   bool is_old_ssh = false;
-  bool told_keys = false;
+  std::set<std::string> told_keys = {};  // of jump hosts, and then its own
   bool copy_anew = false;                // the copy there did not run
   std::string reason = {};               // why the last attempt failed
   std::optional<StartPhase> noted = {};  // last, in this attempt or the one that it goes on

@@ -1,5 +1,6 @@
 // Starting agents through a stand-in for ssh: places, retries, deadlines, and nobody left behind.
 #include <poll.h>
+#include <sys/stat.h>
 
 #include "cli/pipe.h"
 #include "cli/ssh/remote_script.h"
@@ -129,14 +130,24 @@ TEST_CASE("ssh_carrier: host keys that ssh takes because it is told to are named
       "known",
       "echo 'Warning: Permanently added '\\''a'\\'' (RSA) to the list of known hosts.' >&2\n" +
           std::string(kAgent));
+  REQUIRE(mkfifo((hosts / "seen").c_str(), 0600) == 0);
+  hosts.set(
+      "behind",
+      unknown("behind_tries") + "read x <seen\n" +
+          "echo 'Warning: Permanently added '\\''b'\\'' (RSA) to the list of known hosts.' >&2\n" +
+          std::string(kAgent));
   Run run(hosts);
   run.start(0, "new");
   run.start(1, "refuses");
   run.start(2, "known");
-  run.until(3);
-  CHECK(run.started.size() == 2);
-  const std::vector<std::string> key = {"'a' (RSA)"};
-  CHECK(run.new_keys == std::map<int, std::vector<std::string>>{{0, key}, {1, key}});
+  run.start(3, "behind");
+  run.turn_until([&] { return run.new_keys.contains(3); });
+  write_file(hosts / "seen", "\n");
+  run.until(4);
+  CHECK(run.started.size() == 3);
+  const std::vector<std::string> key = {"'a' (RSA)"}, both = {"'a' (RSA)", "'b' (RSA)"};
+  const std::map<int, std::vector<std::string>> told = {{0, key}, {1, key}, {3, both}};
+  CHECK(run.new_keys == told);
 }
 
 TEST_CASE(

@@ -72,7 +72,7 @@ class Run {
              .new_keys =
                  [this](int host, const std::vector<std::string>& keys) {
                    REQUIRE_FALSE(started.contains(host));
-                   new_keys[host] = keys;
+                   new_keys[host].insert(new_keys[host].end(), keys.begin(), keys.end());
                  }}) {
     loop_.watch(children_.fd(), EPOLLIN, [this](uint32_t) {
       children_.take();
