@@ -17,8 +17,10 @@ std::vector<Host> named(int count) {
 }  // namespace
 
 TEST_CASE("remote_hosts: each host that has failed is named, the first one last") {
-  CHECK(no_agent_lines({{2, "asleep"}, {0, "away"}}, named(3)) ==
-        Lines{"no agent on h0: away", "no agent on h2: asleep"});
+  std::vector<Host> hosts = named(3);
+  hosts[2].user = "ann";
+  CHECK(no_agent_lines({{2, "asleep"}, {0, "away"}}, hosts) ==
+        Lines{"no agent on h0: away", "no agent on ann@h2: asleep"});
 }
 
 TEST_CASE("remote_hosts: a reason of this machine's is no host's, and said once") {
