@@ -63,8 +63,9 @@ bool HierarchicalCommunicator::gets_pushed(int rank) const {
          !(under_way().kind == OperationKind::kBroadcast && world_rank(rank) == under_way().root);
 }
 
-HierarchicalCommunicator::Step HierarchicalCommunicator::begin_flow(Operation& operation) {
-  flow_ = Flow{};
+HierarchicalCommunicator::Step HierarchicalCommunicator::begin_flow(Operation& operation,
+                                                                    size_t chunk_bytes) {
+  flow_ = Flow{.chunk_bytes = chunk_bytes};
   const Reduction& reduction = operation.reduction;
   const bool alone = size() == 1 && reduction.prescale == 1 && reduction.postscale == 1;
   if (operation.kind == OperationKind::kBarrier || rides(operation) ||
@@ -92,7 +93,8 @@ void HierarchicalCommunicator::plan(Operation& operation) {
   const bool gathers = operation.kind == OperationKind::kAllgather;
   for (int slice = 0; slice < map_.slices(); ++slice) {
     LanePlan& plan = plans_[static_cast<size_t>(slice)];
-    plan = sums ? plan_allreduce(map_, host_, slice, operation.result.count, operation.result.type)
+    plan = sums ? plan_allreduce(map_, host_, slice, operation.result.count, operation.result.type,
+                                 flow_.chunk_bytes)
            : gathers ? plan_allgather(map_, host_, slice, counts_, size_of(operation.result.type))
                      : plan_broadcast(map_, host_, slice, operation.root, operation.result.bytes());
     const bool leads_it = leader_of(slice) == me_;
@@ -291,7 +293,7 @@ void HierarchicalCommunicator::begin_ring(const Operation& operation, Lane& lane
   task.data = flow_.data;
   task.parts = plan_of(lane).parts;
   task.sums = operation.kind == OperationKind::kAllreduce;
-  if (task.sums) task.chunk_bytes = kRingChunkBytes;
+  if (task.sums) task.chunk_bytes = flow_.chunk_bytes;
   task.spreads = true;
   task.type = operation.result.type;
   task.reduction = operation.reduction;

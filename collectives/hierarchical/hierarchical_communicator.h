@@ -95,9 +95,10 @@ class HierarchicalCommunicator final : public Communicator {
   };
   // How far a flow has come.
   struct Flow {
-    std::byte* data = nullptr;  // this rank's tensor, or what it gathers
-    bool others_bring = false;  // allreduce: through their input areas
-    bool pushes = false;        // results, into tensors in the arena
+    size_t chunk_bytes = kWholeParts;  // of the lanes' rings
+    std::byte* data = nullptr;         // this rank's tensor, or what it gathers
+    bool others_bring = false;         // allreduce: through their input areas
+    bool pushes = false;               // results, into tensors in the arena
     uint64_t bring_rounds = 0, brought = 0;
     uint64_t sum_rounds = 0, summed = 0;
     uint64_t give_rounds = 0, given = 0;
@@ -140,7 +141,7 @@ class HierarchicalCommunicator final : public Communicator {
   void notice_departure(int local_rank, uint64_t sequence);
 
   // flows.cc
-  Step begin_flow(Operation& operation);
+  Step begin_flow(Operation& operation, size_t chunk_bytes);
   void copy_result(Operation& operation);
   void plan(Operation& operation);
   Step make_room(Operation& operation);

@@ -52,7 +52,7 @@ struct LanePlan {
 
 // Slice `slice` of an allreduce, seen from `host`, whose ring goes in such chunks.
 LanePlan plan_allreduce(const HostMap& map, int host, int slice, size_t count, DataType type,
-                        size_t chunk_bytes = kRingChunkBytes);
+                        size_t chunk_bytes);
 // What is not summed: the part of each host travels as it is; from `host`.
 LanePlan plan_spreading(std::vector<ByteRange> parts, int host);
 // The part of each host in a broadcast of `bytes` from `root`, by `slice`: all of it, in one slice.

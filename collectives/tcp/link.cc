@@ -46,16 +46,17 @@ bool may_be_tried_again(int error) {
 
 }  // namespace
 
-void prepare_link(int socket) {
+bool prepare_link(int socket) {
   set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
-  if (!is_near(socket)) return;
+  if (!is_near(socket)) return false;
   set_option(socket, SOL_SOCKET, SO_SNDBUF, kSocketBytes);
   set_option(socket, SOL_SOCKET, SO_RCVBUF, kSocketBytes);
+  return true;
 }
 
 Link::Link(int rank, UniqueFd socket)
     : rank_(rank), socket_(std::move(socket)), buffer_(kReadAhead) {
-  prepare_link(fd());
+  far_ = !prepare_link(fd());
 }
 
 void Link::post(const FrameHeader& header) {

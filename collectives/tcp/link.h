@@ -16,8 +16,9 @@
 
 namespace hvd {
 
-// The options of a connected socket between two ranks, by what the network between them is like.
-void prepare_link(int socket);
+// The options of a connected socket between two ranks, by what the network between them is like. Is
+// the other one near?
+bool prepare_link(int socket);
 
 class Link {
  public:
@@ -33,6 +34,7 @@ class Link {
   Link(int rank, UniqueFd socket);
 
   int rank() const { return rank_; }
+  bool is_far() const { return far_; }
   int fd() const { return socket_.get(); }
 
   // The next message out: its bytes follow by send(). Nothing is unsent.
@@ -84,6 +86,7 @@ class Link {
 
   int rank_;
   PrivateFd socket_;
+  bool far_ = false;
   FrameHeader out_;
   size_t header_sent_ = sizeof(FrameHeader);
   FrameHeader in_;

@@ -23,14 +23,18 @@
 
 namespace hvd {
 
-// Half as much, or twice, is slower for 4 MiB and more between two ranks.
+// Half as much, or twice, is slower for 4 MiB and more between two ranks over loopback. A chunk
+// waits for the one before to come round, so two rounds of them are on their way at most: where a
+// round trip is long, that is less than a link carries (4 ms: a third), and parts go whole.
 inline constexpr size_t kRingChunkBytes = 2 * Link::kCallBytes;
+inline constexpr size_t kWholeParts = std::numeric_limits<size_t>::max();
+constexpr size_t ring_chunk_bytes(bool far) { return far ? kWholeParts : kRingChunkBytes; }
 
 struct RingTask {
   int place = 0, places = 1;
-  std::byte* data = nullptr;                                // all parts
-  std::vector<ByteRange> parts;                             // by place
-  size_t chunk_bytes = std::numeric_limits<size_t>::max();  // the same at all places; not 0
+  std::byte* data = nullptr;         // all parts
+  std::vector<ByteRange> parts;      // by place
+  size_t chunk_bytes = kWholeParts;  // the same at all places; not 0
   bool sums = false;     // first, in places - 1 steps: afterwards this one has part place + 1
   bool spreads = false;  // then, in as many: everybody has all parts
   DataType type = DataType::kUint8;

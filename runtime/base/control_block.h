@@ -72,7 +72,7 @@ struct alignas(8) FateWords {
 
 struct ControlBlock {
   static constexpr uint32_t kMagic = 0x68766442;  // "hvdB"
-  static constexpr uint32_t kVersion = 15;
+  static constexpr uint32_t kVersion = 16;
 
   uint32_t magic;
   uint32_t version;

@@ -52,11 +52,13 @@ TEST_CASE("lane_plan: the slices of an allreduce cover the tensor once, on every
       const HostMap map(hosts);
       std::vector<int> covered(count * 4);
       for (int slice = 0; slice < map.slices(); ++slice) {
-        const LanePlan first = plan_allreduce(map, 0, slice, count, DataType::kFloat32);
+        const LanePlan first =
+            plan_allreduce(map, 0, slice, count, DataType::kFloat32, kRingChunkBytes);
         for (const ByteRange& part : first.parts)
           for (size_t i = part.begin; i < part.end; ++i) ++covered[i];
         for (int host = 0; host < map.hosts(); ++host) {
-          const LanePlan plan = plan_allreduce(map, host, slice, count, DataType::kFloat32);
+          const LanePlan plan =
+              plan_allreduce(map, host, slice, count, DataType::kFloat32, kRingChunkBytes);
           CHECK(plan.parts == first.parts);
           size_t bytes = 0;
           for (const ByteRange& part : plan.parts) bytes += part.bytes();
@@ -70,7 +72,7 @@ TEST_CASE("lane_plan: the slices of an allreduce cover the tensor once, on every
 
 TEST_CASE("lane_plan: parts come in and get whole in the order of the ring") {
   const HostMap map({2, 2, 2});
-  const LanePlan plan = plan_allreduce(map, 1, 0, 96, DataType::kFloat32);
+  const LanePlan plan = plan_allreduce(map, 1, 0, 96, DataType::kFloat32, kRingChunkBytes);
   CHECK(plan.parts == std::vector<ByteRange>{{0, 64}, {64, 128}, {128, 192}});
   CHECK(ranges_of(plan.own) == std::vector<ByteRange>{{64, 128}});
   CHECK(ranges_of(plan.rest) == std::vector<ByteRange>{{0, 64}, {128, 192}});

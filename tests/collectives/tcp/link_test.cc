@@ -1,22 +1,22 @@
-// How much the kernel holds for a link, by what the network between its ends is like.
+// How much the kernel holds for a link, by what the network between its ends is like, and in what
+// order long sums go over far ones.
 #include "collectives/tcp/link.h"
 
-#include <net/if.h>
-#include <sched.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <cerrno>
-#include <cstdlib>
-#include <cstring>
 #include <optional>
+#include <stdexcept>
 #include <string>
-#include <thread>
-#include <utility>
+#include <vector>
 
+#include "tests/collectives/calls.h"
 #include "tests/support/catch.h"
 #include "tests/support/in_process_world.h"
 #include "tests/support/left_out.h"
+#include "tests/support/ranks.h"
+#include "tests/support/slow_network.h"
 
 using namespace hvd;
 
@@ -40,50 +40,56 @@ std::optional<bool> is_set([[maybe_unused]] const UniqueFd& socket) {
 
 constexpr char kCannotTell[] = "only Linux 5.15 and later tell whether sizes were set";
 
-// The thread that calls this gets a network of its own, whose loopback takes a millisecond or so
-// for a packet such as those by which two ends meet. Returns why it cannot have it.
-std::string enter_slow_network() {
-  if (unshare(CLONE_NEWNET) != 0)
-    return std::string("a network of its own is denied: ") + std::strerror(errno);
-  const UniqueFd any(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  ifreq loopback{};
-  std::strcpy(loopback.ifr_name, "lo");
-  loopback.ifr_flags = IFF_UP;
-  if (ioctl(any.get(), SIOCSIFFLAGS, &loopback) != 0)
-    return std::string("its loopback does not come up: ") + std::strerror(errno);
-  return std::system(
-             "PATH=$PATH:/usr/sbin:/sbin tc qdisc add dev lo root tbf "
-             "rate 600kbit burst 100 latency 1s") == 0
-             ? ""
-             : "no tc, or no sch_tbf, makes its loopback slow";
-}
-
 }  // namespace
 
 TEST_CASE("link: a near one holds half a MiB each way") {
   bool set = false;
   for (int tries = 0; tries < 100 && !set; ++tries) {  // another process may come between
     const auto [one, other] = connected_pair();
-    prepare_link(one.get());
+    const bool near = prepare_link(one.get());
     const auto is = is_set(one);
     if (!is) return note_left_out("link_test: a near link", kCannotTell);
+    CHECK(*is == near);
     set = *is;
   }
   CHECK(set);
 }
 
 TEST_CASE("link: a far one has the sizes to which the kernel makes it grow") {
-  std::string unable;
-  std::pair<UniqueFd, UniqueFd> ends;
-  std::thread([&] {
-    unable = enter_slow_network();
-    if (unable.empty()) ends = connected_pair();
-  }).join();
-  if (!unable.empty()) return note_left_out("link_test: a far link", unable);
-  for (const UniqueFd* end : {&ends.first, &ends.second}) {
-    prepare_link(end->get());
+  SlowNetwork network;
+  if (!network.unable().empty()) return note_left_out("link_test: a far link", network.unable());
+  const auto [one, other] = network.connect();
+  for (const UniqueFd* end : {&one, &other}) {
+    CHECK_FALSE(prepare_link(end->get()));
     const auto is = is_set(*end);
     if (!is) return note_left_out("link_test: a far link", kCannotTell);
     CHECK_FALSE(*is);
   }
+}
+
+// Else the ring's bytes would go in an order that others do not expect.
+TEST_CASE("link: one that is far is heard of by all who agree") {
+  const bool shares_hosts = GENERATE(false, true);
+  const std::vector<int> hosts = shares_hosts ? std::vector{2, 1, 2} : std::vector{1, 1, 1};
+  SlowNetwork network;
+  if (!network.unable().empty())
+    return note_left_out("link_test: ranks with a far link", network.unable());
+  RankThreads ranks(hosts, [](Rank&) { return nullptr; });
+  std::atomic<int> links = 0;
+  ranks.world().make_links_by([&] {
+    if (links == 1) network.speed_up();
+    ++links;
+    return network.connect();
+  });
+  const CommunicatorFactory factory = shares_hosts ? hierarchical_factory(hosts) : tcp_factory();
+  ranks.run([&](Rank& rank) {
+    rank.communicator = factory(rank);
+    const auto call = make_call(rank, kShapes[2]);
+    rank.complete(call->operation);
+    const auto size = static_cast<size_t>(rank.size);
+    for (size_t i = 0; i < call->data.size(); ++i)
+      if (call->data[i] != static_cast<float>(size * (i % 97) + size * (size - 1) / 2))
+        throw std::runtime_error("a wrong sum at " + std::to_string(i));
+  });
+  CHECK(links > 1);
 }

@@ -13,6 +13,7 @@
 
 #include "collectives/tcp/cube.h"
 #include "collectives/tcp/frame.h"
+#include "collectives/tcp/ring.h"
 #include "hvd/error.h"
 #include "runtime/base/deadline.h"
 #include "tests/collectives/calls.h"
@@ -78,6 +79,19 @@ class PlayedRank {
     rank().advance_until(
         [&] { return recv(socket_.get(), &header, sizeof header, MSG_DONTWAIT) == sizeof header; });
     return header;
+  }
+  // So many bytes more come of what rank 0 sends by itself.
+  void expect_bytes(size_t count) {
+    size_t came = 0;
+    std::vector<std::byte> into(64 * 1024);
+    const auto come = [&] {
+      const ssize_t got = recv(socket_.get(), into.data(), into.size(), MSG_DONTWAIT);
+      if (got > 0) came += static_cast<size_t>(got);
+      return got > 0;
+    };
+    rank().advance_until([&] { return !come() && came >= count; });
+    while (rank().communicator->progress() || come()) continue;
+    CHECK(came == count);
   }
   void hang_up(bool reset) {
     const linger at_once{1, 0};
@@ -274,6 +288,28 @@ TEST_CASE("tcp: what is no message of this operation breaks the epoch and is nam
   CHECK(played.break_in(call->operation) == Outcome::kFailedUndefined);
   CHECK(played.reason() == "rank 0 got " + std::string(lie.text) + " on its link to rank 1");
   CHECK(call->data == call->before);
+}
+
+TEST_CASE("tcp: a long sum goes in chunks, and in whole parts once somebody has a far link") {
+  const bool far = GENERATE(false, true);
+  bool done = false;
+  for (int tries = 0; tries < 100 && !done; ++tries) {
+    PlayedRank played;
+    const auto call = make_call(played.rank(), kShapes[2]);
+    played.rank().communicator->start(call->operation);
+    FrameHeader header = played.hear();
+    if (far) header.flags |= kFar;
+    done = far == ((header.flags & kFar) != 0);  // else its own was slow to be made
+    header.from = 1;
+    played.say(header);
+    const FrameHeader ring = played.hear();
+    CHECK(ring.part == kRingPart);
+    CHECK(ring.bytes == 2'400'000);
+    if (done) played.expect_bytes(far ? 1'200'000 : 2 * kRingChunkBytes);  // before any come
+    played.hang_up(false);
+    played.break_in(call->operation);
+  }
+  CHECK(done);
 }
 
 TEST_CASE("tcp: who has the data of a short broadcast cannot bring none") {
