@@ -56,13 +56,14 @@ void expect(bool condition, const std::string& what) {
   if (!condition) throw std::runtime_error(what);
 }
 
-// An end of a link in the hands of the test, which plays rank 1 of 2.
+// An end of a link in the hands of the test, which plays rank 1 of 2, each on a host of its own.
 class PlayedRank {
  public:
-  PlayedRank() : ranks_(hosts_of_one(2), nobody) {
+  explicit PlayedRank(const CommunicatorFactory& factory = tcp_factory())
+      : ranks_(hosts_of_one(2), nobody) {
     peers_ = ranks_.world().peers(1);
     peers_->request_links(0, std::vector{0});
-    ranks_.rank(0).communicator = tcp_factory()(ranks_.rank(0));
+    ranks_.rank(0).communicator = factory(ranks_.rank(0));
     socket_ = std::move(peers_->take_links(0)->front());
   }
 
@@ -116,6 +117,11 @@ class PlayedRank {
   std::unique_ptr<Peers> peers_;
   UniqueFd socket_;
 };
+
+// Who may have that one for a peer.
+CommunicatorFactory flat_or_not() {
+  return GENERATE(false, true) ? hierarchical_factory(hosts_of_one(2)) : tcp_factory();
+}
 
 }  // namespace
 
@@ -264,7 +270,7 @@ TEST_CASE("between hosts: ranks that are missing are those of whom nobody has he
   });
 }
 
-TEST_CASE("tcp: what is no message of this operation breaks the epoch and is named") {
+TEST_CASE("between hosts: what is no message of this operation breaks the epoch and is named") {
   struct Lie {
     void (*change)(FrameHeader&);
     const char* text;
@@ -278,7 +284,7 @@ TEST_CASE("tcp: what is no message of this operation breaks the epoch and is nam
       Lie{[](FrameHeader& h) { h.bytes = 1; }, "a message that does not fit"},
       Lie{[](FrameHeader& h) { ++h.hash, h.bytes = uint64_t{1} << 40; },
           "a message that does not fit"});
-  PlayedRank played;
+  PlayedRank played(flat_or_not());
   const auto call = make_call(played.rank(), kShapes[0]);
   played.rank().communicator->start(call->operation);
   FrameHeader header = played.hear();
@@ -290,11 +296,12 @@ TEST_CASE("tcp: what is no message of this operation breaks the epoch and is nam
   CHECK(call->data == call->before);
 }
 
-TEST_CASE("tcp: a long sum goes in chunks, and in whole parts once somebody has a far link") {
+TEST_CASE("between hosts: a long sum goes in chunks, but in whole parts if a link is far") {
   const bool far = GENERATE(false, true);
+  const CommunicatorFactory factory = flat_or_not();
   bool done = false;
   for (int tries = 0; tries < 100 && !done; ++tries) {
-    PlayedRank played;
+    PlayedRank played(factory);
     const auto call = make_call(played.rank(), kShapes[2]);
     played.rank().communicator->start(call->operation);
     FrameHeader header = played.hear();
@@ -312,8 +319,8 @@ TEST_CASE("tcp: a long sum goes in chunks, and in whole parts once somebody has 
   CHECK(done);
 }
 
-TEST_CASE("tcp: who has the data of a short broadcast cannot bring none") {
-  PlayedRank played;
+TEST_CASE("between hosts: who has the data of a short broadcast cannot bring none") {
+  PlayedRank played(flat_or_not());
   auto call = make_call(played.rank(), kShapes[3]);
   call->operation.root = 1;
   played.rank().communicator->start(call->operation);
@@ -326,9 +333,10 @@ TEST_CASE("tcp: who has the data of a short broadcast cannot bring none") {
   CHECK(call->data == call->before);
 }
 
-TEST_CASE("tcp: a lie behind an honest exchange is found, too") {
+TEST_CASE("between hosts: a lie behind an honest exchange is found, too") {
+  const CommunicatorFactory factory = flat_or_not();
   for (const Shape& shape : {kShapes[2], kShapes[4], kShapes[5]}) {
-    PlayedRank played;
+    PlayedRank played(factory);
     auto call = make_call(played.rank(), shape);
     call->operation.root = 1;  // of the broadcast: the data come from the played rank
     played.rank().communicator->start(call->operation);
@@ -378,10 +386,10 @@ TEST_CASE("tcp: of its own part nobody is believed but the rank itself") {
   CHECK(call->gathered.size() == 20'005);
 }
 
-TEST_CASE("tcp: a link that ends while both ranks live breaks the epoch and is named") {
+TEST_CASE("between hosts: a link that ends while both ranks live breaks the epoch and is named") {
   const bool reset = GENERATE(false, true);
   const bool before = GENERATE(false, true);
-  PlayedRank played;
+  PlayedRank played(flat_or_not());
   const auto call = make_call(played.rank(), kShapes[2]);
   if (before) played.hang_up(reset);
   played.rank().communicator->start(call->operation);

@@ -1,0 +1,157 @@
+// On one link between two ranks of many comes what is no message, or it ends: every operation
+// completes, or fails with a reason that names the link, and no rank waits for long.
+#include <sys/socket.h>
+
+#include <atomic>
+#include <barrier>
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "collectives/tcp/frame.h"
+#include "runtime/base/deadline.h"
+#include "tests/collectives/calls.h"
+#include "tests/support/catch.h"
+#include "tests/support/extent.h"
+#include "tests/support/ranks.h"
+
+using namespace hvd;
+
+namespace {
+
+struct Spoil {
+  const char* text;
+  void (*link)(int socket, int rank);  // its end in the hands of that rank
+};
+
+void say(int socket, const void* bytes, size_t count) {
+  if (send(socket, bytes, count, MSG_NOSIGNAL | MSG_DONTWAIT) != static_cast<ssize_t>(count))
+    throw std::runtime_error("nothing can be said on a link");
+}
+
+FrameHeader header_from(int rank) {
+  return {.epoch = 1, .sequence = 2, .from = static_cast<uint32_t>(rank), .part = kSwapPart};
+}
+
+constexpr Spoil kSpoils[] = {
+    {"bytes that are no message",
+     [](int socket, int) { say(socket, std::string(100, 'x').data(), 100); }},
+    {"a message of epoch 7 where 1 was due",
+     [](int socket, int rank) {
+       FrameHeader header = header_from(rank);
+       header.epoch = 7;
+       say(socket, &header, sizeof header);
+     }},
+    {"a message of operation 2000000 where",
+     [](int socket, int rank) {
+       FrameHeader header = header_from(rank);
+       header.sequence = 2'000'000;
+       say(socket, &header, sizeof header);
+     }},
+    {"lost its link to rank", [](int socket, int) { shutdown(socket, SHUT_RDWR); }},
+};
+
+// Of the rank's own data, and all others'.
+void verify(const Rank& rank, const Shape& shape, const Call& call) {
+  const auto size = static_cast<size_t>(rank.size);
+  const auto value = [](size_t i, size_t k) { return static_cast<float>(i % 97 + k); };
+  for (size_t i = 0; i < shape.count; ++i) {
+    bool right = true;
+    if (shape.kind == OperationKind::kAllreduce)
+      right = call.data[i] == static_cast<float>(size * (i % 97) + size * (size - 1) / 2);
+    if (shape.kind == OperationKind::kBroadcast) right = call.data[i] == value(i, 0);
+    for (size_t k = 0; shape.kind == OperationKind::kAllgather && k < size; ++k)
+      right &= call.gathered[k * shape.count + i] == value(i, k);
+    if (!right) throw std::runtime_error(std::string(shape.text) + ": a wrong result");
+  }
+}
+
+std::string reason_of(Rank& rank) {
+  ControlBlock& block = rank.peers->block();
+  const uint32_t reason = block.reason;
+  const bool elsewhere = (reason & 255) == static_cast<uint32_t>(TroubleReason::kElsewhere);
+  return elsewhere ? block.elsewhere : block.rank(static_cast<int>(reason >> 8)).reason;
+}
+
+// Calls of all kinds, until one fails. False if none does: the other end only sends.
+bool breaks_off(Rank& rank, const Spoil& spoil) {
+  const std::atomic<uint32_t>& trouble = rank.peers->block().trouble;
+  for (const size_t k : {0, 2, 5, 4, 3, 1, 2, 0}) {
+    const auto call = make_call(rank, kShapes[k]);
+    rank.communicator->start(call->operation);
+    rank.advance_until(
+        [&] { return call->operation.outcome != Outcome::kPending || trouble != 0; });
+    if (trouble != 0) rank.leave_broken_epoch();
+    if (call->operation.outcome == Outcome::kComplete) verify(rank, kShapes[k], *call);
+    if (trouble == 0) continue;
+    const std::string reason = reason_of(rank);
+    if (reason.find(spoil.text) == std::string::npos) throw std::runtime_error(reason);
+    return true;
+  }
+  return false;
+}
+
+enum class Played { kNoSuchLink, kNoneFailed, kBrokenOff };
+
+Played play(const std::vector<int>& hosts, const CommunicatorFactory& factory, int spoiler,
+            size_t link, const Spoil& spoil) {
+  std::mutex mutex;
+  std::vector<int> sockets;
+  RankThreads ranks(hosts, [](Rank&) { return nullptr; });
+  ranks.world().on_links([&](uint32_t, int rank, std::span<const UniqueFd> taken) {
+    const std::lock_guard lock(mutex);
+    for (const UniqueFd& socket : taken)
+      if (rank == spoiler) sockets.push_back(socket.get());
+  });
+  std::barrier met(ranks.size());
+  std::atomic<int> broken_off = 0;
+  std::vector<Clock::duration> took(static_cast<size_t>(ranks.size()));
+  ranks.run([&](Rank& rank) {
+    rank.communicator = factory(rank);
+    rank.complete(make_call(rank, kShapes[1])->operation);
+    rank.complete(make_call(rank, kShapes[2])->operation);
+    met.arrive_and_wait();
+    if (rank.rank == spoiler && link < sockets.size()) spoil.link(sockets[link], spoiler);
+    met.arrive_and_wait();
+    if (link >= sockets.size()) return;
+    const TimePoint began = Clock::now();
+    broken_off += breaks_off(rank, spoil) ? 1 : 0;
+    took[static_cast<size_t>(rank.rank)] = Clock::now() - began;
+  });
+  for (const Clock::duration time : took) CHECK(time < std::chrono::seconds(kSanitized ? 10 : 2));
+  if (broken_off == 0) return link < sockets.size() ? Played::kNoneFailed : Played::kNoSuchLink;
+  CHECK(broken_off == ranks.size());
+  return Played::kBrokenOff;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "between hosts: one link of many that is spoiled ends no operation wrongly, and no wait") {
+  std::vector<int> hosts =
+      GENERATE(std::vector{1, 1, 1}, std::vector{1, 1, 1, 1}, std::vector(8, 1), std::vector{2, 2},
+               std::vector{2, 1, 2}, std::vector{2, 2, 2, 2});
+  const int size = std::accumulate(hosts.begin(), hosts.end(), 0);
+  if (size > ranks_max()) return;
+  const bool flat = static_cast<int>(hosts.size()) == size;
+  const CommunicatorFactory factory = flat ? tcp_factory() : hierarchical_factory(hosts);
+  int broken_off = 0;
+  for (int spoiler = 0; spoiler < size; ++spoiler)
+    for (const Spoil& spoil : kSpoils) {
+      if (!thorough() && spoiler % 4 != &spoil - kSpoils) continue;
+      for (size_t link = 0;; ++link) {
+        INFO(size << " ranks on " << hosts.size() << " hosts, rank " << spoiler << ", its link "
+                  << link << ": " << spoil.text);
+        Played played{};
+        REQUIRE_NOTHROW(played = play(hosts, factory, spoiler, link, spoil));
+        if (played == Played::kNoSuchLink) break;
+        broken_off += played == Played::kBrokenOff ? 1 : 0;
+      }
+    }
+  CHECK(broken_off >= size);
+}
