@@ -34,6 +34,7 @@ LanePlan plan_allreduce(const HostMap& map, int host, int slice, size_t count, D
   // As they come in.
   const int sums = map.hosts() - 1;
   const RingOrder order(plan.parts, 2 * sums, chunk_bytes);
+  if (!order.whole()) plan.own_every = static_cast<uint64_t>(map.hosts());
   for (RingOrder::Cursor in; !order.done(in); order.pass(in)) {
     const ByteRange chunk = order.chunk_of(part_before(plan, host, in.step + 1), in.chunk());
     if (in.step < sums) plan.rest.add(chunk);
@@ -79,10 +80,13 @@ uint64_t input_rounds(const LanePlan& plan, size_t block_bytes) {
 
 InputBlock input_block(const LanePlan& plan, size_t block_bytes, uint64_t round) {
   const uint64_t own = blocks(plan.own.bytes(), block_bytes);
-  const uint64_t all = input_rounds(plan, block_bytes);
-  if (round >= all) return {};
+  const uint64_t rest = blocks(plan.rest.bytes(), block_bytes);
+  if (round >= own + rest) return {};
   // Of the own part's blocks, in so many rounds.
-  const auto own_in = [&](uint64_t rounds) { return (rounds * own + all - 1) / all; };
+  const auto own_in = [&](uint64_t rounds) {
+    const uint64_t wanted = std::min(own, (rounds + plan.own_every - 1) / plan.own_every);
+    return std::max(wanted, rounds - std::min(rounds, rest));
+  };
   const bool is_own = own_in(round + 1) > own_in(round);
   const size_t bytes = (is_own ? plan.own : plan.rest).bytes();
   const size_t begin = (is_own ? own_in(round) : round - own_in(round)) * block_bytes;

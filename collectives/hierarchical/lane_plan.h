@@ -48,6 +48,7 @@ struct LanePlan {
   std::vector<ByteRange> parts;  // of the ring, by host
   RangeList own, rest;           // this host's part, and what comes in to be summed, in that order
   RangeList results;             // in the order in which they are whole here
+  uint64_t own_every = 2;        // rounds of taking in, of which one is of the own part
 };
 
 // Slice `slice` of an allreduce, seen from `host`, whose ring goes in such chunks.
@@ -61,8 +62,9 @@ LanePlan plan_broadcast(const HostMap& map, int host, int slice, int root, size_
 LanePlan plan_allgather(const HostMap& map, int host, int slice, std::span<const uint64_t> counts,
                         size_t element);
 
-// One round of taking in: of each slice a block, of the own part and of the rest in turn, as many
-// of each as there are, as the ring wants them: it sends the one while it sums the other.
+// One round of taking in: of each slice a block, of the own part or of the rest, as the ring wants
+// them: it sends the own part first, while as many bytes come in to be summed; or, in chunks, one
+// of its own a round, in which one comes in for each other host.
 struct InputBlock {
   bool own = false;
   size_t begin = 0, end = 0;  // of that stream

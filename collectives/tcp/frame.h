@@ -15,16 +15,17 @@ static_assert(std::endian::native == std::endian::little, "headers travel as the
 enum FrameFlag : uint16_t {
   kDiffers = 1,  // the sender knows of ranks that called something else, or cannot do their part
   kGoodbye = 2,  // the sender enters no operation from this sequence number on
-  kFar = 4,      // the sender knows of links that are far
+  kRemote = 4,   // the sender knows of links that are not over loopback
 };
 
 // Which message of an operation: one of these, and for swaps and doublings their number added.
 enum FramePart : uint16_t {
-  kEnterPart = 0x100,   // who is beyond the cube, to its stand-in
-  kSwapPart = 0x200,    // between neighbours of the cube
-  kResultPart = 0x300,  // the stand-in's answer
-  kTellPart = 0x400,    // added to the three above: why it is refused
-  kRingPart = 0x1000,
+  kEnterPart = 0x100,    // who is beyond the cube, to its stand-in
+  kSwapPart = 0x200,     // between neighbours of the cube
+  kResultPart = 0x300,   // the stand-in's answer
+  kTellPart = 0x400,     // added to the three above: why it is refused
+  kRingPart = 0x1000,    // in whole parts
+  kChunksPart = 0x1100,  // in chunks
   kDoublePart = 0x1200,
   kGoodbyePart = 0x2000,
 };

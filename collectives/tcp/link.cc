@@ -2,8 +2,8 @@
 
 #include <errno.h>
 #include <linux/sockios.h>
-#include <linux/tcp.h>  // netinet/tcp.h knows no shortest round trip
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -11,6 +11,7 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <string>
 #include <system_error>
 
 #include "runtime/base/cut_link.h"
@@ -22,22 +23,18 @@ namespace {
 
 constexpr size_t kReadAhead = 24 * 1024;  // short messages whole, to be summed where they lie
 constexpr size_t kDirect = 4096;  // from here on it is worth a call of its own, without a copy
-// What the kernel holds for us each way on a near link. Half as much, the kernel's own beginning,
-// halves the speed at 1 MiB; more wins nothing. On a farther one as much has to be on its way as
-// the link carries in a round trip, to which the kernel's own sizes grow, unless they are set. Near
-// or far is decided once, as the link is made, from the few round trips there have been.
-constexpr int kSocketBytes = 512 * 1024;
-constexpr uint32_t kNearUs = 100;  // of a round trip, in which that much is 5 GB/s
-
-void set_option(int fd, int level, int option, int value) {
-  setsockopt(fd, level, option, &value, sizeof value);  // what cannot be had is only slower
-}
-
-// By the shortest round trip so far: the handshake at least has been one. What is no TCP is near.
-bool is_near(int fd) {
-  tcp_info info{};
-  socklen_t bytes = sizeof info;
-  return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0 || info.tcpi_min_rtt < kNearUs;
+// Where one end of it is, as bytes; empty where that has no address.
+template <class Name>
+std::string address_of(int fd, const Name& name) {
+  sockaddr_storage at{};
+  socklen_t bytes = sizeof at;
+  if (name(fd, reinterpret_cast<sockaddr*>(&at), &bytes) != 0) return "";
+  const auto text = [](const auto& address) {
+    return std::string(reinterpret_cast<const char*>(&address), sizeof address);
+  };
+  if (at.ss_family == AF_INET) return text(reinterpret_cast<const sockaddr_in&>(at).sin_addr);
+  if (at.ss_family == AF_INET6) return text(reinterpret_cast<const sockaddr_in6&>(at).sin6_addr);
+  return "";
 }
 
 bool may_be_tried_again(int error) {
@@ -46,17 +43,15 @@ bool may_be_tried_again(int error) {
 
 }  // namespace
 
-bool prepare_link(int socket) {
-  set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
-  if (!is_near(socket)) return false;
-  set_option(socket, SOL_SOCKET, SO_SNDBUF, kSocketBytes);
-  set_option(socket, SOL_SOCKET, SO_RCVBUF, kSocketBytes);
-  return true;
+void prepare_link(int socket) {
+  const int on = 1;
+  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // without it is only slower
 }
 
 Link::Link(int rank, UniqueFd socket)
     : rank_(rank), socket_(std::move(socket)), buffer_(kReadAhead) {
-  far_ = !prepare_link(fd());
+  prepare_link(fd());
+  remote_ = address_of(fd(), getsockname) != address_of(fd(), getpeername);
 }
 
 void Link::post(const FrameHeader& header) {

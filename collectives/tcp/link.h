@@ -16,9 +16,9 @@
 
 namespace hvd {
 
-// The options of a connected socket between two ranks, by what the network between them is like. Is
-// the other one near?
-bool prepare_link(int socket);
+// The options of a connected socket between two ranks. How much the kernel holds for it each way is
+// left to the kernel: sizes that are set are no faster, may not be had, and grow no more.
+void prepare_link(int socket);
 
 class Link {
  public:
@@ -34,7 +34,7 @@ class Link {
   Link(int rank, UniqueFd socket);
 
   int rank() const { return rank_; }
-  bool is_far() const { return far_; }
+  bool is_remote() const { return remote_; }  // not over loopback, from an address to itself
   int fd() const { return socket_.get(); }
 
   // The next message out: its bytes follow by send(). Nothing is unsent.
@@ -86,7 +86,7 @@ class Link {
 
   int rank_;
   PrivateFd socket_;
-  bool far_ = false;
+  bool remote_ = false;
   FrameHeader out_;
   size_t header_sent_ = sizeof(FrameHeader);
   FrameHeader in_;

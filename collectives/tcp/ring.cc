@@ -32,6 +32,7 @@ void RingStream::begin(RingTask task, Link& next) {
   held_ = 0;
   fault_.clear();
   if (task_.sums) block_.resize(kBlockBytes);
+  if (task_.chunk_bytes != kWholeParts) task_.header.part = kChunksPart;
   FrameHeader header = task_.header;
   for (int step = 0; step < steps_; ++step) header.bytes += bytes_of(step);
   order_ = RingOrder(task_.parts, steps_, task_.chunk_bytes);

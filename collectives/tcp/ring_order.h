@@ -39,6 +39,7 @@ class RingOrder {
     rounds_ = steps == 0 ? 0 : chunks_ + static_cast<size_t>(steps) - 1;
   }
 
+  bool whole() const { return chunks_ <= 1; }  // parts are one chunk each
   bool done(const Cursor& cursor) const { return cursor.round == rounds_; }
 
   // On to the next chunk.

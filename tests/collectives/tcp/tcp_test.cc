@@ -296,27 +296,25 @@ TEST_CASE("between hosts: what is no message of this operation breaks the epoch 
   CHECK(call->data == call->before);
 }
 
-TEST_CASE("between hosts: a long sum goes in chunks, but in whole parts if a link is far") {
-  const bool far = GENERATE(false, true);
-  const CommunicatorFactory factory = flat_or_not();
-  bool done = false;
-  for (int tries = 0; tries < 100 && !done; ++tries) {
-    PlayedRank played(factory);
-    const auto call = make_call(played.rank(), kShapes[2]);
-    played.rank().communicator->start(call->operation);
-    FrameHeader header = played.hear();
-    if (far) header.flags |= kFar;
-    done = far == ((header.flags & kFar) != 0);  // else its own was slow to be made
-    header.from = 1;
-    played.say(header);
-    const FrameHeader ring = played.hear();
-    CHECK(ring.part == kRingPart);
-    CHECK(ring.bytes == 2'400'000);
-    if (done) played.expect_bytes(far ? 1'200'000 : 2 * kRingChunkBytes);  // before any come
-    played.hang_up(false);
-    played.break_in(call->operation);
-  }
-  CHECK(done);
+TEST_CASE("between hosts: a long sum goes in chunks, but in whole parts if a link is remote") {
+  const bool remote = GENERATE(false, true);
+  PlayedRank played(flat_or_not());
+  const auto call = make_call(played.rank(), kShapes[2]);
+  played.rank().communicator->start(call->operation);
+  FrameHeader header = played.hear();
+  CHECK((header.flags & kRemote) == 0);
+  if (remote) header.flags |= kRemote;
+  header.from = 1;
+  played.say(header);
+  FrameHeader ring = played.hear();
+  CHECK(ring.part == (remote ? kRingPart : kChunksPart));
+  CHECK(ring.bytes == 2'400'000);
+  played.expect_bytes(remote ? 1'200'000 : 2 * kRingChunkBytes);  // before any come
+  ring.part = remote ? kChunksPart : kRingPart;                   // in an order that is not due
+  ring.from = 1;
+  played.say(ring);
+  played.break_in(call->operation);
+  CHECK(played.reason().find("a message of part") != std::string::npos);
 }
 
 TEST_CASE("between hosts: who has the data of a short broadcast cannot bring none") {
