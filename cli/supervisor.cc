@@ -304,7 +304,8 @@ void Supervisor::on_message(HostAgent& agent, const proto::FromAgent& message) {
       on_held(agent, message.held());
       break;
     case proto::FromAgent::kSaid:
-      try_say(printable(message.said().text()));
+      try_say((agent.remote() || agents_.size() > 1 ? agent.host().name + ": " : "") +
+              printable(message.said().text()));
       break;
     case proto::FromAgent::kEnded:
       on_ended(agent, message.ended());

@@ -183,8 +183,8 @@ void Agent::find_directory(proto::StartWorkers& start) {
     directory = where_to_start(*shipped_, start.directory());
   if (directory == start.directory()) return;
   if (directory != start.named_directory())
-    say(start.worlds(0).host() + ": there is no " + start.directory() + "; its ranks start in " +
-        directory + " (--wdir names another)");
+    say("there is no " + start.directory() + "; its ranks start in " + directory +
+        " (--wdir names another)");
   const auto& chosen = start.chosen();
   if (std::find(chosen.begin(), chosen.end(), "PWD") == chosen.end())
     for (std::string& entry : *start.mutable_environment())

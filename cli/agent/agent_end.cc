@@ -58,7 +58,7 @@ void Agent::beat(TimePoint now) {
 void Agent::say_what_is_slow(TimePoint now) {
   if (!first_look_ || workers_ || processes_.ending()) return;
   if (const auto path = first_look_->take_slow_path(now))
-    say(host_ + ": " + in_quotes(*path) + " does not answer; its ranks are started once it does");
+    say(in_quotes(*path) + " does not answer; its ranks are started once it does");
 }
 
 void Agent::say_who_was_waited_for() {

@@ -371,7 +371,7 @@ def who_has_no_port_for_rank_0_says_so():
     with taken_ports("h1", "127.0.0.2", 4000, 4001, 4002):
         seen = run(*job, "sh", "-c", "echo ${MASTER_PORT-none}")
         expect((seen.returncode, seen.stdout), (0, b"none\nnone\n"), seen.stderr)
-        words = rb"hvdrun: no port is left for MASTER_PORT where rank 0 runs, any port of 4000-4002: Address already in use; 4000 is process \d+ \(python3\)'s"
+        words = rb"hvdrun: 10\.77\.0\.1: no port is left for MASTER_PORT where rank 0 runs, any port of 4000-4002: Address already in use; 4000 is process \d+ \(python3\)'s"
         assert re.search(words, seen.stderr), seen.stderr
         seen = run("-x", "MASTER_PORT=4444", *job, "sh", "-c", "echo ${MASTER_PORT-none}")
         expect((seen.returncode, seen.stdout, beside_network(seen.stderr)), (0, b"4444\n4444\n", []))
