@@ -12,6 +12,7 @@ void EpochRelay::start(const action::StartEpoch& start) {
   numbers_.clear();
   hosts_.clear();
   gone_.clear();
+  dead_.clear();
   died_ = {};
   broken_ = false;
   std::map<int, proto::StartEpoch> orders;  // by host
@@ -52,7 +53,7 @@ bool EpochRelay::is_member(int host, int rank) const {
 void EpochRelay::note(int host, const proto::Died& died) {
   if (died.epoch() != epoch_) return;
   for (const int rank : died.ranks()) {
-    if (!is_member(host, rank)) continue;
+    if (!is_member(host, rank) || !dead_.insert(rank).second) continue;
     note_end(rank);
     died_.ranks.push_back(rank);
     died_.from.insert(host);

@@ -66,6 +66,7 @@ class EpochRelay {
   std::map<int, int> numbers_;           // ranks of its world, by rank
   std::set<int> hosts_;                  // that have members
   std::set<int> gone_;                   // ranks that ended, or died
+  std::set<int> dead_;                   // that others were, or are to be, told of
   bool broken_ = false;                  // all have been told, or are with `died_`
   News died_;                            // since the last flush()
   std::unique_ptr<StoreService> store_;  // of a world on several hosts

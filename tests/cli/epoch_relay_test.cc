@@ -140,6 +140,13 @@ TEST_CASE("epoch relay: what a host says of its ranks goes to the others, if it 
   REQUIRE(begun.sent.size() == 2);
   for (const auto& [host, order] : begun.sent)
     CHECK(list(order.died().ranks()) == std::vector{0, 3});
+  // Each is told of once, however often a host says it.
+  begun.sent.clear();
+  begun.relay.note(2, died(7, {3, 3, 2, 2}));
+  begun.relay.note(2, died(7, {2}));
+  begun.relay.flush();
+  REQUIRE(begun.sent.size() == 1);
+  CHECK(list(begun.sent[0].second.died().ranks()) == std::vector{2});
 }
 
 TEST_CASE("epoch relay: the first reason is passed on, a second one is not") {
