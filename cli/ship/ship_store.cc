@@ -29,6 +29,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kReadBytes = 256u << 10;
+constexpr uint64_t kBehindMax = 64u << 20;
 constexpr uint64_t kArrivedBytesMax = 8u << 20;  // a broken start has them sent again
 constexpr size_t kArrivedMax = 1000, kFewArrived = 16;
 constexpr uint64_t kSpareBytes = 1u << 20;  // for folders and names
@@ -229,12 +230,18 @@ void ShipStore::take_one(const WantedFile& wanted, const ReadSome& read, Arrival
   const UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!fd) cannot_keep(wanted);
   Sha256 sum;
+  uint64_t behind = 0;  // bytes that may not be on disk yet
   std::vector<char> bytes(kReadBytes);
   for (uint64_t left = wanted.file->bytes(); left > 0;) {
     const size_t n = read(bytes.data(), size_t(std::min<uint64_t>(left, bytes.size())));
     if (!write_all(fd.get(), bytes.data(), n)) cannot_keep(wanted);
     sum.add(std::as_bytes(std::span(bytes.data(), n)));
     left -= n;
+    // A disk that is slower than the line holds up the sender, who sees how far it is.
+    behind += n;
+    if (behind < kBehindMax) continue;
+    if (!await_bytes(fd.get())) cannot_keep(wanted);
+    behind = 0;
   }
   if (sum.hex() != wanted.file->sum())
     throw Error(ErrorCode::kUnavailable, hvd::in_quotes(wanted.name, kShownBytesMax) +

@@ -44,6 +44,16 @@ TEST_CASE("ship_store: what was taken is there, with its mode, and once") {
   CHECK(entries(place.path) == 2);
 }
 
+// So long a one is on disk in several pieces while the rest of it comes.
+TEST_CASE("ship_store: a long file is taken") {
+  const Place place;
+  ShipStore store(place.path);
+  const std::string text(130u << 20, 'x');
+  const proto::ShippedFile file = file_of(text);
+  store.take({{&file, "file"}}, [] {}, reader(text, 1 << 20));
+  CHECK(store.has(file));
+}
+
 TEST_CASE("ship_store: other bytes than those of the sum, and fewer, leave nothing") {
   const Place place;
   ShipStore store(place.path);
