@@ -29,8 +29,9 @@ constexpr std::string_view kTaken[] = {"--hosts",       "--hostfile", "--ssh-por
 using Tell = std::function<void(const std::string& host, const proto::CleanReport& report)>;
 
 // Those hosts of the list that are reached by ssh. False when one could not be looked at.
-bool clean_remote_hosts(const JobSpec& spec, const StartState& start, const CleanOrder& order,
+bool clean_remote_hosts(JobSpec spec, const StartState& start, const CleanOrder& order,
                         const Tell& tell) {
+  spec.start_timeout += kCleaningMost;
   const auto name = [&](int host) { return with_user(spec.hosts[size_t(host)]); };
   bool done = true;
   run_errand(spec, start, role_words(order),

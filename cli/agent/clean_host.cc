@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "cli/agent/descendants.h"
+#include "cli/agent/killed.h"
 #include "cli/agent/process_state.h"
 #include "cli/host_identity.h"
 #include "cli/quoted.h"
@@ -36,7 +37,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kKeeper = "hvd-keeper", kAgent = kAgentProcessName;
-constexpr std::chrono::milliseconds kEndLimit{5000};
 constexpr std::chrono::milliseconds kAgentsEnd{
     2500};  // of whose lease has ended: 1.5 s, and reaping
 constexpr auto kOldCopy = std::chrono::hours(24 * 30), kOldScrap = std::chrono::hours(24);
@@ -44,7 +44,7 @@ constexpr size_t kSmallBytes = 64u << 10;
 constexpr size_t kEnvironmentBytes = 8u << 20;  // the kernel takes 6 MiB
 constexpr size_t kSocketsBytes = 64u << 20;     // a line for each on the host
 constexpr size_t kAgentNameBytes = 32;          // make_agent_name()
-constexpr int kOrphanRounds = 10;               // who starts others for ever is not outrun
+constexpr int kRoundsMax = 10;                  // who starts others for ever is not outrun
 constexpr size_t kPathShownMax = 400;
 
 std::string proc(pid_t pid, const char* name) {
@@ -69,29 +69,7 @@ bool is_own(pid_t pid) {
   return own != 0 && pid_namespace(proc(pid, "")) == own;
 }
 
-std::vector<pid_t> numbers_in(const std::string& folder) {
-  std::vector<pid_t> all;
-  std::error_code gone;
-  for (fs::directory_iterator one(folder, gone), end; !gone && one != end; one.increment(gone)) {
-    const std::string name = one->path().filename();
-    pid_t number = 0;
-    const auto [stop, error] = std::from_chars(name.data(), name.data() + name.size(), number);
-    if (error == std::errc() && *stop == '\0') all.push_back(number);
-  }
-  return all;
-}
-
 std::vector<pid_t> all_processes() { return numbers_in("/proc"); }
-
-// One of its threads; 0: it is dead. A process runs on when its first thread has ended, under whose
-// number /proc then tells little more than its name.
-pid_t living_thread(pid_t pid) {
-  for (const pid_t thread : numbers_in(proc(pid, "task")))
-    if (const auto state = read_process_state(thread);
-        state && state->letter != 'Z' && state->letter != 'X')
-      return thread;
-  return 0;
-}
 
 // By the file that it runs: who calls it by a link to it does not change that.
 bool is_hvdrun(pid_t thread) {
@@ -116,14 +94,6 @@ std::string_view role_of(pid_t pid) {
              line.end());
   return line == role && is_own(thread) && is_hvdrun(thread) ? role : std::string_view();
 }
-
-struct Known {
-  pid_t pid;
-  unsigned long long began;
-  auto operator<=>(const Known&) const = default;
-};
-
-Known know(pid_t pid) { return {pid, began(pid)}; }
 
 // The topmost of what is left of one job here, and its agent if that lives.
 struct Left {
@@ -205,40 +175,6 @@ std::map<std::string, std::vector<Known>> find_orphans(const std::string& job) {
       by_agent[agent].push_back(one);
   }
   return by_agent;
-}
-
-void send(const Known& one, int signal) {
-  send_signal(one.pid, signal, [&] { return began(one.pid) == one.began; });
-}
-
-// Its sockets are closed, too, by which orphans are told. Where a filter of system calls refuses
-// pidfds, that none of its threads lives is all there is to see.
-bool is_over(const Known& one) {
-  const UniqueFd pidfd(int(syscall(SYS_pidfd_open, one.pid, 0)));
-  if (began(one.pid) != one.began) return true;
-  pollfd ended{pidfd.get(), POLLIN, 0};
-  return pidfd ? poll(&ended, 1, 0) == 1 : living_thread(one.pid) == 0;
-}
-
-// All are stopped before one is killed, so that nobody starts another meanwhile. Returns how many
-// there were, and how many could not be ended.
-std::pair<int, int> end_below(const std::vector<Known>& roots) {
-  std::set<Known> known(roots.begin(), roots.end());
-  for (bool more = true; more;) {
-    more = false;
-    for (const Known& one : known) send(one, SIGSTOP);
-    for (const Known& one : std::vector(known.begin(), known.end()))
-      for (const Descendant& below : descendants(one.pid))
-        more |= known.insert({below.pid, below.began}).second;
-  }
-  for (const Known& one : known) send(one, SIGKILL);
-  const Deadline deadline = Deadline::in(kEndLimit);
-  const auto left = [&] {
-    return int(
-        std::count_if(known.begin(), known.end(), [](const Known& one) { return !is_over(one); }));
-  };
-  while (left() > 0 && !deadline.passed()) poll(nullptr, 0, 5);
-  return {int(known.size()), left()};
 }
 
 bool is_older(const fs::path& path, std::chrono::hours age) {
@@ -324,8 +260,9 @@ void end_orphans(const CleanOrder& order, proto::CleanReport& report) {
   std::map<std::string, proto::CleanReport::Job> jobs;
   std::set<Known> seen;
   bool more = true;
-  for (int round = 0; more && round < kOrphanRounds; ++round) {
+  for (int round = 0; more && round < kRoundsMax; ++round) {
     more = false;
+    Killed killed;
     for (auto& [agent, roots] : find_orphans(order.job)) {
       std::erase_if(roots, [&](const Known& one) { return !seen.insert(one).second; });
       if (roots.empty()) continue;
@@ -336,16 +273,16 @@ void end_orphans(const CleanOrder& order, proto::CleanReport& report) {
         job.set_below(int(all));
         continue;
       }
-      const auto [all, stuck] = end_below(roots);
-      job.set_below(job.below() + all);
-      job.set_stuck(job.stuck() + stuck);
-      job.set_ended(more = true);
+      job.set_below(job.below() + killed.add(job, roots));
+      more = true;
     }
+    killed.await();
   }
   for (const auto& [agent, job] : jobs) *report.add_jobs() = job;
 }
 
 void end_jobs(const CleanOrder& order, proto::CleanReport& report) {
+  Killed killed;
   for (const Left& left : find_left()) {
     proto::CleanReport::Job& job = *report.add_jobs();
     job.set_root(left.root.pid);
@@ -357,9 +294,9 @@ void end_jobs(const CleanOrder& order, proto::CleanReport& report) {
       return one.alive && one.pid != left.agent;
     })));
     if (order.dry_run || job.own() || (left.lives && !order.all)) continue;
-    job.set_ended(true);
-    job.set_stuck(end_below({left.root}).second);
+    killed.add(job, {left.root});
   }
+  killed.await();
 }
 
 // Its agent may still be at the end of what it ran, in which its keeper does not let it go on for

@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -108,6 +110,27 @@ std::optional<int> wait_status_of(pid_t pid, int pidfd) {
   if (pidfd < 0 || ioctl(pidfd, kGetInfo, &info) != 0 || (info.mask & kInfoExit) == 0)
     return std::nullopt;
   return info.exit_code;
+}
+
+std::vector<pid_t> numbers_in(const std::string& folder) {
+  std::vector<pid_t> all;
+  std::error_code gone;
+  for (std::filesystem::directory_iterator one(folder, gone), end; !gone && one != end;
+       one.increment(gone)) {
+    const std::string name = one->path().filename();
+    pid_t number = 0;
+    const auto [stop, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+    if (error == std::errc() && *stop == '\0') all.push_back(number);
+  }
+  return all;
+}
+
+pid_t living_thread(pid_t pid) {
+  for (const pid_t thread : numbers_in("/proc/" + std::to_string(pid) + "/task"))
+    if (const auto state = read_process_state(thread);
+        state && state->letter != 'Z' && state->letter != 'X')
+      return thread;
+  return 0;
 }
 
 }  // namespace hvd

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace hvd {
@@ -19,6 +20,12 @@ struct ProcessState {
 std::optional<ProcessState> read_process_state(pid_t pid);
 
 bool held_by_debugger(pid_t pid);
+
+// Of /proc, or of a process's task/.
+std::vector<pid_t> numbers_in(const std::string& folder);
+// One of its threads; 0: it is dead. A process runs on when its first thread has ended, under whose
+// number /proc then tells little more than its name.
+pid_t living_thread(pid_t pid);
 
 // The process itself, its parent and so on up to and including `root`; empty when `root` is not
 // among them.
