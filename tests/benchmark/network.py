@@ -10,7 +10,8 @@ from usage import positive
 HELP = "allreduce between two hosts over a virtual network, beside a raw TCP stream, and over a link of 1 Gbit/s"
 DETAILS = """\
 The hosts are network namespaces of this machine, joined by a bridge, and share its CPUs; the ranks are threads of one
-process, each with its end of a link in one of them. The raw stream computes nothing: each host sends to the other as
+process, each with its end of a link in one of them. Congestion is controlled by Reno: BBR's timers, where a machine has
+that, wait for CPUs that ranks spin on, and halve what a stream carries now and then. The raw stream computes nothing: each host sends to the other as
 many bytes as a ring has to. Targets: 0.85 of the raw stream's speed from 64 KiB on (1 KiB is no stream but a message
 each way, and shown alone); where the link carries 1 Gbit/s each way 0.95 of the speed that is left for payload, frames
 of 1,514 bytes holding 1,448. Needs root."""
@@ -19,6 +20,7 @@ SIZES = (KIB, 64 * KIB, MIB, 16 * MIB, 128 * MIB)
 MESSAGE = name_of(KIB)
 LIMITED_SIZE, LIMITED = 64 * MIB, "64 MiB at 1 Gbit/s"  # a burst of 256 KiB more is little beside it
 LIMITED_US = LIMITED_SIZE * 8 / 1e9 * 1514 / 1448 * 1e6  # both halves of a ring of two at once, each way all bytes
+HOSTS, CONGESTION_CONTROL = ("h1", "h2"), "reno"  # each kernel has it
 RAW, OURS, IDEAL = "raw stream", "hvd, tcp", "computed ideal"
 
 
@@ -38,10 +40,12 @@ def claims_of(cases):
 def make(options):
     program = built(options.build, "links_benchmark")
     world = made_hosts(2)
+    for host in HOSTS:
+        world.run(host, "sh", "-c", f"echo {CONGESTION_CONTROL} >/proc/sys/net/ipv4/tcp_congestion_control")
     folder = tempfile.TemporaryDirectory(prefix="hvd-benchmark-")
     rows = Rows(options, folder.name, SIZES)
     rows.sizes[LIMITED] = LIMITED_SIZE
-    networks = [f"/proc/{world.first[host]}/ns/net" for host in ("h1", "h2")]
+    networks = [f"/proc/{world.first[host]}/ns/net" for host in HOSTS]
     limited = False
 
     def between(name, *more):
@@ -51,7 +55,7 @@ def make(options):
             nonlocal limited
             if limited != (case == LIMITED):
                 limited = case == LIMITED
-                for host in ("h1", "h2"):
+                for host in HOSTS:
                     world.limit(host, "1gbit" if limited else None)
             return run.measure(case)
 
