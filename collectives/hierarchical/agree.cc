@@ -156,9 +156,9 @@ HierarchicalCommunicator::Step HierarchicalCommunicator::leave_exchange(Operatio
   if (agreed && exchange_.rider() == Rider::kCounts)
     memcpy(counts_area(me_), exchange_.counts().data(),
            exchange_.counts().size() * sizeof(uint64_t));
-  const Verdict verdict = !agreed              ? Verdict::kDiffers
-                          : exchange_.remote() ? Verdict::kAgreedRemote
-                                               : Verdict::kAgreed;
+  const Verdict verdict = !agreed           ? Verdict::kDiffers
+                          : exchange_.far() ? Verdict::kAgreedFar
+                                            : Verdict::kAgreed;
   publish(mine().verdict, stamp(operation.sequence, static_cast<uint64_t>(verdict)));
   return go_on(operation, verdict);
 }
@@ -182,8 +182,8 @@ HierarchicalCommunicator::Step HierarchicalCommunicator::go_on(Operation& operat
   next_rank_ = 0;
   switch (verdict) {
     case Verdict::kAgreed:
-    case Verdict::kAgreedRemote:
-      return begin_flow(operation, ring_chunk_bytes(verdict == Verdict::kAgreedRemote));
+    case Verdict::kAgreedFar:
+      return begin_flow(operation, ring_chunk_bytes(verdict == Verdict::kAgreedFar));
     case Verdict::kDiffers:
       tell(operation);
       stage_ = leads() ? Stage::kTell : Stage::kTold;

@@ -29,7 +29,7 @@ inline bool has_come(const std::atomic<uint64_t>& word, uint64_t wanted) {
 }
 
 // What the leader says of an operation, as the progress of its stamp.
-enum class Verdict : uint32_t { kAgreed = 1, kAgreedRemote = 2, kDiffers = 3, kTold = 4 };
+enum class Verdict : uint32_t { kAgreed = 1, kAgreedFar = 2, kDiffers = 3, kTold = 4 };
 
 // Where a rank's tensor lies.
 enum class TensorPlace : uint32_t {

@@ -48,7 +48,7 @@ void Exchange::begin(const ExchangeTask& task) {
   at_ = 0;
   begun_ = has_header_ = false;
   differs_ = task.differs;
-  remote_ = false;
+  far_ = false;
   own_ = task.data;
   are_sums_ = task.are_sums;
   is_there_ = task.rider == Rider::kRooted && task.root == place_;
@@ -56,7 +56,7 @@ void Exchange::begin(const ExchangeTask& task) {
 
 Exchange::Step Exchange::advance(Links& links) {
   bool moved = false;
-  remote_ |= links.remote();
+  far_ |= links.far();
   while (at_ < steps_.size()) {
     const CubeStep& step = steps_[at_];
     Link& link = links.to(member(step.peer));
@@ -83,7 +83,7 @@ void Exchange::begin_step(const CubeStep& step, Link& link) {
   set_out(step);
   FrameHeader header = task_.header;
   header.part = static_cast<uint16_t>(part_of(step));
-  header.flags = static_cast<uint16_t>((differs_ ? kDiffers : 0) | (remote_ ? kRemote : 0));
+  header.flags = static_cast<uint16_t>((differs_ ? kDiffers : 0) | (far_ ? kFar : 0));
   header.bytes = out_bytes_;
   link.post(header);
 }
@@ -168,7 +168,7 @@ bool Exchange::take_header(const CubeStep& step, Links& links, Link& link) {
     links.notice_departure(link.rank());
     return false;
   }
-  remote_ |= (got.flags & kRemote) != 0;
+  far_ |= (got.flags & kFar) != 0;
   const bool tells = task_.rider == Rider::kSides;
   if (!tells) differs_ |= got.hash != task_.header.hash || (got.flags & kDiffers) != 0;
   discards_ = !tells && differs_;

@@ -1,6 +1,6 @@
 // How all who take part hear of each other in a few steps (cube.h), in each a message out, a
-// message in: has everybody called the same, and does a
-// link go over a network?
+// message in: has everybody called the same, and is a
+// link far?
 //
 // Short data ride along, so that a small allreduce takes no step more than its sums need. Nothing
 // is stored into a result before the last swap's header has come: it says that all agree. Until
@@ -63,7 +63,7 @@ class Exchange {
   Step advance(Links& links);
 
   bool differs() const { return differs_; }
-  bool remote() const { return remote_; }  // a link of anybody's
+  bool far() const { return far_; }  // a link of anybody's
   Rider rider() const { return task_.rider; }
   // By rank of the job, kUnknownCount of who was not heard of.
   std::vector<uint64_t>& counts() { return counts_; }
@@ -111,7 +111,7 @@ class Exchange {
   ExchangeTask task_;
   size_t at_ = 0;  // the step under way
   bool begun_ = false, has_header_ = false;
-  bool differs_ = false, remote_ = false;
+  bool differs_ = false, far_ = false;
   bool discards_ = false;  // what comes in is of no use
   const std::byte* out_ = nullptr;
   size_t out_bytes_ = 0, sent_ = 0;

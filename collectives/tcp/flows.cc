@@ -77,7 +77,7 @@ void TcpCommunicator::begin_ring(RingTask task) {
 TcpCommunicator::Step TcpCommunicator::ring(Operation& operation) {
   if (!flow_.begun) {
     RingTask task = ring_task(operation, static_cast<std::byte*>(operation.result.data));
-    task.chunk_bytes = ring_chunk_bytes(exchange_.remote());
+    task.chunk_bytes = ring_chunk_bytes(exchange_.far());
     task.sums = true;
     task.reduction = operation.reduction;
     task.inputs = size_;

@@ -15,7 +15,7 @@ static_assert(std::endian::native == std::endian::little, "headers travel as the
 enum FrameFlag : uint16_t {
   kDiffers = 1,  // the sender knows of ranks that called something else, or cannot do their part
   kGoodbye = 2,  // the sender enters no operation from this sequence number on
-  kRemote = 4,   // the sender knows of links that are not over loopback
+  kFar = 4,      // the sender knows of links that are far
 };
 
 // Which message of an operation: one of these, and for swaps and doublings their number added.

@@ -34,7 +34,8 @@ class Link {
   Link(int rank, UniqueFd socket);
 
   int rank() const { return rank_; }
-  bool is_remote() const { return remote_; }  // not over loopback, from an address to itself
+  // Long round trips, as it was made. Over loopback, from an address to itself, there are none.
+  bool is_far() const { return far_; }
   int fd() const { return socket_.get(); }
 
   // The next message out: its bytes follow by send(). Nothing is unsent.
@@ -86,7 +87,7 @@ class Link {
 
   int rank_;
   PrivateFd socket_;
-  bool remote_ = false;
+  bool far_ = false;
   FrameHeader out_;
   size_t header_sent_ = sizeof(FrameHeader);
   FrameHeader in_;

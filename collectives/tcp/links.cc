@@ -48,7 +48,7 @@ bool Links::take() {
     if (!sockets) return false;
     for (size_t i = 0; i < ranks_.size(); ++i)
       links_.emplace_back(ranks_[i], std::move(sockets->at(i)));
-    remote_ = std::ranges::any_of(links_, &Link::is_remote);
+    far_ = std::ranges::any_of(links_, &Link::is_far);
     taken_ = true;
   } catch (const Error& error) {
     break_off(TroubleReason::kLostLink,

@@ -30,7 +30,7 @@ class Links {
   std::vector<int> missing() const {  // ranks to whom none is there yet
     return taken_ ? std::vector<int>{} : peers_.missing_links(id_);
   }
-  bool remote() const { return remote_; }  // one of them, at least
+  bool far() const { return far_; }  // one of them, at least
   Link& to(int rank);
   const Link& to(int rank) const;
 
@@ -71,7 +71,7 @@ class Links {
   const std::string name_;
   const std::vector<int> ranks_;
   std::vector<Link> links_;  // to those, once they are there
-  bool taken_ = false, remote_ = false, broken_off_ = false;
+  bool taken_ = false, far_ = false, broken_off_ = false;
   TimePoint looked_for_cuts_{};
   TimePoint lost_since_{};  // an end of a link was seen, and nobody has said why
   bool leaving_ = false, says_goodbye_ = false;

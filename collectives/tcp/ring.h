@@ -7,9 +7,9 @@
 // ranks can run one: all ranks of a world over a tensor, or one rank per host over its slice. With
 // nothing but spreading, and all parts but one empty, it is a chain.
 //
-// Over loopback long parts of a sum go in chunks (ring_order.h), so what comes back is stored where
-// the cache still has what was sent: two ranks take a sixth less time for 64 MiB than with whole
-// parts.
+// Over near links long parts of a sum go in chunks (ring_order.h), so what comes back is stored
+// where the cache still has what was sent: over loopback two ranks take a sixth less time for 64
+// MiB than with whole parts.
 #pragma once
 
 #include <cstddef>
@@ -25,10 +25,10 @@ namespace hvd {
 
 // Half as much, or twice, is slower for 4 MiB and more between two ranks over loopback. A chunk
 // waits for the one before to come round, so two rounds of them are on their way at most: that is
-// less than a network with long round trips carries (4 ms: a third), and there parts go whole.
+// less than a link with long round trips carries (4 ms: a third), and there parts go whole.
 inline constexpr size_t kRingChunkBytes = 2 * Link::kCallBytes;
 inline constexpr size_t kWholeParts = std::numeric_limits<size_t>::max();
-constexpr size_t ring_chunk_bytes(bool remote) { return remote ? kWholeParts : kRingChunkBytes; }
+constexpr size_t ring_chunk_bytes(bool far) { return far ? kWholeParts : kRingChunkBytes; }
 
 struct RingTask {
   int place = 0, places = 1;

@@ -14,9 +14,7 @@
 
 namespace hvd {
 
-namespace {
-
-std::pair<UniqueFd, UniqueFd> connect_over_loopback(bool to_itself) {
+std::pair<UniqueFd, UniqueFd> connected_pair() {
   // Ports stay taken for a minute after use, of each address: so each pair has another one's.
   static std::atomic<uint32_t> made{0};
   const uint32_t host = (static_cast<uint32_t>(getpid()) * 61 + made++) % 0xffff + 1;
@@ -26,12 +24,10 @@ std::pair<UniqueFd, UniqueFd> connect_over_loopback(bool to_itself) {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK + (host << 8));
   auto* const any = reinterpret_cast<sockaddr*>(&address);
   socklen_t length = sizeof address;
-  sockaddr_in own = address;
-  if (!to_itself) own.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   UniqueFd first(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (bind(first.get(), reinterpret_cast<sockaddr*>(&own), sizeof own) != 0 ||
-      bind(listener.get(), any, length) != 0 || listen(listener.get(), 1) != 0 ||
-      getsockname(listener.get(), any, &length) != 0 || connect(first.get(), any, length) != 0)
+  if (bind(first.get(), any, length) != 0 || bind(listener.get(), any, length) != 0 ||
+      listen(listener.get(), 1) != 0 || getsockname(listener.get(), any, &length) != 0 ||
+      connect(first.get(), any, length) != 0)
     throw std::runtime_error("the test cannot connect on loopback");
   UniqueFd second(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   const int flags = fcntl(first.get(), F_GETFL);
@@ -40,11 +36,12 @@ std::pair<UniqueFd, UniqueFd> connect_over_loopback(bool to_itself) {
   return {std::move(first), std::move(second)};
 }
 
-}  // namespace
-
-std::pair<UniqueFd, UniqueFd> connected_pair() { return connect_over_loopback(true); }
-
-std::pair<UniqueFd, UniqueFd> connected_remotely() { return connect_over_loopback(false); }
+std::pair<UniqueFd, UniqueFd> connected_far() {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
+    throw std::runtime_error("the test cannot have a pair of sockets");
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
 
 InProcessWorld::InProcessWorld(const std::vector<int>& ranks_per_host, uint32_t epoch) {
   for (size_t host = 0; host < ranks_per_host.size(); ++host) {

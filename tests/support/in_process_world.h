@@ -23,8 +23,8 @@ namespace hvd {
 
 // Two ends of a TCP connection on loopback, non-blocking.
 std::pair<UniqueFd, UniqueFd> connected_pair();
-// As of two machines: from one address to another.
-std::pair<UniqueFd, UniqueFd> connected_remotely();
+// A link of whose round trips nothing is known: it is taken for far.
+std::pair<UniqueFd, UniqueFd> connected_far();
 
 class InProcessWorld final : private InProcessRelay {
  public:

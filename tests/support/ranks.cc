@@ -114,7 +114,7 @@ CommunicatorFactory tcp_factory(uint32_t links) {
 
 RankThreads::RankThreads(const std::vector<int>& ranks_per_host, const CommunicatorFactory& factory)
     : world_(ranks_per_host) {
-  if (ranks_per_host.size() % 2 == 1) world_.make_links_by(connected_remotely);
+  if (ranks_per_host.size() % 2 == 1) world_.make_links_by(connected_far);
   for (int k = 0; k < world_.size(); ++k) {
     ranks_.push_back(std::make_unique<Rank>());
     Rank& rank = *ranks_.back();

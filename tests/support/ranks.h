@@ -56,8 +56,8 @@ CommunicatorFactory hierarchical_factory(std::vector<int> hosts, bool staging = 
 
 class RankThreads {
  public:
-  // All on one host. Hosts whose number is odd have links as of several machines, so that each
-  // suite has both ways in which long sums go.
+  // All on one host. Hosts whose number is odd have far links, so that each suite has both
+  // ways in which long sums go.
   explicit RankThreads(int size, const CommunicatorFactory& factory = shared_memory_factory())
       : RankThreads(std::vector{size}, factory) {}
   RankThreads(const std::vector<int>& ranks_per_host, const CommunicatorFactory& factory);

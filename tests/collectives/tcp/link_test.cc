@@ -1,4 +1,4 @@
-// Which links are of one machine, and in what order long sums go over others.
+// Which links are far, and that all go by it.
 #include "collectives/tcp/link.h"
 
 #include <atomic>
@@ -13,24 +13,24 @@
 
 using namespace hvd;
 
-TEST_CASE("link: one from an address to itself is not remote, any other one is") {
+TEST_CASE("link: one over loopback is not far, one of which nothing is known is") {
   auto [one, other] = connected_pair();
-  CHECK_FALSE(Link(0, std::move(one)).is_remote());
-  CHECK_FALSE(Link(1, std::move(other)).is_remote());
-  auto [here, there] = connected_remotely();
-  CHECK(Link(0, std::move(here)).is_remote());
-  CHECK(Link(1, std::move(there)).is_remote());
+  CHECK_FALSE(Link(0, std::move(one)).is_far());
+  CHECK_FALSE(Link(1, std::move(other)).is_far());
+  auto [here, there] = connected_far();
+  CHECK(Link(0, std::move(here)).is_far());
+  CHECK(Link(1, std::move(there)).is_far());
 }
 
 // Else the ring's bytes would go in an order that others do not expect.
-TEST_CASE("link: a remote one is heard of by all who agree") {
+TEST_CASE("link: a far one is heard of by all who agree") {
   const std::vector<int> hosts = GENERATE(std::vector{1, 1, 1}, std::vector{1, 1, 1, 1},
                                           std::vector{2, 2}, std::vector{2, 1, 2});
   const int first = GENERATE(0, 1);
   RankThreads ranks(hosts, [](Rank&) { return nullptr; });
   std::atomic<int> links = first;
   ranks.world().make_links_by(
-      [&] { return links++ % 2 == 0 ? connected_remotely() : connected_pair(); });
+      [&] { return links++ % 2 == 0 ? connected_far() : connected_pair(); });
   const bool flat = hosts.size() == static_cast<size_t>(ranks.size());
   const CommunicatorFactory factory = flat ? tcp_factory() : hierarchical_factory(hosts);
   ranks.run([&](Rank& rank) {

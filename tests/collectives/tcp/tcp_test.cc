@@ -296,21 +296,21 @@ TEST_CASE("between hosts: what is no message of this operation breaks the epoch 
   CHECK(call->data == call->before);
 }
 
-TEST_CASE("between hosts: a long sum goes in chunks, but in whole parts if a link is remote") {
-  const bool remote = GENERATE(false, true);
+TEST_CASE("between hosts: a long sum goes in chunks, but in whole parts if a link is far") {
+  const bool far = GENERATE(false, true);
   PlayedRank played(flat_or_not());
   const auto call = make_call(played.rank(), kShapes[2]);
   played.rank().communicator->start(call->operation);
   FrameHeader header = played.hear();
-  CHECK((header.flags & kRemote) == 0);
-  if (remote) header.flags |= kRemote;
+  CHECK((header.flags & kFar) == 0);
+  if (far) header.flags |= kFar;
   header.from = 1;
   played.say(header);
   FrameHeader ring = played.hear();
-  CHECK(ring.part == (remote ? kRingPart : kChunksPart));
+  CHECK(ring.part == (far ? kRingPart : kChunksPart));
   CHECK(ring.bytes == 2'400'000);
-  played.expect_bytes(remote ? 1'200'000 : 2 * kRingChunkBytes);  // before any come
-  ring.part = remote ? kChunksPart : kRingPart;                   // in an order that is not due
+  played.expect_bytes(far ? 1'200'000 : 2 * kRingChunkBytes);  // before any come
+  ring.part = far ? kChunksPart : kRingPart;                   // in an order that is not due
   ring.from = 1;
   played.say(ring);
   played.break_in(call->operation);
