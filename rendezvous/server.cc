@@ -248,7 +248,6 @@ struct RendezvousServer::Impl {
     const SocketAddress peer = address_of(session.context.peer());
     const auto proof = session.context.auth_context();
     if (peer.empty() && !proof->IsPeerAuthenticated()) return {};  // over a connection of ours
-    if (gate) gate->proven(peer);
     const auto names = proof->FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME);
     const auto identity =
         names.size() == 1
@@ -259,6 +258,7 @@ struct RendezvousServer::Impl {
     for (const auto& other : sessions)
       if (other->host == identity->host)
         return "the agent of host " + std::to_string(identity->host) + " is attached already";
+    if (gate) gate->proven(peer);  // who is refused has a stranger's time, and no more
     session.host = identity->host;
     return {};
   }
