@@ -29,7 +29,7 @@ std::vector<std::string> role_words(const CleanOrder& order);
 
 // `build`: AgentFile::name() of this program, whose copy stays. Who waits for it on another host
 // allows for kCleaningMost: what cannot be ended is waited for, of all jobs at once.
-inline constexpr std::chrono::seconds kCleaningMost{30};
+inline constexpr std::chrono::seconds kCleaningMost{15};
 proto::CleanReport clean_host(const CleanOrder& order, const std::string& build);
 
 // Whether nothing of the job that was asked for can run on that host: it says so, and is the one

@@ -1,6 +1,5 @@
 // How all who take part hear of each other in a few steps (cube.h), in each a message out, a
-// message in: has everybody called the same, and is a
-// link far?
+// message in: has everybody called the same, and is a link far?
 //
 // Short data ride along, so that a small allreduce takes no step more than its sums need. Nothing
 // is stored into a result before the last swap's header has come: it says that all agree. Until
