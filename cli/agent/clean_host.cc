@@ -44,7 +44,7 @@ constexpr size_t kSmallBytes = 64u << 10;
 constexpr size_t kEnvironmentBytes = 8u << 20;  // the kernel takes 6 MiB
 constexpr size_t kSocketsBytes = 64u << 20;     // a line for each on the host
 constexpr size_t kAgentNameBytes = 32;          // make_agent_name()
-constexpr int kRoundsMax = 10;                  // who starts others for ever is not outrun
+constexpr int kOrphanRounds = 10;               // who starts others for ever is not outrun
 constexpr size_t kPathShownMax = 400;
 
 std::string proc(pid_t pid, const char* name) {
@@ -260,7 +260,7 @@ void end_orphans(const CleanOrder& order, proto::CleanReport& report) {
   std::map<std::string, proto::CleanReport::Job> jobs;
   std::set<Known> seen;
   bool more = true;
-  for (int round = 0; more && round < kRoundsMax; ++round) {
+  for (int round = 0; more && round < kOrphanRounds; ++round) {
     more = false;
     Killed killed;
     for (auto& [agent, roots] : find_orphans(order.job)) {

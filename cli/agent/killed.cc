@@ -16,8 +16,8 @@
 namespace hvd {
 namespace {
 
-constexpr std::chrono::milliseconds kEndLimit{5000};
-constexpr int kRoundsMax = 10;
+constexpr std::chrono::milliseconds kKilledLimit{5000};
+constexpr int kKillWalksMax = 10;
 
 void send(const Known& one, int signal) {
   send_signal(one.pid, signal, [&] { return began(one.pid) == one.began; });
@@ -35,7 +35,7 @@ bool is_over(const Known& one) {
 std::set<Known> kill_below(const std::vector<Known>& roots) {
   std::set<Known> known(roots.begin(), roots.end());
   bool more = true;
-  for (int round = 0; more && round < kRoundsMax; ++round) {
+  for (int round = 0; more && round < kKillWalksMax; ++round) {
     more = false;
     for (const Known& one : known) send(one, SIGSTOP);
     for (const Known& one : std::vector(known.begin(), known.end()))
@@ -60,7 +60,7 @@ int Killed::add(proto::CleanReport::Job& job, const std::vector<Known>& roots) {
 }
 
 void Killed::await() {
-  const Deadline deadline = Deadline::in(kEndLimit);
+  const Deadline deadline = Deadline::in(kKilledLimit);
   for (auto& [job, killed] : of_jobs_) {
     int stuck = lives(killed);
     for (; stuck > 0 && !deadline.passed(); stuck = lives(killed)) poll(nullptr, 0, 5);
