@@ -363,6 +363,9 @@ def hosts_that_reach_hvdrun_but_not_each_other_end_the_job():
     return "" if answers_when_full else "left out: links that are full: its kernel is older than Linux 6.6"
 
 
+RECEIVE_ROOM = "/proc/sys/net/ipv4/tcp_rmem"
+
+
 def has_full_window():
     """Somebody reads nothing of what h1 sends."""
     return "timer:(persist," in world.run("h1", "ss", "-tnoH", "state", "established").stdout
@@ -370,6 +373,15 @@ def has_full_window():
 
 # Its host's kernel goes on to answer that there is no room, which is asked ever less often.
 def a_rank_that_is_stopped_while_its_links_are_full_is_not_cut_off():
+    room = world.run("h2", "cat", RECEIVE_ROOM).stdout
+    world.run("h2", "sh", "-c", f"echo 4096 65536 65536 >{RECEIVE_ROOM}")  # less than is on its way
+    try:
+        stop_while_links_are_full()
+    finally:
+        world.run("h2", "sh", "-c", f"echo {room.strip()} >{RECEIVE_ROOM}")
+
+
+def stop_while_links_are_full():
     job = start_sums("bulk")
     pid = world.run("h2", "ps", "-C", "e2e_worker", "-o", "pid=").stdout.strip()
 
