@@ -1,13 +1,10 @@
 #include "cli/agent/clean_host.h"
 
 #include <poll.h>
-#include <signal.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -37,6 +34,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kKeeper = "hvd-keeper", kAgent = kAgentProcessName;
+// Of what is killed, and of what comes meanwhile: kCleaningMost is all of them.
+constexpr std::chrono::milliseconds kEndLimit{5000}, kLaterLimit{500};
 constexpr std::chrono::milliseconds kAgentsEnd{
     2500};  // of whose lease has ended: 1.5 s, and reaping
 constexpr auto kOldCopy = std::chrono::hours(24 * 30), kOldScrap = std::chrono::hours(24);
@@ -46,6 +45,8 @@ constexpr size_t kSocketsBytes = 64u << 20;     // a line for each on the host
 constexpr size_t kAgentNameBytes = 32;          // make_agent_name()
 constexpr int kOrphanRounds = 10;               // who starts others for ever is not outrun
 constexpr size_t kPathShownMax = 400;
+
+static_assert(2 * kEndLimit + (kOrphanRounds - 1) * kLaterLimit <= kCleaningMost);
 
 std::string proc(pid_t pid, const char* name) {
   return "/proc/" + std::to_string(pid) + "/" + name;
@@ -276,7 +277,7 @@ void end_orphans(const CleanOrder& order, proto::CleanReport& report) {
       job.set_below(job.below() + killed.add(job, roots));
       more = true;
     }
-    killed.await();
+    killed.await(round == 0 ? kEndLimit : kLaterLimit);
   }
   for (const auto& [agent, job] : jobs) *report.add_jobs() = job;
 }
@@ -296,7 +297,7 @@ void end_jobs(const CleanOrder& order, proto::CleanReport& report) {
     if (order.dry_run || job.own() || (left.lives && !order.all)) continue;
     killed.add(job, {left.root});
   }
-  killed.await();
+  killed.await(kEndLimit);
 }
 
 // Its agent may still be at the end of what it ran, in which its keeper does not let it go on for

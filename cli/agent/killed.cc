@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "cli/agent/descendants.h"
 #include "cli/agent/process_state.h"
@@ -16,7 +15,6 @@
 namespace hvd {
 namespace {
 
-constexpr std::chrono::milliseconds kKilledLimit{5000};
 constexpr int kKillWalksMax = 10;
 
 void send(const Known& one, int signal) {
@@ -59,8 +57,8 @@ int Killed::add(proto::CleanReport::Job& job, const std::vector<Known>& roots) {
   return int(of_jobs_.emplace_back(&job, kill_below(roots)).second.size());
 }
 
-void Killed::await() {
-  const Deadline deadline = Deadline::in(kKilledLimit);
+void Killed::await(std::chrono::milliseconds most) {
+  const Deadline deadline = Deadline::in(most);
   for (auto& [job, killed] : of_jobs_) {
     int stuck = lives(killed);
     for (; stuck > 0 && !deadline.passed(); stuck = lives(killed)) poll(nullptr, 0, 5);

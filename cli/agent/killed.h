@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <compare>
 #include <set>
 #include <utility>
@@ -26,8 +27,8 @@ class Killed {
   // meanwhile; who may not be stopped, and starts others for ever, is not outrun. `job` stays until
   // await(). Returns how many there are.
   int add(proto::CleanReport::Job& job, const std::vector<Known>& roots);
-  // Waits for them, for 5 s at most, and notes with each job who could not be ended.
-  void await();
+  // Waits for them, so long at most, and notes with each job who could not be ended.
+  void await(std::chrono::milliseconds most);
 
  private:
   std::vector<std::pair<proto::CleanReport::Job*, std::set<Known>>> of_jobs_;

@@ -24,6 +24,7 @@ namespace {
 constexpr size_t kReadAhead = 24 * 1024;  // short messages whole, to be summed where they lie
 constexpr uint32_t kNearUs = 100;  // of a round trip, in which chunks of two ranks are 10 GB/s
 constexpr size_t kDirect = 4096;   // from here on it is worth a call of its own, without a copy
+
 // Where one end of it is, as bytes; empty where that has no address.
 template <class Name>
 std::string address_of(int fd, const Name& name) {

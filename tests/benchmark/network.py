@@ -11,8 +11,8 @@ HELP = "allreduce between two hosts over a virtual network, beside a raw TCP str
 DETAILS = """\
 The hosts are network namespaces of this machine, joined by a bridge, and share its CPUs; the ranks are threads of one
 process, each with its end of a link in one of them. Congestion is controlled by Reno: BBR's timers, where a machine has
-that, wait for CPUs that ranks spin on, and halve what a stream carries now and then. The raw stream computes nothing: each host sends to the other as
-many bytes as a ring has to. Targets: 0.85 of the raw stream's speed from 64 KiB on (1 KiB is no stream but a message
+that, wait for CPUs that ranks spin on, and halve what a stream carries now and then. The raw stream computes nothing:
+each host sends to the other as many bytes as a ring has to. Targets: 0.85 of the raw stream's speed from 64 KiB on (1 KiB is no stream but a message
 each way, and shown alone); where the link carries 1 Gbit/s each way 0.95 of the speed that is left for payload, frames
 of 1,514 bytes holding 1,448. Needs root."""
 SAMPLES, SECONDS = 9, 400

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "tests/support/ranks.h"
@@ -57,6 +59,29 @@ inline std::unique_ptr<Call> make_call(Rank& rank, const Shape& shape) {
     return made->gathered.data();
   };
   return call;
+}
+
+// Throws unless what was called with such data came to what it should on this rank.
+inline void verify(const Rank& rank, const Shape& shape, const Call& call) {
+  const auto size = static_cast<size_t>(rank.size);
+  const auto value = [](size_t i, size_t k) { return static_cast<float>(i % 97 + k); };
+  for (size_t i = 0; i < shape.count; ++i) {
+    bool right = true;
+    if (shape.kind == OperationKind::kAllreduce)
+      right = call.data[i] == static_cast<float>(size * (i % 97) + size * (size - 1) / 2);
+    if (shape.kind == OperationKind::kBroadcast) right = call.data[i] == value(i, 0);
+    for (size_t k = 0; shape.kind == OperationKind::kAllgather && k < size; ++k)
+      right &= call.gathered[k * shape.count + i] == value(i, k);
+    if (!right) throw std::runtime_error(std::string(shape.text) + ": a wrong result");
+  }
+}
+
+// Why the epoch of this rank broke.
+inline std::string reason_of(Rank& rank) {
+  ControlBlock& block = rank.peers->block();
+  const uint32_t reason = block.reason;
+  const bool elsewhere = (reason & 255) == static_cast<uint32_t>(TroubleReason::kElsewhere);
+  return elsewhere ? block.elsewhere : block.rank(static_cast<int>(reason >> 8)).reason;
 }
 
 }  // namespace hvd

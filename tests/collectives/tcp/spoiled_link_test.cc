@@ -59,28 +59,6 @@ constexpr Spoil kSpoils[] = {
     {"lost its link to rank", [](int socket, int) { shutdown(socket, SHUT_RDWR); }, 20},
 };
 
-// Of the rank's own data, and all others'.
-void verify(const Rank& rank, const Shape& shape, const Call& call) {
-  const auto size = static_cast<size_t>(rank.size);
-  const auto value = [](size_t i, size_t k) { return static_cast<float>(i % 97 + k); };
-  for (size_t i = 0; i < shape.count; ++i) {
-    bool right = true;
-    if (shape.kind == OperationKind::kAllreduce)
-      right = call.data[i] == static_cast<float>(size * (i % 97) + size * (size - 1) / 2);
-    if (shape.kind == OperationKind::kBroadcast) right = call.data[i] == value(i, 0);
-    for (size_t k = 0; shape.kind == OperationKind::kAllgather && k < size; ++k)
-      right &= call.gathered[k * shape.count + i] == value(i, k);
-    if (!right) throw std::runtime_error(std::string(shape.text) + ": a wrong result");
-  }
-}
-
-std::string reason_of(Rank& rank) {
-  ControlBlock& block = rank.peers->block();
-  const uint32_t reason = block.reason;
-  const bool elsewhere = (reason & 255) == static_cast<uint32_t>(TroubleReason::kElsewhere);
-  return elsewhere ? block.elsewhere : block.rank(static_cast<int>(reason >> 8)).reason;
-}
-
 constexpr size_t kLongSum = 2;
 
 // Calls of all kinds, until one fails; in a long sum that link is spoiled, if there is one. False

@@ -227,12 +227,7 @@ TEST_CASE("between hosts: a rank that left is named by who needs it") {
     rank.communicator->start(call->operation);
     rank.leave_broken_epoch();
     expect(call->operation.outcome == Outcome::kFailedUndefined, "outcome");
-    const ControlBlock& block = rank.peers->block();
-    const uint32_t reason = block.reason;
-    const bool elsewhere = (reason & 255) == static_cast<uint32_t>(TroubleReason::kElsewhere);
-    const std::string text = elsewhere
-                                 ? block.elsewhere
-                                 : rank.peers->block().rank(static_cast<int>(reason >> 8)).reason;
+    const std::string text = reason_of(rank);
     expect(text == "rank 1 called shutdown() while other ranks went on", text);
   });
 }
