@@ -179,29 +179,56 @@ struct Factors {
   hn::Vec<D> first, pre, post;  // of the first source, the others, the result
 };
 
-// Two ranks sum two tensors into both: counts that the compiler knows save a tenth of the time.
-template <bool kPair>
-HWY_INLINE size_t source_count(const ReduceArguments& arguments) {
-  return kPair ? 2 : arguments.source_count;
-}
-template <bool kPair>
-HWY_INLINE size_t destination_count(const ReduceArguments& arguments) {
-  return kPair ? 2 : arguments.destination_count;
-}
+// Where sources and destinations are. With counts that the compiler knows these are registers,
+// which no store makes it read again: sums of two tensors take a third less time in the cache.
+template <size_t kSources, size_t kDestinations>
+class Places {
+ public:
+  explicit Places(const ReduceArguments& arguments) {
+    for (size_t s = 0; s < kSources; ++s) sources_[s] = arguments.sources[s];
+    for (size_t t = 0; t < kDestinations; ++t) destinations_[t] = arguments.destinations[t];
+  }
+  static constexpr size_t source_count() { return kSources; }
+  static constexpr size_t destination_count() { return kDestinations; }
+  const std::byte* source(size_t s) const { return sources_[s]; }
+  std::byte* destination(size_t t) const { return destinations_[t]; }
+
+ private:
+  const std::byte* sources_[kSources];
+  std::byte* destinations_[kDestinations];
+};
+
+template <>
+class Places<0, 0> {  // any counts
+ public:
+  explicit Places(const ReduceArguments& arguments)
+      : sources_(arguments.sources),
+        destinations_(arguments.destinations),
+        source_count_(arguments.source_count),
+        destination_count_(arguments.destination_count) {}
+  size_t source_count() const { return source_count_; }
+  size_t destination_count() const { return destination_count_; }
+  const std::byte* source(size_t s) const { return sources_[s]; }
+  std::byte* destination(size_t t) const { return destinations_[t]; }
+
+ private:
+  const std::byte* const* sources_;
+  std::byte* const* destinations_;
+  size_t source_count_, destination_count_;
+};
 
 // kVectors vectors from element i on: all sources in order, then all destinations.
-template <class Float, ReduceOp kOp, bool kPre, bool kPost, bool kPair, int kVectors, class D>
-HWY_INLINE void reduce_step(D d, const ReduceArguments& arguments, const Factors<D>& factors,
-                            size_t i) {
+template <class Float, ReduceOp kOp, bool kPre, bool kPost, int kVectors, class D, class Where>
+HWY_INLINE void reduce_step(D d, const Where& places, const Factors<D>& factors, size_t i) {
   const size_t lanes = hn::Lanes(d);
   hn::Vec<D> a[kVectors];
   for (int v = 0; v < kVectors; ++v) {
-    a[v] = load_at<Float>(d, arguments.sources[0], i + static_cast<size_t>(v) * lanes);
+    a[v] = load_at<Float>(d, places.source(0), i + static_cast<size_t>(v) * lanes);
     if constexpr (kPre) a[v] = hn::Mul(a[v], factors.first);
   }
-  for (size_t s = 1; s < source_count<kPair>(arguments); ++s) {
+  for (size_t s = 1; s < places.source_count(); ++s) {
     for (int v = 0; v < kVectors; ++v) {
-      auto x = load_at<Float>(d, arguments.sources[s], i + static_cast<size_t>(v) * lanes);
+      auto x = load_at<Float>(d, places.source(s), i + static_cast<size_t>(v) * lanes);
       if constexpr (kPre) x = hn::Mul(x, factors.pre);
       a[v] = combine<kOp>(d, a[v], x);
     }
@@ -210,24 +237,25 @@ HWY_INLINE void reduce_step(D d, const ReduceArguments& arguments, const Factors
     if constexpr (kPost) a[v] = hn::Mul(a[v], factors.post);
     a[v] = with_one_nan(d, a[v]);
   }
-  for (size_t t = 0; t < destination_count<kPair>(arguments); ++t)
+  for (size_t t = 0; t < places.destination_count(); ++t)
     for (int v = 0; v < kVectors; ++v)
-      store_at<Float>(d, a[v], arguments.destinations[t], i + static_cast<size_t>(v) * lanes);
+      store_at<Float>(d, a[v], places.destination(t), i + static_cast<size_t>(v) * lanes);
 }
 
 // Calls for the lines of all sources that a later step will need, see `fetch_ahead`. From 1 to 8
 // KiB ahead are equal. It goes beyond the end too, which reads nothing and is nearly always wanted
 // next.
-template <bool kPair, size_t kBytes>
-HWY_INLINE void prefetch_step(const ReduceArguments& arguments, size_t at) {
+template <size_t kBytes, class Where>
+HWY_INLINE void prefetch_step(const Where& places, size_t at) {
   constexpr size_t kAheadBytes = 2048, kLineBytes = 64;
-  for (size_t s = 0; s < source_count<kPair>(arguments); ++s) {
-    const std::byte* const from = arguments.sources[s] + at + kAheadBytes;
+  for (size_t s = 0; s < places.source_count(); ++s) {
+    const std::byte* const from = places.source(s) + at + kAheadBytes;
     for (size_t line = 0; line < kBytes; line += kLineBytes) hwy::Prefetch(from + line);
   }
 }
 
-template <class Float, ReduceOp kOp, bool kPre, bool kPost, bool kPair = false>
+template <class Float, ReduceOp kOp, bool kPre, bool kPost, size_t kSources = 0,
+          size_t kDestinations = 0>
 void reduce_loop(const ReduceArguments& arguments, double factor) {
   using Element = typename Float::Element;
   using Accumulator = typename Float::Accumulator;
@@ -235,6 +263,7 @@ void reduce_loop(const ReduceArguments& arguments, double factor) {
   using One = hn::CappedTag<Accumulator, 1>;
   const Full d;
   const One one;
+  const Places<kSources, kDestinations> places(arguments);
   const auto first = static_cast<Accumulator>(arguments.prescale_first);
   const auto pre = static_cast<Accumulator>(arguments.prescale);
   const auto post = static_cast<Accumulator>(factor);
@@ -245,14 +274,24 @@ void reduce_loop(const ReduceArguments& arguments, double factor) {
   const size_t lanes = hn::Lanes(d);
   size_t i = 0;
   for (; i + kVectors * lanes <= arguments.count; i += kVectors * lanes) {
-    if (arguments.fetch_ahead)
-      prefetch_step<kPair, kStep * sizeof(Element)>(arguments, i * sizeof(Element));
-    reduce_step<Float, kOp, kPre, kPost, kPair, kVectors>(d, arguments, factors, i);
+    if (arguments.fetch_ahead) prefetch_step<kStep * sizeof(Element)>(places, i * sizeof(Element));
+    reduce_step<Float, kOp, kPre, kPost, kVectors>(d, places, factors, i);
   }
   for (; i + lanes <= arguments.count; i += lanes)
-    reduce_step<Float, kOp, kPre, kPost, kPair, 1>(d, arguments, factors, i);
+    reduce_step<Float, kOp, kPre, kPost, 1>(d, places, factors, i);
   for (; i < arguments.count; ++i)
-    reduce_step<Float, kOp, kPre, kPost, kPair, 1>(one, arguments, factors_one, i);
+    reduce_step<Float, kOp, kPre, kPost, 1>(one, places, factors_one, i);
+}
+
+template <class Float, size_t kSources, size_t kDestinations>
+void sum_floats(const ReduceArguments& arguments, double factor) {
+  constexpr ReduceOp kSum = ReduceOp::kSum;
+  if (arguments.prescale != 1 || arguments.prescale_first != 1)
+    reduce_loop<Float, kSum, true, true, kSources, kDestinations>(arguments, factor);
+  else if (factor != 1)
+    reduce_loop<Float, kSum, false, true, kSources, kDestinations>(arguments, factor);
+  else
+    reduce_loop<Float, kSum, false, false, kSources, kDestinations>(arguments, factor);
 }
 
 template <class Float>
@@ -260,7 +299,6 @@ void reduce_floats(const ReduceArguments& arguments) {
   const bool average = arguments.op == ReduceOp::kAverage;
   const double share = average ? 1.0 / static_cast<double>(arguments.inputs) : 1.0;
   const double factor = arguments.postscale * share;
-  const bool pre = arguments.prescale != 1 || arguments.prescale_first != 1, post = factor != 1;
   switch (arguments.op) {
     case ReduceOp::kMin:
       return reduce_loop<Float, ReduceOp::kMin, true, true>(arguments, factor);
@@ -273,13 +311,14 @@ void reduce_floats(const ReduceArguments& arguments) {
     case ReduceOp::kAdasum:
       break;
   }
-  constexpr ReduceOp kSum = ReduceOp::kSum;
-  if (pre) return reduce_loop<Float, kSum, true, true>(arguments, factor);
-  const bool pair = arguments.source_count == 2 && arguments.destination_count == 2;
-  if (pair && post) return reduce_loop<Float, kSum, false, true, true>(arguments, factor);
-  if (pair) return reduce_loop<Float, kSum, false, false, true>(arguments, factor);
-  if (post) return reduce_loop<Float, kSum, false, true>(arguments, factor);
-  return reduce_loop<Float, kSum, false, false>(arguments, factor);
+  const size_t from = arguments.source_count, into = arguments.destination_count;
+  if (from == 2 && into == 1) return sum_floats<Float, 2, 1>(arguments, factor);
+  if (from == 2 && into == 2) return sum_floats<Float, 2, 2>(arguments, factor);
+  if (from == 3 && into == 1) return sum_floats<Float, 3, 1>(arguments, factor);
+  if (from == 3 && into == 3) return sum_floats<Float, 3, 3>(arguments, factor);
+  if (from == 4 && into == 1) return sum_floats<Float, 4, 1>(arguments, factor);
+  if (from == 4 && into == 4) return sum_floats<Float, 4, 4>(arguments, factor);
+  return sum_floats<Float, 0, 0>(arguments, factor);
 }
 
 }  // namespace hvd::HWY_NAMESPACE

@@ -52,6 +52,22 @@ void require_in_place(const ReduceVariant& variant, DataType type, const Reducti
   for (const ByteVector& buffer : buffers) REQUIRE(buffer == whole);
 }
 
+// As a hop: into one place that is none of the sources.
+void require_elsewhere(const ReduceVariant& variant, DataType type, const Reduction& reduction,
+                       const std::vector<ByteVector>& inputs, size_t shift,
+                       const ByteVector& expected) {
+  std::vector<ByteVector> buffers = shifted(inputs, shift);
+  std::vector<const std::byte*> sources;
+  for (const ByteVector& buffer : buffers) sources.push_back(buffer.data() + shift);
+  const std::vector<ByteVector> before = buffers;
+  ByteVector result(expected.size() + 1);
+  std::byte* const destination = result.data() + 1;
+  reduce_with(variant, type, reduction, sources, std::span(&destination, 1),
+              expected.size() / size_of(type));
+  REQUIRE(std::ranges::equal(std::span(result).subspan(1), expected));
+  REQUIRE(buffers == before);
+}
+
 // The result of one variant, in place in the first and the last source, `shift` bytes off
 // alignment.
 ByteVector run_variant(const ReduceVariant& variant, DataType type, const Reduction& reduction,
@@ -86,6 +102,7 @@ void compare_variants(DataType type, const Reduction& reduction, size_t ranks, s
                         << ranks << " count " << count << " shift " << shift);
       REQUIRE(result == expected);
       require_in_place(variant, type, reduction, inputs, shift, expected);
+      require_elsewhere(variant, type, reduction, inputs, shift, expected);
     }
   }
 }
@@ -96,7 +113,7 @@ TEST_CASE("reduce: every instruction set gives the bits of the plain definition"
   const DataType type = GENERATE(from_range(std::begin(kTypes), std::end(kTypes)));
   for (ReduceOp op : kOps) {
     if (type == DataType::kBool && op == ReduceOp::kAverage) continue;
-    for (size_t ranks : {1, 2, 3, 5})
+    for (size_t ranks : {1, 2, 3, 4, 5})
       for (size_t count : {0, 1, 3, 7, 16, 31, 33, 64, 127, 515, 1031}) {
         compare_variants(type, {.op = op}, ranks, count, Values::kPlain);
         compare_variants(type, {.op = op}, ranks, count, Values::kStrange);
@@ -111,7 +128,7 @@ TEST_CASE("reduce: factors are applied in the accumulator, once") {
     for (Reduction reduction :
          {Reduction{op, 0.25, 1}, Reduction{op, 1, 1.7}, Reduction{op, 0.3, 3}})
       for (Values values : {Values::kPlain, Values::kStrange})
-        compare_variants(type, reduction, 3, 259, values);
+        for (size_t ranks : {2, 3, 4, 5}) compare_variants(type, reduction, ranks, 259, values);
 }
 
 TEST_CASE("reduce: a hop takes inputs and sums, and finishes once") {
