@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "rendezvous/suspicions.h"
 #include "runtime/base/cut_link.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/start_thread.h"
@@ -30,6 +31,7 @@ constexpr int kAcceptedPerTurn = 64;  // then those whose time is over are looke
 struct Stranger {
   UniqueFd socket;
   SocketAddress peer;
+  bool cleared = false;  // one from there has proven who it is since this one came
 };
 
 }  // namespace
@@ -40,6 +42,7 @@ struct Gate::Impl {
   WakeFd wake;
   Mutex mutex;
   Admission admission GUARDED_BY(mutex);
+  Suspicions suspicions GUARDED_BY(mutex){{}};
   std::map<Admission::Ticket, Stranger> strangers GUARDED_BY(mutex);
   std::vector<Listener> added GUARDED_BY(mutex);
   bool closed GUARDED_BY(mutex) = false, ending GUARDED_BY(mutex) = false;
@@ -50,9 +53,10 @@ struct Gate::Impl {
     pthread_setname_np(pthread_self(), "gate");
     for (std::vector<pollfd> watched;; serve(watched)) {
       const std::optional<Deadline> deadline = watch(watched);
-      if (!deadline) return;
+      if (!deadline) break;
       poll(watched.data(), watched.size(), deadline->poll_timeout_ms());
     }
+    tell(TimePoint::max());
   }
 
   // In this order: the wake descriptor, listeners, strangers. Nothing when it is over.
@@ -70,7 +74,8 @@ struct Gate::Impl {
     // is waited for like any other.
     for (const auto& [ticket, stranger] : strangers)
       watched.push_back({stranger.socket.get(), 0, 0});
-    TimePoint until = admission.next_deadline().value_or(TimePoint::max());
+    TimePoint until = std::min(admission.next_deadline().value_or(TimePoint::max()),
+                               suspicions.next_deadline().value_or(TimePoint::max()));
     if (pausing) until = std::min(until, accepts_at);
     return Deadline::at(until);
   }
@@ -80,34 +85,48 @@ struct Gate::Impl {
     dismiss(watched);
     for (size_t i = 0; i < listeners.size(); ++i)
       if (watched[1 + i].revents != 0) accept_all(listeners[i]);
+    tell(Clock::now());
   }
 
   void dismiss(const std::vector<pollfd>& watched) EXCLUDES(mutex) {
-    std::vector<std::pair<SocketAddress, const char*>> gone;
-    {
-      MutexLock lock(mutex);
-      for (size_t i = 1 + listeners.size(); i < watched.size(); ++i) {
-        if (watched[i].revents == 0) continue;
-        for (auto at = strangers.begin(); at != strangers.end(); ++at)
-          if (at->second.socket.get() == watched[i].fd) {
-            gone.emplace_back(at->second.peer, "it went without proving who it is");
-            admission.settle(at->first);
-            strangers.erase(at);
-            break;
-          }
-      }
-      for (Admission::Ticket late : admission.take_late(Clock::now()))
-        gone.emplace_back(cut_off(late), "it did not prove in time who it is");
+    MutexLock lock(mutex);
+    for (size_t i = 1 + listeners.size(); i < watched.size(); ++i) {
+      if (watched[i].revents == 0) continue;
+      const auto at = std::ranges::find_if(
+          strangers, [&](const auto& one) { return one.second.socket.get() == watched[i].fd; });
+      if (at == strangers.end()) continue;
+      const Stranger gone = std::move(at->second);
+      admission.settle(at->first);
+      strangers.erase(at);
+      if (!gone.cleared) suspect(gone.peer, "it went without proving who it is");
     }
-    for (const auto& [peer, why] : gone) events.refused(peer, why);
+    for (Admission::Ticket late : admission.take_late(Clock::now()))
+      cut_off(late, "it did not prove in time who it is");
   }
 
-  SocketAddress cut_off(Admission::Ticket stranger) REQUIRES(mutex) {
-    const auto at = strangers.find(stranger);
+  // Nothing that a good agent gives up stays for so long. It is settled.
+  void cut_off(Admission::Ticket ticket, const char* why) REQUIRES(mutex) {
+    const auto at = strangers.find(ticket);
     shutdown(at->second.socket.get(), SHUT_RDWR);
-    const SocketAddress peer = at->second.peer;
+    suspicions.note_certain(at->second.peer.host(), why);
     strangers.erase(at);
-    return peer;
+  }
+
+  void suspect(const SocketAddress& peer, const char* why) REQUIRES(mutex) {
+    const std::string host = peer.host();
+    const bool others = std::ranges::any_of(
+        strangers, [&](const auto& one) { return one.second.peer.host() == host; });
+    suspicions.note(host, why, others, Clock::now());
+  }
+
+  void tell(TimePoint now) EXCLUDES(mutex) {
+    std::vector<Suspicions::Suspicion> due;
+    {
+      MutexLock lock(mutex);
+      due = suspicions.take(now);
+    }
+    for (const auto& [host, why, times] : due)
+      for (size_t i = 0; i < times; ++i) events.refused(host, why);
   }
 
   void accept_all(const Listener& listener) EXCLUDES(mutex) {
@@ -126,19 +145,16 @@ struct Gate::Impl {
     if (!second) return false;
     const SocketAddress peer = SocketAddress::peer_of(fd.get());
     if (peer.empty()) return true;  // gone already
-    std::optional<Admission::Admitted> admitted;
-    SocketAddress displaced;
     {
       MutexLock lock(mutex);
-      admitted = admission.admit(peer.host(), Clock::now());
-      if (admitted && admitted->displaced) displaced = cut_off(*admitted->displaced);
-      if (admitted) strangers[admitted->ticket] = {std::move(second), peer};
-    }
-    if (!displaced.empty())
-      events.refused(displaced, "others came, and it had not proven yet who it is");
-    if (!admitted) {
-      events.refused(peer, "too many connections from there have not proven yet who they are");
-      return true;
+      const auto admitted = admission.admit(peer.host(), Clock::now());
+      if (!admitted) {
+        suspect(peer, "too many connections from there have not proven yet who they are");
+        return true;
+      }
+      if (admitted->displaced)
+        cut_off(*admitted->displaced, "others came, and it had not proven yet who it is");
+      strangers[admitted->ticket] = {std::move(second), peer};
     }
     const int on = 1;
     setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -156,6 +172,7 @@ Gate::Gate(std::vector<Listener> listeners, const Admission::Limits& limits, Gat
   {
     MutexLock lock(impl_->mutex);
     impl_->admission = Admission(limits);
+    impl_->suspicions = Suspicions(limits.patience);
   }
   impl_->thread = start_thread("the gate's", [impl = impl_.get()] { impl->run(); });
 }
@@ -183,12 +200,14 @@ void Gate::close() {
 
 void Gate::proven(const SocketAddress& peer) {
   MutexLock lock(impl_->mutex);
-  for (auto at = impl_->strangers.begin(); at != impl_->strangers.end(); ++at)
-    if (at->second.peer == peer) {
-      impl_->admission.settle(at->first);
-      impl_->strangers.erase(at);
-      break;
-    }
+  auto& strangers = impl_->strangers;
+  const auto at =
+      std::ranges::find_if(strangers, [&](const auto& one) { return one.second.peer == peer; });
+  if (at == strangers.end()) return;
+  impl_->admission.settle(at->first);
+  strangers.erase(at);
+  impl_->suspicions.clear(peer.host());
+  for (auto& [ticket, other] : strangers) other.cleared |= other.peer.host() == peer.host();
   impl_->wake.wake();
 }
 

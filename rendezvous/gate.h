@@ -15,7 +15,7 @@ namespace hvd {
 // Both are called on the gate's thread.
 struct GateEvents {
   std::function<void(UniqueFd)> admit;
-  std::function<void(const SocketAddress& peer, const std::string& why)> refused;
+  std::function<void(const std::string& host, const std::string& why)> refused;
 };
 
 class Gate {

@@ -177,9 +177,7 @@ struct RendezvousServer::Impl {
       connection.fd = fd.release();  // gRPC's from here on
       acceptor->HandleNewConnection(&connection);
     };
-    events.refused = [this](const SocketAddress& peer, const std::string& why) {
-      refuse(peer.host(), why);
-    };
+    events.refused = [this](const std::string& host, const std::string& why) { refuse(host, why); };
     gate = std::make_unique<Gate>(std::move(remote->listeners), remote->limits, std::move(events));
   }
 

@@ -88,6 +88,20 @@ TEST_CASE("remote stream: many agents at once, each known by its own number") {
         seen.insert(*news.host);
       }
   }
+  CHECK(job.server->refused() == 0);  // nothing is said of them
+}
+
+TEST_CASE("remote stream: connections that an agent gives up for another are no strangers") {
+  JobServer job;
+  UniqueFd before = connect_plainly(job.addresses[0]), after = connect_plainly(job.addresses[0]);
+  before.reset();  // while others from there may yet prove who they are
+  const auto agent = job.agent(1);
+  agent->send(attached(1));
+  at_server(*job.server, has_message);
+  after.reset();
+  connect_plainly(job.addresses[0]).reset();
+  job.wait_for_audit("it went without proving who it is");
+  CHECK(job.server->refused() == 1);  // the last one
 }
 
 TEST_CASE("remote stream: both ends negotiate TLS 1.3, and give up on a silent network") {
