@@ -34,7 +34,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kKeeper = "hvd-keeper", kAgent = kAgentProcessName;
-// Of what is killed, and of what comes meanwhile: kCleaningMost is all of them.
+// Of what is killed, and of what comes meanwhile.
 constexpr std::chrono::milliseconds kEndLimit{5000}, kLaterLimit{500};
 constexpr std::chrono::milliseconds kAgentsEnd{
     2500};  // of whose lease has ended: 1.5 s, and reaping
@@ -46,7 +46,12 @@ constexpr size_t kAgentNameBytes = 32;          // make_agent_name()
 constexpr int kOrphanRounds = 10;               // who starts others for ever is not outrun
 constexpr size_t kPathShownMax = 400;
 
+// Without --job: end_jobs(), then all rounds of end_orphans().
 static_assert(2 * kEndLimit + (kOrphanRounds - 1) * kLaterLimit <= kCleaningMost);
+// With it look_for_one_job() has one deadline, of which its first pass leaves this much: for agents
+// that end, and for what its second pass still finds.
+constexpr std::chrono::milliseconds kAfterFirstPass = kAgentsEnd + kLaterLimit;
+static_assert(kAfterFirstPass < kOneJobMost);
 
 std::string proc(pid_t pid, const char* name) {
   return "/proc/" + std::to_string(pid) + "/" + name;
@@ -193,6 +198,13 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
   return all;
 }
 
+// 0 when there is no such file.
+uint64_t bytes_of(const fs::path& file) {
+  std::error_code missing;
+  const uint64_t bytes = fs::file_size(file, missing);
+  return missing ? 0 : bytes;
+}
+
 void remove(const fs::path& path, uint64_t bytes, const CleanOrder& order,
             proto::CleanReport& report) {
   std::error_code failed;
@@ -200,6 +212,26 @@ void remove(const fs::path& path, uint64_t bytes, const CleanOrder& order,
   if (failed) return;
   report.set_copies(report.copies() + 1);
   report.set_copy_bytes(report.copy_bytes() + bytes);
+}
+
+// Of what remote_script() makes for a copy that is not whole yet.
+bool has_scrap_name(const fs::path& path) {
+  const std::string name = path.filename();
+  return name.starts_with(kOnceFolder) && name.size() == kOnceFolder.size() + 16 &&
+         name.find_first_not_of("0123456789abcdef", kOnceFolder.size()) == std::string::npos;
+}
+
+// In the folder of a build: what a copy that a power failure broke off has left.
+std::vector<fs::path> old_scraps(const fs::path& folder) {
+  std::vector<fs::path> all;
+  std::error_code unreadable;
+  if (fs::is_symlink(folder, unreadable)) return all;
+  for (const fs::path& one : entries_of(folder))
+    if (has_scrap_name(one) &&
+        fs::symlink_status(one, unreadable).type() == fs::file_type::regular &&
+        is_older(one, kOldScrap))
+      all.push_back(one);
+  return all;
 }
 
 void remove_copies(const CleanOrder& order, const std::string& build, proto::CleanReport& report) {
@@ -210,39 +242,41 @@ void remove_copies(const CleanOrder& order, const std::string& build, proto::Cle
   if (!home || home->empty()) return;
   const fs::path copies = fs::path(*home) / ".cache" / "hvdrun";
   const bool shared = other_hosts_may_use(copies.string());
+  const auto drop = [&](const fs::path& path, uint64_t bytes) {
+    if (shared)  // a program whose file another host removes dies as it runs on
+      report.set_copies_left(report.copies_left() + 1);
+    else
+      remove(path, bytes, order, report);
+  };
   for (const fs::path& folder : entries_of(copies)) {
     const fs::path copy = folder / "hvdrun";
     const bool is_build = folder.filename().string().find_first_not_of("0123456789abcdef_") ==
                           std::string::npos;  // what else is in there is not a host's copy
+    if (!is_build) continue;
+    const std::vector<fs::path> scraps = old_scraps(folder);
+    for (const fs::path& scrap : scraps) drop(scrap, bytes_of(scrap));
+    if (!scraps.empty() && !order.dry_run) rmdir(folder.c_str());  // where nothing else is in it
     std::error_code missing;
     const uint64_t bytes = fs::file_size(copy, missing);
-    if (!is_build || missing || folder.filename() == build || !is_older(copy, kOldCopy) ||
+    if (missing || folder.filename() == build || !is_older(copy, kOldCopy) ||
         running.contains(copy.string()))
       continue;
-    if (shared)  // a program whose file another host removes dies as it runs on
-      report.set_copies_left(report.copies_left() + 1);
-    else
-      remove(folder, bytes, order, report);
+    drop(folder, bytes);
   }
 }
 
-// What a start that was broken off by a power failure has made for itself.
+// What a start that a power failure broke off has left where it could not have its build's folder.
 void remove_scraps(const CleanOrder& order, proto::CleanReport& report) {
   std::vector<std::string> places = {"/tmp", "/var/tmp", "/dev/shm"};
   for (const char* name : {"TMPDIR", "XDG_RUNTIME_DIR"})
     if (const auto place = env::get(name)) places.push_back(*place);
   for (const std::string& place : distinct_folders(places))
     for (const fs::path& one : entries_of(place)) {
-      const std::string name = one.filename();
-      const bool ours =
-          name.starts_with(kOnceFolder) && name.size() == kOnceFolder.size() + 16 &&
-          name.find_first_not_of("0123456789abcdef", kOnceFolder.size()) == std::string::npos;
       std::error_code unreadable;
-      if (!ours || fs::is_symlink(one) || !fs::is_directory(one, unreadable) ||
+      if (!has_scrap_name(one) || fs::is_symlink(one) || !fs::is_directory(one, unreadable) ||
           !is_older(one, kOldScrap))
         continue;
-      const auto bytes = fs::file_size(one / name, unreadable);
-      remove(one, unreadable ? 0 : bytes, order, report);
+      remove(one, bytes_of(one / one.filename()), order, report);
     }
 }
 
@@ -256,30 +290,43 @@ std::string plural(int64_t count, const char* one, const char* many) {
   return std::to_string(count) + " " + (count == 1 ? one : many);
 }
 
-// Those that are found while others are ended are ended too: nobody adopts what they start.
-void end_orphans(const CleanOrder& order, proto::CleanReport& report) {
-  std::map<std::string, proto::CleanReport::Job> jobs;
+Deadline sooner(std::chrono::milliseconds limit, Deadline until) {
+  return Deadline::at(std::min(Deadline::in(limit).when(), until.when()));
+}
+
+// What has lost its agent, over all passes: whoever is found by several is told once.
+struct Orphans {
+  std::map<std::string, proto::CleanReport::Job> jobs;  // by agent
   std::set<Known> seen;
-  bool more = true;
-  for (int round = 0; more && round < kOrphanRounds; ++round) {
-    more = false;
-    Killed killed;
+  Killed killed;
+};
+
+// Those that are found while others are ended are ended too: nobody adopts what they start. False
+// when the rounds, or the time, were over before no more were found.
+bool end_orphans(const CleanOrder& order, Deadline until, Orphans& orphans) {
+  for (int round = 0; round == 0 || (round < kOrphanRounds && !until.passed()); ++round) {
+    bool more = false;
     for (auto& [agent, roots] : find_orphans(order.job)) {
-      std::erase_if(roots, [&](const Known& one) { return !seen.insert(one).second; });
+      std::erase_if(roots, [&](const Known& one) { return !orphans.seen.insert(one).second; });
       if (roots.empty()) continue;
-      proto::CleanReport::Job& job = jobs[agent];
+      proto::CleanReport::Job& job = orphans.jobs[agent];
       if (order.dry_run) {
         size_t all = roots.size();
         for (const Known& one : roots) all += descendants(one.pid).size();
         job.set_below(int(all));
         continue;
       }
-      job.set_below(job.below() + killed.add(job, roots));
+      job.set_below(job.below() + orphans.killed.add(job, roots));
       more = true;
     }
-    killed.await(round == 0 ? kEndLimit : kLaterLimit);
+    orphans.killed.await(sooner(round == 0 ? kEndLimit : kLaterLimit, until));
+    if (!more) return true;
   }
-  for (const auto& [agent, job] : jobs) *report.add_jobs() = job;
+  return false;
+}
+
+void tell(const Orphans& orphans, proto::CleanReport& report) {
+  for (const auto& [agent, job] : orphans.jobs) *report.add_jobs() = job;
 }
 
 void end_jobs(const CleanOrder& order, proto::CleanReport& report) {
@@ -297,19 +344,22 @@ void end_jobs(const CleanOrder& order, proto::CleanReport& report) {
     if (order.dry_run || job.own() || (left.lives && !order.all)) continue;
     killed.add(job, {left.root});
   }
-  killed.await(kEndLimit);
+  killed.await(Deadline::in(kEndLimit));
 }
 
 // Its agent may still be at the end of what it ran, in which its keeper does not let it go on for
 // long. Of another job it is not known which: while that lives, nothing is said of this one.
 void look_for_one_job(const CleanOrder& order, proto::CleanReport& report) {
-  end_orphans(order, report);
-  const Deadline deadline = Deadline::in(kAgentsEnd);
-  while (!find_left().empty() && !deadline.passed()) poll(nullptr, 0, 20);
-  end_orphans(order, report);
-  report.set_nobody(find_left().empty() && std::ranges::all_of(report.jobs(), [](const auto& job) {
-                      return job.stuck() == 0;
-                    }));
+  const Deadline until = Deadline::in(kOneJobMost);
+  Orphans orphans;
+  end_orphans(order, Deadline::at(until.when() - kAfterFirstPass), orphans);
+  const Deadline agents_end = Deadline::in(kAgentsEnd);
+  while (!find_left().empty() && !agents_end.passed()) poll(nullptr, 0, 20);
+  const bool all = end_orphans(order, until, orphans);
+  tell(orphans, report);
+  report.set_nobody(
+      all && find_left().empty() &&
+      std::ranges::all_of(report.jobs(), [](const auto& job) { return job.stuck() == 0; }));
   const HostIdentity here = look_at_this_host();
   report.set_boot(here.boot);
   report.set_processes(here.processes);
@@ -385,7 +435,9 @@ proto::CleanReport clean_host(const CleanOrder& order, const std::string& build)
     return report;
   }
   end_jobs(order, report);
-  end_orphans(order, report);
+  Orphans orphans;
+  end_orphans(order, Deadline::never(), orphans);
+  tell(orphans, report);
   remove_copies(order, build, report);
   remove_scraps(order, report);
   remove_shipments(order, report);

@@ -27,9 +27,13 @@ struct CleanOrder {
 // What tells another host's hvdrun agent of it.
 std::vector<std::string> role_words(const CleanOrder& order);
 
-// `build`: AgentFile::name() of this program, whose copy stays. Who waits for it on another host
-// allows for kCleaningMost: what cannot be ended is waited for, of all jobs at once.
+// What cannot be ended is waited for, of all jobs at once. Who waits for this on another host
+// allows for kCleaningMost, or, with CleanOrder::job, for kOneJobMost: that is asked of a lost host
+// alone, which hvdrun gives up 11 s after it was heard last (HostAgent::over_at()). A beat of 1 s
+// may lie between that and the question, and 3 s are left for ssh.
 inline constexpr std::chrono::seconds kCleaningMost{15};
+inline constexpr std::chrono::milliseconds kOneJobMost{7000};
+// `build`: AgentFile::name() of this program, whose copy stays.
 proto::CleanReport clean_host(const CleanOrder& order, const std::string& build);
 
 // Whether nothing of the job that was asked for can run on that host: it says so, and is the one

@@ -9,7 +9,6 @@
 
 #include "cli/agent/descendants.h"
 #include "cli/agent/process_state.h"
-#include "runtime/base/deadline.h"
 #include "runtime/base/unique_fd.h"
 
 namespace hvd {
@@ -54,17 +53,18 @@ Known know(pid_t pid) { return {pid, began(pid)}; }
 
 int Killed::add(proto::CleanReport::Job& job, const std::vector<Known>& roots) {
   job.set_ended(true);
-  return int(of_jobs_.emplace_back(&job, kill_below(roots)).second.size());
+  std::set<Known>& of_job = of_jobs_[&job];
+  const size_t before = of_job.size();
+  of_job.merge(kill_below(roots));
+  return int(of_job.size() - before);
 }
 
-void Killed::await(std::chrono::milliseconds most) {
-  const Deadline deadline = Deadline::in(most);
-  for (auto& [job, killed] : of_jobs_) {
+void Killed::await(Deadline deadline) {
+  for (const auto& [job, killed] : of_jobs_) {
     int stuck = lives(killed);
     for (; stuck > 0 && !deadline.passed(); stuck = lives(killed)) poll(nullptr, 0, 5);
-    job->set_stuck(job->stuck() + stuck);
+    job->set_stuck(stuck);
   }
-  of_jobs_.clear();
 }
 
 }  // namespace hvd

@@ -3,13 +3,13 @@
 
 #include <sys/types.h>
 
-#include <chrono>
 #include <compare>
+#include <map>
 #include <set>
-#include <utility>
 #include <vector>
 
 #include "proto/rendezvous.pb.h"
+#include "runtime/base/deadline.h"
 
 namespace hvd {
 
@@ -24,14 +24,14 @@ Known know(pid_t pid);
 class Killed {
  public:
   // Kills them, and all below. All are stopped before one is killed, so that nobody starts another
-  // meanwhile; who may not be stopped, and starts others for ever, is not outrun. `job` stays until
-  // await(). Returns how many there are.
+  // meanwhile; who may not be stopped, and starts others for ever, is not outrun. `job` outlives
+  // this. Returns how many there are that were not killed for it before.
   int add(proto::CleanReport::Job& job, const std::vector<Known>& roots);
-  // Waits for them, so long at most, and notes with each job who could not be ended.
-  void await(std::chrono::milliseconds most);
+  // Waits for all that were ever killed, and notes with each job how many live even then.
+  void await(Deadline deadline);
 
  private:
-  std::vector<std::pair<proto::CleanReport::Job*, std::set<Known>>> of_jobs_;
+  std::map<proto::CleanReport::Job*, std::set<Known>> of_jobs_;
 };
 
 }  // namespace hvd

@@ -1,4 +1,5 @@
 """`hvdrun clean`: what jobs left is found and ended, living jobs and everybody else are left alone."""
+import ctypes
 import fcntl
 import os
 import pathlib
@@ -234,6 +235,50 @@ def who_runs_on_without_his_first_thread_is_found():
     expect(lines("-H", "h1"), ["h1: nothing was left"])
 
 
+class HeldAtItsEnd(support.Tracer):
+    """Who is killed lives on until it is let go, as in an uninterruptible wait."""
+    TRACE_EXIT = 0x40
+
+    def request(self, what):
+        if self.libc.ptrace(what, self.pid, None, self.TRACE_EXIT if what == self.SEIZE else None) != 0:
+            raise OSError(ctypes.get_errno(), f"ptrace request {what} on {self.pid}")
+
+
+def what_cannot_be_ended_is_told_before_a_lost_host_is_given_up():
+    """Also where another job lives, so that what still ends there is waited for as well."""
+    job = start("-H", "h2", *SLEEP)
+    left, = wait_for(lambda: [p for p in support.descendants(world.first["h2"]) if support.read(p, "comm") == "sleep" and os.getsid(p) == p])
+    doomed = set(pids("h2", "hvd-agent") + pids("h2", "hvd-keeper"))
+    alive = start("-H", "h2", *SLEEP)
+    wait_for(lambda: len(pids("h2", "sleep")) == 4)
+    held = support.take_hold(job, left, HeldAtItsEnd)
+    if held:
+        try:
+            kill_agent_and_keeper("h2", set(pids("h2", "hvd-agent") + pids("h2", "hvd-keeper")) - doomed)
+            _, err = job.communicate(timeout=30)
+        finally:  # else its host could not end
+            os.kill(left, signal.SIGKILL)
+            wait_for(lambda: support.state(left) == "t")
+            held.request(held.DETACH)
+    os.kill(launcher(alive), signal.SIGTERM)
+    alive.communicate(timeout=30)
+    if not held:
+        return support.NO_TRACING
+    said = re.findall(rb"^hvdrun: h2: (.*)$", err, re.MULTILINE)
+    expect([re.sub(rb"\(.*\)", b"(N)", line) for line in said], [b"ended what a job had left (N); 1 process cannot be ended"], err)
+    assert b"whether anything still runs" not in err, err
+    expect(job.returncode, 125, err)
+    wait_for(lambda: not pids("h2", "sleep"))
+
+
+def make_scrap(folder, last, age):
+    """What a copy leaves that a power failure broke off."""
+    scrap = folder / ("hvdrun.0123456789abcde" + last)
+    scrap.write_bytes(b"part of a program")
+    os.utime(scrap, (age, age))
+    return scrap
+
+
 def old_copies_go_that_nobody_uses():
     cache = world.path("h1", hosts.home("root", ".cache/hvdrun"))
     old = time.time() - 31 * DAY_S
@@ -248,14 +293,22 @@ def old_copies_go_that_nobody_uses():
     scrap.mkdir()
     os.utime(scrap, (old, old))
     world.path("h1", "/tmp/hvdrun.notes").mkdir()
+    (cache / "cdef0123").mkdir()  # where even the first copy broke off
+    (cache / "00ff00ff").mkdir()
+    day_ago, hour_ago = time.time() - DAY_S - 3600, time.time() - 3600
+    gone = [make_scrap(own, "0", day_ago), make_scrap(cache / "4567abcd", "0", day_ago), make_scrap(cache / "cdef0123", "0", day_ago)]
+    kept = [make_scrap(own, "1", hour_ago), make_scrap(cache / "00ff00ff", "1", hour_ago), make_scrap(cache / "torch-2.11.0", "0", day_ago),
+            make_scrap(own, "0.notes", day_ago)]
     running = subprocess.Popen(world.command("h1", hosts.home("root", ".cache/hvdrun/89ababcd/hvdrun"), "-np", "1", "sleep", "300"), stdin=subprocess.DEVNULL)
     wait_for(lambda: pids("h1", "sleep"))
     told = lines("-H", "h1", "--dry-run")
-    assert re.fullmatch(r"h1: would remove 2 old copies of hvdrun, \d+ MiB", told[-1]), told
-    expect(len(list(cache.iterdir())), 5)
+    assert re.fullmatch(r"h1: would remove 5 old copies of hvdrun, \d+ MiB", told[-1]), told
+    expect((len(list(cache.iterdir())), all(path.exists() for path in gone)), (7, True))
     told = lines("-H", "h1")
-    assert re.fullmatch(r"h1: removed 2 old copies of hvdrun, \d+ MiB", told[-1]), told
-    expect({path.name for path in cache.iterdir()}, {own.name, "4567abcd", "89ababcd", "torch-2.11.0"})
+    assert re.fullmatch(r"h1: removed 5 old copies of hvdrun, \d+ MiB", told[-1]), told
+    expect({path.name for path in cache.iterdir()}, {own.name, "4567abcd", "89ababcd", "torch-2.11.0", "00ff00ff"})
+    expect(([path.exists() for path in gone], [path.exists() for path in kept]), ([False] * len(gone), [True] * len(kept)))
+    expect([(folder / "hvdrun").exists() for folder in (own, cache / "4567abcd")], [True, True])
     expect((scrap.exists(), world.path("h1", "/tmp/hvdrun.notes").exists()), (False, True))
     assert time.time() - (own / "hvdrun").stat().st_mtime < DAY_S  # it was used
     running.kill()
@@ -270,9 +323,10 @@ def old_copies_stay_where_other_hosts_may_run_them():
     copy.parent.mkdir(parents=True)
     copy.write_bytes(b"program")
     os.utime(copy, (0, time.time() - 31 * DAY_S))
-    expect(lines("-H", "h1"), ["h1: left alone 1 old copy of hvdrun in ~/.cache/hvdrun: its file system may be other hosts' too, whose jobs cannot be seen from here; "
+    scrap = make_scrap(copy.parent, "0", time.time() - 31 * DAY_S)
+    expect(lines("-H", "h1"), ["h1: left alone 2 old copies of hvdrun in ~/.cache/hvdrun: its file system may be other hosts' too, whose jobs cannot be seen from here; "
                                "remove it when none of them has one"])
-    expect(copy.read_bytes(), b"program")
+    expect((copy.read_bytes(), scrap.exists()), (b"program", True))
 
 
 def a_store_in_use_is_said_and_no_folder_counts_twice():
@@ -357,7 +411,8 @@ cases = [what_a_job_left_is_ended_and_a_living_one_is_not, this_machine_is_clean
          ranks_that_have_not_come_to_their_exec_are_left_alone, a_job_of_process_1_is_left_alone, who_cleans_inside_a_job_leaves_that_alone,
          impostors_and_other_users_are_left_alone,
          what_ranks_started_goes_though_agent_and_keeper_were_killed_together, orphans_of_lost_agents_are_found_and_others_left_alone,
-         who_runs_on_without_his_first_thread_is_found, old_copies_go_that_nobody_uses, old_copies_stay_where_other_hosts_may_run_them, a_store_in_use_is_said_and_no_folder_counts_twice,
+         who_runs_on_without_his_first_thread_is_found, what_cannot_be_ended_is_told_before_a_lost_host_is_given_up,
+         old_copies_go_that_nobody_uses, old_copies_stay_where_other_hosts_may_run_them, a_store_in_use_is_said_and_no_folder_counts_twice,
          a_store_that_cannot_be_locked_is_said, who_is_interrupted_leaves_nothing_of_sshs,
          who_cannot_be_told_is_no_success_and_hosts_are_cleaned, hosts_that_cannot_be_reached_and_wrong_words_are_named]
 support.main(*map(hosts.on_hosts, cases), why_not=hosts.why_not())
