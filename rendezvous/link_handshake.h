@@ -80,6 +80,8 @@ class LinkHandshake {
   // Of the answerer's: it has been called, for link(); its caller knows the secret.
   bool called() const { return awaits_ == Awaits::kProof || proven_; }
   bool proven() const { return proven_; }
+  // Of a caller's: its proof is out, and the other end may have judged it.
+  bool awaits_verdict() const { return awaits_ == Awaits::kVerdict; }
   // Of a caller's: it was answered, and has heard nothing since it sent padding.
   bool awaits_verdict_on_padding() const {
     return link_.is_proof() && !proven_ &&

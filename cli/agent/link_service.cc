@@ -368,6 +368,12 @@ bool LinkService::send_some(Connection& connection) {
   const std::string& unsent = connection.unsent += connection.handshake.take_output();
   if (connection.padded_at == TimePoint{} && connection.handshake.awaits_verdict_on_padding())
     connection.padded_at = Clock::now();
+  // Who has welcomed it has given its rank the link, and takes no other call for it: a verdict that
+  // a cut holds up is waited for, as long as for the link.
+  if (const auto at = requests_.find(connection.link);
+      !connection.ticket && !connection.link.is_proof() && connection.handshake.awaits_verdict() &&
+      at != requests_.end())
+    connection.until = at->second.deadline.when();
   while (connection.sent < unsent.size()) {
     const ssize_t n = send(connection.socket.get(), unsent.data() + connection.sent,
                            unsent.size() - connection.sent, MSG_NOSIGNAL | MSG_DONTWAIT);

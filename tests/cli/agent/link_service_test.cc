@@ -168,6 +168,43 @@ TEST_CASE("link service: after its deadline a request says whom it waited for in
   CHECK(unanswered.ends_with(silent[0].address.text() + " in time: no answer"));
 }
 
+// An answerer that is done at once has given its rank the link: it would take no second call.
+TEST_CASE("link service: a verdict that comes late is waited for, on the same connection") {
+  const std::vector<Listener> door = listen_on(std::vector<std::string>{"127.0.0.1"});
+  Hosts alone;
+  LinkService& service = alone.add("127.0.0.1", "a secret", {.patience = milliseconds(50)});
+  service.start_epoch(1, {0});
+  Outcome outcome;
+  service.request(
+      {3, 0, 9, "h9", door[0].address, Deadline::in(seconds(30))},
+      [&](UniqueFd link, const std::string& why) { outcome = {std::move(link), why, true}; });
+  const Secret secret("a secret");
+  LinkHandshake answerer =
+      LinkHandshake::answer(secret, {}, [](const LinkName&) { return LinkVerdict::kWelcome; });
+  UniqueFd caller;
+  const Deadline limit = Deadline::in(seconds(30));
+  while (answerer.state() == LinkHandshake::State::kGoing && !limit.passed()) {
+    alone.turn(Clock::now() + milliseconds(1));
+    if (!caller) caller = UniqueFd(accept4(door[0].socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    char bytes[1024];
+    const ssize_t n = recv(caller.get(), bytes, answerer.wanted(), MSG_DONTWAIT);
+    if (n > 0) answerer.feed({bytes, size_t(n)});
+    if (answerer.state() != LinkHandshake::State::kGoing) break;
+    const std::string words = answerer.take_output();
+    send(caller.get(), words.data(), words.size(), MSG_NOSIGNAL);
+  }
+  REQUIRE(answerer.state() == LinkHandshake::State::kDone);
+  for (const Deadline late = Deadline::in(milliseconds(200)); !late.passed();)
+    alone.turn(late.when());
+  CHECK_FALSE(outcome.there);
+  const std::string verdict = answerer.take_output();
+  REQUIRE(send(caller.get(), verdict.data(), verdict.size(), MSG_NOSIGNAL) ==
+          ssize_t(verdict.size()));
+  alone.run_until([&] { return outcome.there; });
+  CHECK(outcome.why.empty());
+  CHECK(outcome.link);
+}
+
 TEST_CASE("link service: strangers are counted and cut off, and links come about meanwhile") {
   Hosts hosts;
   hosts.add("127.0.0.1").start_epoch(1, {0});
