@@ -263,6 +263,7 @@ constexpr Variable kVariables[] = {
     {"NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME",
      "the interface on which the job's other hosts are reached, lo where there are none and "
      "MASTER_ADDR is not given; unless they are set"},
+    {"NCCL_SOCKET_FAMILY", "AF_INET6 where other hosts are reached by IPv6; unless it is set"},
     {"CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER",
      "with --devices the GPUs that it names, and that indices count as in hvdrun devices"},
     {"NCCL_HOSTID and more of NCCL's, CUBLAS_WORKSPACE_CONFIG, CUDA_LAUNCH_BLOCKING",

@@ -261,6 +261,11 @@ proto::StartWorkers start_message(const JobSpec& spec, const StartState& start,
   return message;
 }
 
+void set_interface(const InterfaceAddress& at, proto::StartWorkers& message) {
+  message.set_interface(at.interface);
+  message.set_interface_by_ipv6(at.address.find(':') != at.address.npos);
+}
+
 void make_remote(const JobSpec& spec, const StartState& start, proto::StartWorkers& message) {
   message.set_directory(whole_directory(spec, start));
   message.set_named_directory(whole_named_directory(spec, start));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/failure_report.h"
+#include "cli/interfaces.h"
 #include "cli/job_spec.h"
 #include "cli/start_state.h"
 #include "proto/rendezvous.pb.h"
@@ -55,6 +56,8 @@ proto::StartWorkers start_message(const JobSpec& spec, const StartState& start,
 // For another host: the directory by its whole path, and what a session on this machine alone can
 // use is left out, unless -x names it; workers find there what their agent's own session has.
 void make_remote(const JobSpec& spec, const StartState& start, proto::StartWorkers& message);
+// Where the job's other hosts reach that host.
+void set_interface(const InterfaceAddress& at, proto::StartWorkers& message);
 proto::ToAgent to_message(const action::RefuseEpoch& refuse);
 proto::ToAgent to_message(const action::EndJob& end);
 

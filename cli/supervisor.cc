@@ -79,7 +79,7 @@ void Supervisor::perform(const action::StartWorkers& start) {
   message.set_machine_ranks(place.machine_ranks);
   message.set_master_address(master_address());
   if (agent.remote()) make_remote(spec_, start_, message);
-  if (authority_ && agents_.size() > 1) message.set_interface(agent.place.interface);
+  if (authority_ && agents_.size() > 1) set_interface(agent.place, message);
   message.set_master_port(agent_of(slots_.front().host)->master_port);
   if (!agent.bootstrapped()) {  // no round trip: workers start while the control stream is set up
     *agent.bootstrap().mutable_start() = std::move(message);

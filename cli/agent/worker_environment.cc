@@ -148,6 +148,8 @@ std::vector<std::string> worker_environment(std::span<const std::string> users,
   if (!place.interface.empty() && !meets_others) {
     add_unless_set("NCCL_SOCKET_IFNAME", "=" + place.interface);
     add_unless_set("GLOO_SOCKET_IFNAME", place.interface);
+    // Else it takes the interface's IPv4 address if there is one.
+    if (place.interface_by_ipv6) add_unless_set("NCCL_SOCKET_FAMILY", "AF_INET6");
   }
   if (place.threads_each > 0) add_unless_set(kThreadsVariable, std::to_string(place.threads_each));
 

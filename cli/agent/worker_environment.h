@@ -28,6 +28,7 @@ struct WorkerPlace {
   int master_port = 0;                 // 0: none, or the user has chosen one
   int group_rank = 0, group_size = 1;  // of the host among those that have ranks
   std::string interface = {};          // that reaches the other ranks; empty: none is known
+  bool interface_by_ipv6 = false;      // that is how it does
   int threads_each = 0;                // OMP_NUM_THREADS, unless the user set it; 0: leave it alone
 };
 

@@ -130,6 +130,7 @@ std::vector<std::string> Workers::environment_of(int slot) const {
   place.master_address = start_.master_address();
   place.master_port = master_port_;
   place.interface = interface_;
+  place.interface_by_ipv6 = start_.interface_by_ipv6();
   place.threads_each = threads_each_;
   std::vector<std::string> chosen = chosen_, entries;
   for (const proto::RankVariable& own : start_.of_ranks()) {

@@ -16,7 +16,7 @@ import hosts
 PAIR = ["-H", "10.77.0.1:1,10.77.0.2:1"]  # by address: of a name ssh may take either
 TRIO = ["-H", "10.77.0.1:1,localhost:1,10.77.0.2:1"]
 LONELY = ["-x", "OMP_NUM_THREADS=1"]  # else hvdrun says which it chose
-WHERE = ["--no-tag-output", "--", "sh", "-c", "echo $RANK $MASTER_ADDR $GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME"]
+WHERE = ["--no-tag-output", "--", "sh", "-c", "echo $RANK $MASTER_ADDR $GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME $NCCL_SOCKET_FAMILY"]
 
 # A bridge says of its speed that of its fastest port: a port to this process, until its input ends. An interface that is put
 # upon it passes for a card of that speed, as a bridge does not.
@@ -156,7 +156,7 @@ def ipv6_alone_will_do():
     for host in ("h0", "h1", "h2"):
         world.run(host, "ip", "addr", "del", f"{world.address(host)}/24", "dev", "eth0")
     seen = run("-H", "h1:1,localhost:1,h2:1", *LONELY, *WHERE)
-    expect((lines_of(seen), seen.stderr), ([f"{rank} fd77::1 eth0 =eth0" for rank in range(3)],
+    expect((lines_of(seen), seen.stderr), ([f"{rank} fd77::1 eth0 =eth0 AF_INET6" for rank in range(3)],
                                            b"hvdrun: other hosts reach h1 at fd77::1 (eth0), where ssh reaches it; h2 at fd77::2 (eth0); "
                                            b"localhost at fd77::254 (eth0), where ssh leaves it\n"))
     links_carry_bytes("-H", "h1:1,h2:1", *LONELY)
@@ -238,7 +238,7 @@ def hosts_that_cannot_reach_each_other_are_named():
     # One way of two is enough.
     world.run("h1", "ip", "route", "del", "unreachable", "fd77::2/128")
     seen = run(*PAIR, *LONELY, *WHERE)
-    expect(lines_of(seen), ["0 fd77::1 eth0 =eth0", "1 fd77::1 eth0 =eth0"], seen.stderr)
+    expect(lines_of(seen), ["0 fd77::1 eth0 =eth0 AF_INET6", "1 fd77::1 eth0 =eth0 AF_INET6"], seen.stderr)
     expect(seen.stderr, b"hvdrun: other hosts reach 10.77.0.1 at fd77::1 (eth0), since not all hosts have reached it yet at 10.77.0.1 (eth0), "
                         b"where ssh reaches it; 10.77.0.2 at fd77::2 (eth0), since not all hosts reach it at 10.77.0.2 (eth0), where ssh reaches it: "
                         b"not from 10.77.0.1: No route to host\n")

@@ -115,6 +115,11 @@ TEST_CASE(
   CHECK(value_in(set, "NCCL_SOCKET_IFNAME", "") == "eth");
   CHECK(value_in(set, "GLOO_SOCKET_IFNAME", "x").empty());
   CHECK_FALSE(is_set_in(worker_environment({}, {}, place()), "GLOO_SOCKET_IFNAME"));
+  CHECK_FALSE(is_set_in(all, "NCCL_SOCKET_FAMILY"));
+  several.interface_by_ipv6 = true;
+  CHECK(value_in(worker_environment({}, {}, several), "NCCL_SOCKET_FAMILY", "") == "AF_INET6");
+  const Entries family = {"NCCL_SOCKET_FAMILY=AF_INET"};
+  CHECK(value_in(worker_environment(family, {}, several), "NCCL_SOCKET_FAMILY", "") == "AF_INET");
   WorkerPlace alone = place();
   alone.interface = "lo";
   CHECK(value_in(worker_environment({}, {}, alone), "NCCL_SOCKET_IFNAME", "") == "=lo");
