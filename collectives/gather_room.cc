@@ -1,6 +1,7 @@
 #include "collectives/gather_room.h"
 
 #include <exception>
+#include <new>
 #include <numeric>
 #include <string>
 
@@ -18,6 +19,11 @@ GatherRoom make_gather_room(Operation& operation, std::span<const uint64_t> coun
     operation.code = ErrorCode::kUnavailable;
     return {.is_made = true, .is_refused = true};
   }
+}
+
+std::unique_ptr<std::byte[]> room_to_hand_on(size_t bytes) {
+  return std::unique_ptr<std::byte[]>(bytes <= kHandedOnMost ? new (std::nothrow) std::byte[bytes]
+                                                             : nullptr);
 }
 
 }  // namespace hvd

@@ -23,8 +23,6 @@
 #include <string.h>
 
 #include <algorithm>
-#include <exception>
-#include <new>
 #include <numeric>
 
 #include "collectives/gather_room.h"
@@ -135,7 +133,7 @@ HierarchicalCommunicator::Step HierarchicalCommunicator::make_room(Operation& op
   const size_t bytes =
       size_of(operation.result.type) * std::accumulate(counts_.begin(), counts_.end(), uint64_t{0});
   if (room.is_refused && bytes != 0) {
-    nowhere_.reset(new (std::nothrow) std::byte[bytes]);
+    nowhere_ = room_to_hand_on(bytes);
     flow_.data = nowhere_.get();
     if (flow_.data == nullptr)
       lanes_.front().links.break_off(TroubleReason::kEngineError,

@@ -174,6 +174,7 @@ HierarchicalCommunicator::Step HierarchicalCommunicator::settle(Operation& opera
 
 void HierarchicalCommunicator::finish(Outcome outcome) {
   stage_ = Stage::kBegin;
+  nowhere_.reset();
   queue_.resolve(outcome);
 }
 

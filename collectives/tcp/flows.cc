@@ -2,8 +2,6 @@
 #include <string.h>
 
 #include <algorithm>
-#include <exception>
-#include <new>
 #include <numeric>
 
 #include "collectives/gather_room.h"
@@ -150,26 +148,16 @@ bool TcpCommunicator::take_flow_header(Link& link, const FrameHeader& due) {
   return true;
 }
 
-// All counts are known: room for the result, this rank's part in it, then round the ring.
+// All counts are known: room for the result, then round the ring. This rank's part goes out as it
+// is copied to its place in it.
 TcpCommunicator::Step TcpCommunicator::gather(Operation& operation) {
   if (!flow_.has_room) {
     if (!begin_gather(operation)) return Step::kMoved;
     if (links_.broken_off()) return Step::kWait;
     flow_.has_room = true;
   }
-  const size_t element = size_of(operation.result.type);
-  const size_t bytes = operation.input.bytes();
-  if (flow_.at < bytes) {
-    const auto first = exchange_.counts().begin();
-    const size_t before = std::accumulate(first, first + me_, uint64_t{0});
-    const size_t part = std::min(kBlockBytes, bytes - flow_.at);
-    memcpy(flow_.result + before * element + flow_.at,
-           static_cast<const std::byte*>(operation.input.data) + flow_.at, part);
-    flow_.at += part;
-    return Step::kMoved;
-  }
-  if (size_ == 1) return Step::kDone;
-  if (!flow_.begun) {
+  if (size_ > 1 && !flow_.begun) {
+    const size_t element = size_of(operation.result.type);
     RingTask task = ring_task(operation, flow_.result);
     size_t start = 0;
     for (uint64_t count : exchange_.counts()) {
@@ -178,7 +166,24 @@ TcpCommunicator::Step TcpCommunicator::gather(Operation& operation) {
     }
     begin_ring(std::move(task));
   }
-  return run_ring();
+  const bool copied = copy_own_part(operation);
+  if (size_ == 1) return copied ? Step::kMoved : Step::kDone;
+  ring_.allow(flow_.at, RingStream::kAll);
+  const Step step = run_ring();
+  return step == Step::kWait && copied ? Step::kMoved : step;
+}
+
+// A piece of it; false if it is there.
+bool TcpCommunicator::copy_own_part(const Operation& operation) {
+  const size_t bytes = operation.input.bytes(), part = std::min(kBlockBytes, bytes - flow_.at);
+  if (part == 0) return false;
+  const auto first = exchange_.counts().begin();
+  const size_t before =
+      size_of(operation.result.type) * std::accumulate(first, first + me_, uint64_t{0});
+  memcpy(flow_.result + before + flow_.at,
+         static_cast<const std::byte*>(operation.input.data) + flow_.at, part);
+  flow_.at += part;
+  return true;
 }
 
 // False while room for the result is made. A rank that has none hands the others' parts on all the
@@ -192,7 +197,7 @@ bool TcpCommunicator::begin_gather(Operation& operation) {
   const size_t bytes =
       size_of(operation.result.type) * std::accumulate(counts.begin(), counts.end(), uint64_t{0});
   if (!room.is_refused || bytes == 0) return true;
-  nowhere_.reset(new (std::nothrow) std::byte[bytes]);
+  nowhere_ = room_to_hand_on(bytes);
   flow_.result = nowhere_.get();
   if (flow_.result == nullptr)
     links_.break_off(TroubleReason::kEngineError,

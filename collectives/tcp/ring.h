@@ -46,6 +46,8 @@ struct RingTask {
 
 class RingStream {
  public:
+  static constexpr size_t kAll = std::numeric_limits<size_t>::max();
+
   // Buffers of its own are made once.
   void begin(RingTask task, Link& next);
   // Of memory that is filled in while the ring turns: so many bytes of the own part may be sent,
@@ -76,8 +78,6 @@ class RingStream {
   bool receive_piece(Link& previous);
   bool take_header(Link& previous);
   bool sum_piece(Link& previous);
-
-  static constexpr size_t kAll = std::numeric_limits<size_t>::max();
 
   RingTask task_;
   int steps_ = 0, sum_steps_ = 0;

@@ -120,6 +120,7 @@ TcpCommunicator::Step TcpCommunicator::refuse(Operation& operation) {
 
 void TcpCommunicator::finish(Outcome outcome) {
   stage_ = Stage::kBegin;
+  nowhere_.reset();
   queue_.resolve(outcome);
 }
 

@@ -80,6 +80,7 @@ class TcpCommunicator final : public Communicator {
   // flows.cc
   Step flow(Operation& operation);
   Step alone(Operation& operation);
+  bool copy_own_part(const Operation& operation);
   Step ring(Operation& operation);
   Step doubling(Operation& operation);
   Step chain(Operation& operation);

@@ -2,6 +2,7 @@
 // completes, or fails with a reason that names the link, and no rank waits for long.
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <atomic>
 #include <barrier>
 #include <chrono>
@@ -61,6 +62,10 @@ constexpr Spoil kSpoils[] = {
 
 constexpr size_t kLongSum = 2;
 
+// A machine may be busy with other things: what is late is played again, and not late each time.
+constexpr std::chrono::seconds kEndLimit{kSanitized ? 20 : 1};
+constexpr int kPlaysMax = 3;
+
 // Calls of all kinds, until one fails; in a long sum that link is spoiled, if there is one. False
 // if none does: the other end only sends.
 bool breaks_off(Rank& rank, const Spoil& spoil, const int* spoiled) {
@@ -87,8 +92,13 @@ bool breaks_off(Rank& rank, const Spoil& spoil, const int* spoiled) {
 
 enum class Played { kNoSuchLink, kNoneFailed, kBrokenOff };
 
-Played play(const std::vector<int>& hosts, const CommunicatorFactory& factory, int spoiler,
-            size_t link, const Spoil& spoil) {
+struct Play {
+  Played what;
+  Clock::duration longest{};  // of a rank, until it had the end of what it waited for
+};
+
+Play play(const std::vector<int>& hosts, const CommunicatorFactory& factory, int spoiler,
+          size_t link, const Spoil& spoil) {
   std::mutex mutex;
   std::vector<int> sockets;
   RankThreads ranks(hosts, [](Rank&) { return nullptr; });
@@ -114,10 +124,11 @@ Played play(const std::vector<int>& hosts, const CommunicatorFactory& factory, i
     broken_off += breaks_off(rank, spoil, spoiled) ? 1 : 0;
     took[static_cast<size_t>(rank.rank)] = Clock::now() - began;
   });
-  for (const Clock::duration time : took) CHECK(time < std::chrono::seconds(kSanitized ? 20 : 5));
-  if (broken_off == 0) return link < sockets.size() ? Played::kNoneFailed : Played::kNoSuchLink;
+  if (link >= sockets.size()) return {Played::kNoSuchLink};
+  const Clock::duration longest = std::ranges::max(took);
+  if (broken_off == 0) return {Played::kNoneFailed, longest};
   CHECK(broken_off == ranks.size());
-  return Played::kBrokenOff;
+  return {Played::kBrokenOff, longest};
 }
 
 }  // namespace
@@ -138,10 +149,12 @@ TEST_CASE(
       for (size_t link = 0;; ++link) {
         INFO(size << " ranks on " << hosts.size() << " hosts, rank " << spoiler << ", its link "
                   << link << ": " << spoil.text);
-        Played played{};
-        REQUIRE_NOTHROW(played = play(hosts, factory, spoiler, link, spoil));
-        if (played == Played::kNoSuchLink) break;
-        broken_off += played == Played::kBrokenOff ? 1 : 0;
+        Play played{};
+        for (int i = 0; i < kPlaysMax && (i == 0 || played.longest >= kEndLimit); ++i)
+          REQUIRE_NOTHROW(played = play(hosts, factory, spoiler, link, spoil));
+        CHECK(played.longest < kEndLimit);
+        if (played.what == Played::kNoSuchLink) break;
+        broken_off += played.what == Played::kBrokenOff ? 1 : 0;
       }
     }
   CHECK(broken_off >= size);
