@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "collectives/gather_room.h"
 #include "collectives/tcp/cube.h"
 #include "collectives/tcp/frame.h"
 #include "collectives/tcp/ring.h"
@@ -207,6 +208,33 @@ TEST_CASE("between hosts: who has no room for what is gathered is refused alone"
         expect(call->gathered[i] == static_cast<float>(i % 20'000 % 97 + from), "wrong part");
       }
     }
+  });
+}
+
+TEST_CASE(
+    "between hosts: who has no room for more than it may hand on ends the epoch, and says why") {
+  const std::vector<int> hosts = GENERATE(std::vector{1, 1}, std::vector{2, 2});
+  const size_t count = kHandedOnMost / sizeof(float) + 1;
+  RankThreads ranks(hosts, hosts[0] == 1 ? tcp_factory() : hierarchical_factory(hosts));
+  ranks.run([&](Rank& rank) {
+    const auto call = make_call(rank, kShapes[5]);
+    std::unique_ptr<float[]> part, result;  // hardly any of it is ever touched
+    if (rank.rank == 0) {
+      part.reset(new float[count]);
+      call->operation.input = {part.get(), count, DataType::kFloat32};
+    }
+    call->operation.allocate = [&](std::span<const uint64_t> counts) -> void* {
+      if (rank.rank == 1) throw std::runtime_error("not a byte");
+      result.reset(new float[std::accumulate(counts.begin(), counts.end(), size_t{0})]);
+      return result.get();
+    };
+    rank.communicator->start(call->operation);
+    rank.leave_broken_epoch();
+    expect(call->operation.outcome == Outcome::kFailedUndefined, "outcome");
+    const std::string text = reason_of(rank);
+    expect(text.starts_with("rank 1: allgather: no room for a result of 268") &&
+               text.ends_with("bytes: not a byte"),
+           text);
   });
 }
 
