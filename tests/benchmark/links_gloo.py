@@ -5,6 +5,7 @@ the median over repetitions of the slowest rank, many calls at a time up to 4 Ki
 """
 import argparse
 import json
+import mmap
 import os
 import statistics
 import sys
@@ -25,8 +26,15 @@ def slowest(seconds):
     return times.tolist()
 
 
+def memory(size):
+    """With huge pages, as all that it is compared with has them."""
+    pages = mmap.mmap(-1, size)
+    pages.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(pages, dtype=torch.float32, count=size // 4).zero_()
+
+
 def measure(size, seconds):
-    tensor = torch.zeros(size // 4)
+    tensor = memory(size)
     calls = 1 if size > SMALL_BYTES else 64 if dist.get_world_size() <= os.cpu_count() else 16
 
     def repetition():
