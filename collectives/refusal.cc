@@ -23,7 +23,7 @@ void set_refusal(Operation& operation, std::span<const Side> sides) {
       return other->hash == side.hash && other->text == side.text;
     });
     if (known || named.size() == kSidesMost) continue;
-    text += (text.empty() ? "" : ", ") + rank + " called " + side.text;
+    text += (text.empty() ? "" : ", ") + rank + (side.unable ? ": " : " called ") + side.text;
     named.push_back(&side);
   }
   operation.disagreed = true;
