@@ -142,11 +142,9 @@ TEST_CASE("conformance: long allreduce of every type, of strange values") {
   INFO(setting.name);
   std::vector<Case> cases;
   for (size_t i = 0; i < std::size(kTypes); i += static_cast<size_t>(every(4)))
-    for (size_t bytes : {80'000, 300'000, 2'200'000}) {
-      if (bytes > 1'000'000 && kSanitized && !thorough()) continue;
+    for (size_t bytes : {80'000, 300'000})
       cases.push_back(make_case(setting, kTypes[i], {.op = ReduceOp::kSum},
                                 bytes / size_of(kTypes[i]) + 3, setting.values));
-    }
   RankThreads ranks(setting.hosts, setting.factory);
   check_cases(ranks, cases);
 }
