@@ -158,6 +158,9 @@ void Supervisor::on_remote_started(int host, AgentChannels channels, const proto
   agent.gpus_there = hello.gpus_there;
   agent.interfaces = hello.interfaces;
   agent.by_ssh = hello.own_address;
+  std::set<std::string> from;
+  for (const InterfaceAddress& one : hello.interfaces) from.insert(one.address);
+  server_.expect_from(host, std::move(from));
   if (!is_one_network(hello.identity, here_) && address_here_.empty())
     address_here_ = hello.hvdrun_address;
   for (const std::string& address : way_in.addresses())

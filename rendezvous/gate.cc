@@ -31,7 +31,7 @@ constexpr int kAcceptedPerTurn = 64;  // then those whose time is over are looke
 struct Stranger {
   UniqueFd socket;
   SocketAddress peer;
-  bool cleared = false;  // one from there has proven who it is since this one came
+  bool cleared = false;  // an agent from there has proven who it is since this came
 };
 
 }  // namespace
@@ -53,10 +53,9 @@ struct Gate::Impl {
     pthread_setname_np(pthread_self(), "gate");
     for (std::vector<pollfd> watched;; serve(watched)) {
       const std::optional<Deadline> deadline = watch(watched);
-      if (!deadline) break;
+      if (!deadline) return;
       poll(watched.data(), watched.size(), deadline->poll_timeout_ms());
     }
-    tell(TimePoint::max());
   }
 
   // In this order: the wake descriptor, listeners, strangers. Nothing when it is over.
@@ -85,7 +84,7 @@ struct Gate::Impl {
     dismiss(watched);
     for (size_t i = 0; i < listeners.size(); ++i)
       if (watched[1 + i].revents != 0) accept_all(listeners[i]);
-    tell(Clock::now());
+    tell();
   }
 
   void dismiss(const std::vector<pollfd>& watched) EXCLUDES(mutex) {
@@ -98,7 +97,8 @@ struct Gate::Impl {
       const Stranger gone = std::move(at->second);
       admission.settle(at->first);
       strangers.erase(at);
-      if (!gone.cleared) suspect(gone.peer, "it went without proving who it is");
+      if (!gone.cleared)
+        suspicions.note(gone.peer.host(), "it went without proving who it is", Clock::now());
     }
     for (Admission::Ticket late : admission.take_late(Clock::now()))
       cut_off(late, "it did not prove in time who it is");
@@ -112,18 +112,12 @@ struct Gate::Impl {
     strangers.erase(at);
   }
 
-  void suspect(const SocketAddress& peer, const char* why) REQUIRES(mutex) {
-    const std::string host = peer.host();
-    const bool others = std::ranges::any_of(
-        strangers, [&](const auto& one) { return one.second.peer.host() == host; });
-    suspicions.note(host, why, others, Clock::now());
-  }
-
-  void tell(TimePoint now) EXCLUDES(mutex) {
+  void tell() EXCLUDES(mutex) {
     std::vector<Suspicions::Suspicion> due;
     {
       MutexLock lock(mutex);
-      due = suspicions.take(now);
+      const bool all_came = closed && strangers.empty();
+      due = suspicions.take(all_came ? TimePoint::max() : Clock::now());
     }
     for (const auto& [host, why, times] : due)
       for (size_t i = 0; i < times; ++i) events.refused(host, why);
@@ -149,7 +143,9 @@ struct Gate::Impl {
       MutexLock lock(mutex);
       const auto admitted = admission.admit(peer.host(), Clock::now());
       if (!admitted) {
-        suspect(peer, "too many connections from there have not proven yet who they are");
+        suspicions.note(peer.host(),
+                        "too many connections from there have not proven yet who they are",
+                        Clock::now());
         return true;
       }
       if (admitted->displaced)
@@ -198,7 +194,7 @@ void Gate::close() {
   impl_->wake.wake();
 }
 
-void Gate::proven(const SocketAddress& peer) {
+void Gate::proven(const SocketAddress& peer, std::set<std::string> others) {
   MutexLock lock(impl_->mutex);
   auto& strangers = impl_->strangers;
   const auto at =
@@ -206,8 +202,9 @@ void Gate::proven(const SocketAddress& peer) {
   if (at == strangers.end()) return;
   impl_->admission.settle(at->first);
   strangers.erase(at);
-  impl_->suspicions.clear(peer.host());
-  for (auto& [ticket, other] : strangers) other.cleared |= other.peer.host() == peer.host();
+  others.insert(peer.host());
+  for (const std::string& host : others) impl_->suspicions.clear(host);
+  for (auto& [ticket, other] : strangers) other.cleared |= others.contains(other.peer.host());
   impl_->wake.wake();
 }
 

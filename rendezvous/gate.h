@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,8 +28,9 @@ class Gate {
   void add(std::vector<Listener> listeners);
   // Nobody else is accepted; who was keeps the time to prove who it is.
   void close();
-  // Who is connected from `peer` has proven who it is.
-  void proven(const SocketAddress& peer);
+  // Who is connected from `peer` has proven who it is. It may have tried other ways, from the same
+  // address or from `others`: of what it gave up nothing is said.
+  void proven(const SocketAddress& peer, std::set<std::string> others);
 
  private:
   struct Impl;

@@ -102,7 +102,8 @@ struct RendezvousServer::Impl {
   std::deque<std::unique_ptr<Session>> sessions GUARDED_BY(mutex);
   std::unique_ptr<Session> expected GUARDED_BY(mutex);  // the next stream's
   std::map<Session*, std::unique_ptr<Session>> turned_away GUARDED_BY(mutex);
-  std::map<int, std::set<int>> permitted GUARDED_BY(mutex);  // ranks by host
+  std::map<int, std::set<int>> permitted GUARDED_BY(mutex);              // ranks by host
+  std::map<int, std::set<std::string>> expected_from GUARDED_BY(mutex);  // by host
   proto::Rendezvous::AsyncService service;
   std::unique_ptr<grpc::ServerCompletionQueue> queue GUARDED_BY(mutex);
   std::unique_ptr<grpc::Server> server GUARDED_BY(mutex);
@@ -256,7 +257,8 @@ struct RendezvousServer::Impl {
     for (const auto& other : sessions)
       if (other->host == identity->host)
         return "the agent of host " + std::to_string(identity->host) + " is attached already";
-    if (gate) gate->proven(peer);  // who is refused has a stranger's time, and no more
+    // Who is refused has a stranger's time, and no more.
+    if (gate) gate->proven(peer, expected_from[identity->host]);
     session.host = identity->host;
     return {};
   }
@@ -369,6 +371,11 @@ void RendezvousServer::send(int session, const proto::ToAgent& message) {
 void RendezvousServer::permit(int host, std::set<int> ranks) {
   MutexLock lock(impl_->mutex);
   impl_->permitted[host] = std::move(ranks);
+}
+
+void RendezvousServer::expect_from(int host, std::set<std::string> addresses) {
+  MutexLock lock(impl_->mutex);
+  impl_->expected_from[host] = std::move(addresses);
 }
 
 size_t RendezvousServer::refused() const { return impl_->refusals.count(); }

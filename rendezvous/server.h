@@ -62,6 +62,8 @@ class RendezvousServer {
   // The agent of `host` may speak for these ranks, and no others; at first for none. It counts for
   // agents of other hosts; a stream that claims more is closed.
   void permit(int host, std::set<int> ranks);
+  // The agent of `host` may come from these addresses, too, and try several ways in.
+  void expect_from(int host, std::set<std::string> addresses);
   size_t refused() const;  // connections, streams and messages
 
  private:

@@ -5,10 +5,8 @@
 
 namespace hvd {
 
-void Suspicions::note(const std::string& host, const std::string& why, bool others, TimePoint now) {
-  Held& held = held_.try_emplace(host, Held{now + patience_, {}}).first->second;
-  if (!others) held.until = now;
-  ++held.times[why];
+void Suspicions::note(const std::string& host, const std::string& why, TimePoint now) {
+  ++held_.try_emplace(host, Held{now + patience_, {}}).first->second.times[why];
 }
 
 std::vector<Suspicions::Suspicion> Suspicions::take(TimePoint now) {

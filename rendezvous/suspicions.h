@@ -1,8 +1,8 @@
 // What is said of connections that went, or were turned away, before they proved who they are.
 //
 // Some are a good agent's own: who tries several addresses gives up all but one, and where many
-// agents come from one address, a ninth has to come again. So nothing is said while others from
-// there may yet prove who they are, for as long as that may take.
+// agents come from one address, a ninth has to come again. So nothing is said for as long as an
+// agent may take to prove who it is, nor later if one from there has.
 //
 // Pure.
 #pragma once
@@ -26,14 +26,13 @@ class Suspicions {
 
   explicit Suspicions(Clock::duration patience) : patience_(patience) {}
 
-  // Of a connection from `host`, an address without its port. `others`: some from there are open
-  // and have not proven yet who they are.
-  void note(const std::string& host, const std::string& why, bool others, TimePoint now);
+  // Of a connection from `host`, an address without its port.
+  void note(const std::string& host, const std::string& why, TimePoint now);
   // Of one that was no good agent's.
   void note_certain(const std::string& host, const std::string& why) {
     due_.push_back({host, why, 1});
   }
-  // One from there has proven who it is.
+  // An agent from there has proven who it is.
   void clear(const std::string& host) { held_.erase(host); }
   // What is to be said by now; all, at TimePoint::max().
   std::vector<Suspicion> take(TimePoint now);

@@ -54,10 +54,10 @@ struct Shape {
   OperationKind kind;
   size_t bytes;
 };
-// Every rider, and what flows behind them: by how many ranks there are 40,000 bytes go whole, round
+// Every rider, and what flows behind them: by how many ranks there are 72,000 bytes go whole, round
 // the ring, or in halves.
 constexpr std::array<Shape, 8> kShapes{{{OperationKind::kAllreduce, 24},
-                                        {OperationKind::kAllreduce, 40'000},
+                                        {OperationKind::kAllreduce, 72'000},
                                         {OperationKind::kBroadcast, 24},
                                         {OperationKind::kBroadcast, 20'000},
                                         {OperationKind::kAllgather, 24},

@@ -19,41 +19,27 @@ std::string said(Suspicions& suspicions, TimePoint now) {
 
 }  // namespace
 
-TEST_CASE("suspicions: who came alone is told of at once") {
-  Suspicions suspicions(kPatience);
-  CHECK_FALSE(suspicions.next_deadline());
-  suspicions.note("a", "went", false, kStart);
-  CHECK(suspicions.next_deadline() == kStart);
-  CHECK(said(suspicions, kStart) == "a went 1;");
-  CHECK(said(suspicions, TimePoint::max()).empty());
-}
-
 TEST_CASE("suspicions: an agent's own are not told of") {
   Suspicions suspicions(kPatience);
+  CHECK_FALSE(suspicions.next_deadline());
   suspicions.note_certain("a", "late");
   CHECK(suspicions.next_deadline() == TimePoint());
   CHECK(said(suspicions, kStart) == "a late 1;");
-  suspicions.note("a", "went", true, kStart);
-  suspicions.note("b", "went", true, kStart);
+  suspicions.note("a", "went", kStart);
+  suspicions.note("b", "went", kStart);
   CHECK(said(suspicions, kStart + kPatience - seconds(1)).empty());
   suspicions.clear("a");
   CHECK(said(suspicions, TimePoint::max()) == "b went 1;");
   CHECK_FALSE(suspicions.next_deadline());
 }
 
-TEST_CASE("suspicions: where nobody proves who it is, all are told of, and in time") {
+TEST_CASE("suspicions: where no agent comes all are told of, the first one's time long after it") {
   Suspicions suspicions(kPatience);
-  suspicions.note("a", "too many", true, kStart);
-  suspicions.note("a", "went", true, kStart + seconds(1));
-  suspicions.note("a", "went", true, kStart + seconds(4));  // the first one's time counts
+  suspicions.note("a", "too many", kStart);
+  suspicions.note("a", "went", kStart + seconds(1));
+  suspicions.note("a", "went", kStart + seconds(4));
   CHECK(suspicions.next_deadline() == kStart + kPatience);
-  SECTION("as their time is over") {
-    CHECK(said(suspicions, kStart + kPatience) == "a too many 1;a went 2;");
-  }
-  SECTION("as the last of them goes") {
-    suspicions.note("a", "went", false, kStart + seconds(4));
-    CHECK(said(suspicions, kStart + seconds(4)) == "a too many 1;a went 3;");
-  }
+  CHECK(said(suspicions, kStart + kPatience) == "a too many 1;a went 2;");
   CHECK_FALSE(suspicions.next_deadline());
 }
 

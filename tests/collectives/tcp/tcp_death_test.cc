@@ -10,10 +10,12 @@
 #include <cstring>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "collectives/schedule.h"
 #include "hvd/error.h"
 #include "runtime/base/fault_point.h"
 #include "tests/support/catch.h"
@@ -47,7 +49,7 @@ constexpr Step kSteps[] = {
     {OperationKind::kAllreduce, 2, true, false},
     {OperationKind::kAllgather, 10, false, false},
     {OperationKind::kAllreduce, 70'000, true, false},
-    {OperationKind::kAllreduce, 280'000},
+    {OperationKind::kAllreduce, 525'000},
 };
 
 enum class End {
@@ -260,6 +262,16 @@ long die_everywhere(const Setting& setting, int victim, long stride, End end) {
 }
 
 }  // namespace
+
+TEST_CASE("tcp death: the steps take every way that a sum can go") {
+  for (const int ranks : {2, 3, 4, 8}) {
+    std::set<AllreduceWay> ways;
+    for (const Step& step : kSteps)
+      if (step.kind == OperationKind::kAllreduce)
+        ways.insert(allreduce_way(step.count, DataType::kFloat32, ranks));
+    CHECK(ways.size() == (ranks < 4 ? 2 : 3));
+  }
+}
 
 TEST_CASE("tcp death: with two and three ranks, here and there, in the long run everywhere") {
   const int size = GENERATE(2, 3);
