@@ -31,8 +31,8 @@ const ReduceVariant kVariants[] = {
 // each page: two tensors summed in place take an Intel Xeon a tenth less time at 1 and 256 MiB when
 // asked for ahead. Family 19h (measured: an EPYC of Zen 4) takes a seventh more, from 1 to 256 MiB.
 const bool kFetchAhead = !__builtin_cpu_is("amdfam19h");
-// How many of them for floats of 32 and 64 bits, which memory and the kernel bound. An Intel core is
-// slower for a while after floating point 512 bits wide: with 256 bits an allreduce of two ranks
+// How many of them for floats of 32 and 64 bits, which memory and the kernel bound. An Intel core
+// is slower for a while after floating point 512 bits wide: with 256 bits an allreduce of two ranks
 // takes 2 to 8 % less time between hosts, 0 to 15 % inside one, and nowhere more. Sums of 16-bit
 // floats compute so much that 512 bits pay; integers do not care.
 const size_t kNarrowVariants = __builtin_cpu_is("intel") ? 2 : 3;
