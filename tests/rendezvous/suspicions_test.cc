@@ -7,7 +7,7 @@ namespace hvd {
 namespace {
 
 using std::chrono::seconds;
-const TimePoint kStart = TimePoint(seconds(1000));
+const TimePoint kBegin = TimePoint(seconds(1000));
 constexpr seconds kPatience{5};
 
 std::string said(Suspicions& suspicions, TimePoint now) {
@@ -24,10 +24,10 @@ TEST_CASE("suspicions: an agent's own are not told of") {
   CHECK_FALSE(suspicions.next_deadline());
   suspicions.note_certain("a", "late");
   CHECK(suspicions.next_deadline() == TimePoint());
-  CHECK(said(suspicions, kStart) == "a late 1;");
-  suspicions.note("a", "went", kStart);
-  suspicions.note("b", "went", kStart);
-  CHECK(said(suspicions, kStart + kPatience - seconds(1)).empty());
+  CHECK(said(suspicions, kBegin) == "a late 1;");
+  suspicions.note("a", "went", kBegin);
+  suspicions.note("b", "went", kBegin);
+  CHECK(said(suspicions, kBegin + kPatience - seconds(1)).empty());
   suspicions.clear("a");
   CHECK(said(suspicions, TimePoint::max()) == "b went 1;");
   CHECK_FALSE(suspicions.next_deadline());
@@ -35,11 +35,11 @@ TEST_CASE("suspicions: an agent's own are not told of") {
 
 TEST_CASE("suspicions: where no agent comes all are told of, the first one's time long after it") {
   Suspicions suspicions(kPatience);
-  suspicions.note("a", "too many", kStart);
-  suspicions.note("a", "went", kStart + seconds(1));
-  suspicions.note("a", "went", kStart + seconds(4));
-  CHECK(suspicions.next_deadline() == kStart + kPatience);
-  CHECK(said(suspicions, kStart + kPatience) == "a too many 1;a went 2;");
+  suspicions.note("a", "too many", kBegin);
+  suspicions.note("a", "went", kBegin + seconds(1));
+  suspicions.note("a", "went", kBegin + seconds(4));
+  CHECK(suspicions.next_deadline() == kBegin + kPatience);
+  CHECK(said(suspicions, kBegin + kPatience) == "a too many 1;a went 2;");
   CHECK_FALSE(suspicions.next_deadline());
 }
 
