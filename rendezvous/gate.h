@@ -29,7 +29,7 @@ class Gate {
   // Nobody else is accepted; who was keeps the time to prove who it is.
   void close();
   // Who is connected from `peer` has proven who it is. It may have tried other ways, from the same
-  // address or from `others`: of what it gave up nothing is said.
+  // address or from `others`: of what had come by then, and goes, nothing is said.
   void proven(const SocketAddress& peer, std::set<std::string> others);
 
  private:
