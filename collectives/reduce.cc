@@ -55,6 +55,17 @@ const ReduceVariant& chosen(DataType type) {
   return type == DataType::kFloat32 || type == DataType::kFloat64 ? narrow : widest;
 }
 
+void reduce_into(ReduceArguments arguments, std::span<const std::byte* const> sources,
+                 std::byte* destination, size_t count) {
+  arguments.sources = sources.data();
+  arguments.source_count = sources.size();
+  arguments.destinations = &destination;
+  arguments.destination_count = 1;
+  arguments.count = count;
+  arguments.fetch_ahead = kFetchAhead;
+  chosen(arguments.type).function(arguments);
+}
+
 bool is_float_sum(DataType type, ReduceOp op) {
   return is_float(type) && (op == ReduceOp::kAverage || op == ReduceOp::kSum);
 }
@@ -83,18 +94,13 @@ void reduce_hop(DataType type, const Reduction& reduction, const Hop& hop,
   const bool finish = hop.last && !float_sum;
   const DefaultFloatEnvironment environment(type == DataType::kInt64 &&
                                             (factor != 1 || reduction.postscale != 1));
-  chosen(type).function({.type = type,
-                         .op = average && !finish ? ReduceOp::kSum : reduction.op,
-                         .prescale = hop.rest_are_sums ? 1 : factor,
-                         .postscale = finish ? reduction.postscale : 1,
-                         .prescale_first = hop.first_is_sum ? 1 : factor,
-                         .inputs = static_cast<size_t>(hop.inputs),
-                         .sources = sources.data(),
-                         .source_count = sources.size(),
-                         .destinations = &destination,
-                         .destination_count = 1,
-                         .count = count,
-                         .fetch_ahead = kFetchAhead});
+  reduce_into({.type = type,
+               .op = average && !finish ? ReduceOp::kSum : reduction.op,
+               .prescale = hop.rest_are_sums ? 1 : factor,
+               .postscale = finish ? reduction.postscale : 1,
+               .prescale_first = hop.first_is_sum ? 1 : factor,
+               .inputs = static_cast<size_t>(hop.inputs)},
+              sources, destination, count);
 }
 
 void reduce_host(DataType type, const Reduction& reduction, const HostSum& sum,
@@ -103,18 +109,13 @@ void reduce_host(DataType type, const Reduction& reduction, const HostSum& sum,
   const bool average = reduction.op == ReduceOp::kAverage;
   const DefaultFloatEnvironment environment(type == DataType::kInt64 &&
                                             (reduction.prescale != 1 || reduction.postscale != 1));
-  chosen(type).function({.type = type,
-                         .op = average && !finish ? ReduceOp::kSum : reduction.op,
-                         .prescale = reduction.prescale,
-                         .postscale = finish ? reduction.postscale : 1,
-                         .prescale_first = reduction.prescale,
-                         .inputs = static_cast<size_t>(sum.inputs),
-                         .sources = sources.data(),
-                         .source_count = sources.size(),
-                         .destinations = &destination,
-                         .destination_count = 1,
-                         .count = count,
-                         .fetch_ahead = kFetchAhead});
+  reduce_into({.type = type,
+               .op = average && !finish ? ReduceOp::kSum : reduction.op,
+               .prescale = reduction.prescale,
+               .postscale = finish ? reduction.postscale : 1,
+               .prescale_first = reduction.prescale,
+               .inputs = static_cast<size_t>(sum.inputs)},
+              sources, destination, count);
 }
 
 void reduce_with(const ReduceVariant& variant, DataType type, const Reduction& reduction,

@@ -6,6 +6,7 @@
 namespace hvd {
 
 void Suspicions::note(const std::string& host, const std::string& why, TimePoint now) {
+  if (held_.size() == kHeldMost && !held_.contains(host)) return note_certain(host, why);
   ++held_.try_emplace(host, Held{now + patience_, {}}).first->second.times[why];
 }
 

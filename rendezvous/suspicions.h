@@ -2,7 +2,8 @@
 //
 // Some are a good agent's own: who tries several addresses gives up all but one, and where many
 // agents come from one address, a ninth has to come again. So nothing is said for as long as an
-// agent may take to prove who it is, nor later if one from there has.
+// agent may take to prove who it is, nor later if one from there has; but who comes from more
+// addresses than a job's agents knock from at a time is told of at once.
 //
 // Pure.
 #pragma once
@@ -43,6 +44,8 @@ class Suspicions {
     TimePoint until;
     std::map<std::string, size_t> times;  // by why
   };
+  static constexpr size_t kHeldMost = 1024;  // hosts
+
   Clock::duration patience_;
   std::vector<Suspicion> due_;
   std::map<std::string, Held> held_;  // by host

@@ -43,4 +43,13 @@ TEST_CASE("suspicions: where no agent comes all are told of, the first one's tim
   CHECK_FALSE(suspicions.next_deadline());
 }
 
+TEST_CASE("suspicions: no more addresses are held than have room") {
+  Suspicions suspicions(kPatience);
+  for (int i = 0; i < 1024; ++i) suspicions.note(std::to_string(i), "went", kBegin);
+  suspicions.note("0", "went", kBegin);
+  CHECK(said(suspicions, kBegin).empty());
+  suspicions.note("a", "went", kBegin);
+  CHECK(said(suspicions, kBegin) == "a went 1;");
+}
+
 }  // namespace hvd
