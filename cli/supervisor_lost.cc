@@ -23,7 +23,8 @@ namespace {
 
 using std::chrono::milliseconds;
 constexpr milliseconds kCleanLimit{10'000};  // of a host whose end readers hold up
-constexpr milliseconds kKillLimit{300};      // of what forks without end, until sweep()
+static_assert(kOneJobMost + std::chrono::seconds(3) <= kCleanLimit);  // ssh takes its time, too
+constexpr milliseconds kKillLimit{300};  // of what forks without end, until sweep()
 constexpr size_t kWordsShown = 300;
 // What last words before one cut differ by: a beat, a look that is a tick old, and some delay.
 constexpr milliseconds kTogether{2500};

@@ -370,10 +370,8 @@ bool LinkService::send_some(Connection& connection) {
     connection.padded_at = Clock::now();
   // Who has welcomed it has given its rank the link, and takes no other call for it: a verdict that
   // a cut holds up is waited for, as long as for the link.
-  if (const auto at = requests_.find(connection.link);
-      !connection.ticket && !connection.link.is_proof() && connection.handshake.awaits_verdict() &&
-      at != requests_.end())
-    connection.until = at->second.deadline.when();
+  if (!connection.ticket && !connection.link.is_proof() && connection.handshake.awaits_verdict())
+    connection.until = requests_.at(connection.link).deadline.when();
   while (connection.sent < unsent.size()) {
     const ssize_t n = send(connection.socket.get(), unsent.data() + connection.sent,
                            unsent.size() - connection.sent, MSG_NOSIGNAL | MSG_DONTWAIT);
