@@ -43,10 +43,10 @@ class DeviceBackend {
   // What comes into the stream from now on begins once the event has passed.
   virtual void wait(void* stream, void* event) = 0;
 
-  // Any thread. Copies all of them, behind what is in the stream and in no order of their own, by
-  // as few launches as it can: one for some hundred. Throws kUnavailable, and so always where the
-  // device has no kernel for it.
-  virtual void cast(std::span<const Cast> casts, void* stream) = 0;
+  // Any thread. Copies all of them, each element times `factor` before it is rounded, behind what
+  // is in the stream and in no order of their own, by as few launches as it can: one for some
+  // hundred. Throws kUnavailable, and so always where the device has no kernel for it.
+  virtual void cast(std::span<const Cast> casts, double factor, void* stream) = 0;
   virtual bool can_cast() const = 0;
 };
 

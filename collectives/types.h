@@ -39,8 +39,8 @@ struct ConstBuffer {
   size_t bytes() const { return count * size_of(type); }
 };
 
-// Elements of a floating type that are copied to another place, each rounded to the type there; as
-// many in both.
+// Elements of a floating type that are copied to another place, or stay in theirs, each rounded to
+// the type there; as many in both.
 struct Cast {
   ConstBuffer from;
   Buffer to;

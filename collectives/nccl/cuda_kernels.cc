@@ -48,9 +48,10 @@ void CudaKernels::scale(DataType type, const Factors& factors, void* data, size_
                 "a tensor cannot be scaled");
 }
 
-void CudaKernels::cast(std::span<const Cast> casts, CUstream stream) const {
+void CudaKernels::cast(std::span<const Cast> casts, double factor, CUstream stream) const {
   check_there("copy by other means");
   CastTable table;
+  table.factor = factor;
   for (const auto& [from, to] : casts) {
     HVD_CHECK(is_float(from.type) && is_float(to.type) && from.count == to.count,
               "a cast is of so many floats");

@@ -29,7 +29,7 @@ class CudaKernels {
   void scale(DataType type, const Factors& factors, void* data, size_t count,
              CUstream stream) const;
   // Any thread. As DeviceBackend::cast().
-  void cast(std::span<const Cast> casts, CUstream stream) const;
+  void cast(std::span<const Cast> casts, double factor, CUstream stream) const;
 
  private:
   void launch(CastTable& table, CUstream stream) const;  // and empties it

@@ -144,4 +144,13 @@ constexpr To converted(From value) {
   }
 }
 
+// Multiplied before it is rounded: float64 as such, all else as float32. With a factor of 1 the
+// bits are those of the conversion alone.
+template <class To, class From>
+constexpr To converted(From value, double factor) {
+  if (factor == 1) return converted<To>(value);
+  using Computed = std::conditional_t<std::is_same_v<From, double>, double, float>;
+  return converted<To>(scaled_float(static_cast<Computed>(value), {.pre = factor}));
+}
+
 }  // namespace hvd

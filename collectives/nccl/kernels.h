@@ -51,6 +51,7 @@ struct CastTable {
     DataType from_type = DataType::kFloat32, to_type = DataType::kFloat32;
   };
   static constexpr uint32_t kMost = 127;
+  double factor = 1;
   uint32_t size = 0;
   Entry entries[kMost] = {};
 
@@ -85,7 +86,8 @@ struct alignas(kElements * sizeof(T)) Pack {
 
 // One of kBlockThreads threads in a block, as above.
 template <uint32_t kElements, class From, class To>
-constexpr void cast_packs(const From* from, To* to, uint32_t packs, uint32_t thread) {
+constexpr void cast_packs(const From* from, To* to, uint32_t packs, double factor,
+                          uint32_t thread) {
   constexpr uint32_t kAtOnce = kElements == 1 ? 4 : 2, kStep = kAtOnce * kBlockThreads;
   const auto* in = reinterpret_cast<const Pack<From, kElements>*>(from);
   auto* out = reinterpret_cast<Pack<To, kElements>*>(to);
@@ -96,7 +98,8 @@ constexpr void cast_packs(const From* from, To* to, uint32_t packs, uint32_t thr
     for (uint32_t k = 0; k < kAtOnce; ++k) {
       if (at + k * kBlockThreads >= packs) continue;
       Pack<To, kElements> made;
-      for (uint32_t i = 0; i < kElements; ++i) made.values[i] = converted<To>(read[k].values[i]);
+      for (uint32_t i = 0; i < kElements; ++i)
+        made.values[i] = converted<To>(read[k].values[i], factor);
       out[at + k * kBlockThreads] = made;
     }
   }
@@ -104,7 +107,8 @@ constexpr void cast_packs(const From* from, To* to, uint32_t packs, uint32_t thr
 
 // By 16 bytes of the wider type where both sides begin so.
 template <class From, class To>
-constexpr void cast_chunk(const CastTable::Entry& entry, uint32_t chunk, uint32_t thread) {
+constexpr void cast_chunk(const CastTable::Entry& entry, uint32_t chunk, double factor,
+                          uint32_t thread) {
   constexpr uint32_t kElements = 16 / (sizeof(From) > sizeof(To) ? sizeof(From) : sizeof(To));
   const uint64_t begin = uint64_t{chunk} * kChunk, rest = entry.count - begin;
   const uint32_t count = rest < kChunk ? static_cast<uint32_t>(rest) : kChunk;
@@ -112,23 +116,24 @@ constexpr void cast_chunk(const CastTable::Entry& entry, uint32_t chunk, uint32_
   To* to = static_cast<To*>(entry.to) + begin;
   uint32_t packed = 0;
   if (Pack<From, kElements>::begins_at(from) && Pack<To, kElements>::begins_at(to)) {
-    cast_packs<kElements>(from, to, count / kElements, thread);
+    cast_packs<kElements>(from, to, count / kElements, factor, thread);
     packed = count / kElements * kElements;
   }
-  cast_packs<1>(from + packed, to + packed, count - packed, thread);
+  cast_packs<1>(from + packed, to + packed, count - packed, factor, thread);
 }
 
 template <class From>
-constexpr void cast_chunk_from(const CastTable::Entry& entry, uint32_t chunk, uint32_t thread) {
+constexpr void cast_chunk_from(const CastTable::Entry& entry, uint32_t chunk, double factor,
+                               uint32_t thread) {
   switch (entry.to_type) {
     case DataType::kFloat16:
-      return cast_chunk<From, float16>(entry, chunk, thread);
+      return cast_chunk<From, float16>(entry, chunk, factor, thread);
     case DataType::kBfloat16:
-      return cast_chunk<From, bfloat16>(entry, chunk, thread);
+      return cast_chunk<From, bfloat16>(entry, chunk, factor, thread);
     case DataType::kFloat32:
-      return cast_chunk<From, float>(entry, chunk, thread);
+      return cast_chunk<From, float>(entry, chunk, factor, thread);
     case DataType::kFloat64:
-      return cast_chunk<From, double>(entry, chunk, thread);
+      return cast_chunk<From, double>(entry, chunk, factor, thread);
     default:
       return;
   }
@@ -141,13 +146,13 @@ constexpr void cast_thread(const CastTable& table, uint32_t block, uint32_t thre
   const uint32_t chunk = index == 0 ? block : block - table.entries[index - 1].end;
   switch (entry.from_type) {
     case DataType::kFloat16:
-      return cast_chunk_from<float16>(entry, chunk, thread);
+      return cast_chunk_from<float16>(entry, chunk, table.factor, thread);
     case DataType::kBfloat16:
-      return cast_chunk_from<bfloat16>(entry, chunk, thread);
+      return cast_chunk_from<bfloat16>(entry, chunk, table.factor, thread);
     case DataType::kFloat32:
-      return cast_chunk_from<float>(entry, chunk, thread);
+      return cast_chunk_from<float>(entry, chunk, table.factor, thread);
     case DataType::kFloat64:
-      return cast_chunk_from<double>(entry, chunk, thread);
+      return cast_chunk_from<double>(entry, chunk, table.factor, thread);
     default:
       return;
   }

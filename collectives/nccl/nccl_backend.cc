@@ -32,9 +32,9 @@ std::unique_ptr<Communicator> NcclBackend::make_communicator(Peers& peers, const
   return std::make_unique<NcclCommunicator>(peers, device_, nccl_, name, control, limits_);
 }
 
-void NcclBackend::cast(std::span<const Cast> casts, void* stream) {
+void NcclBackend::cast(std::span<const Cast> casts, double factor, void* stream) {
   const CudaDevice::Current current(device_);
-  device_.kernels().cast(casts, static_cast<CUstream>(stream));
+  device_.kernels().cast(casts, factor, static_cast<CUstream>(stream));
 }
 
 }  // namespace hvd

@@ -38,7 +38,7 @@ class NcclBackend final : public DeviceBackend {
     device_.check_not_captured(static_cast<CUstream>(stream));
     device_.wait(static_cast<CUstream>(stream), static_cast<CUevent>(event));
   }
-  void cast(std::span<const Cast> casts, void* stream) override;
+  void cast(std::span<const Cast> casts, double factor, void* stream) override;
   bool can_cast() const override { return device_.kernels().are_there(); }
   void end_with_process() { memory_.end_with_process(); }
 

@@ -75,6 +75,8 @@ class BucketList {
   // no room, the epoch breaks, and nothing may be written there; the bucket is not ready then, and
   // finish() says why. Any thread, for one bucket one at a time.
   virtual bool take_spare(int bucket) = 0;
+  // What gradients are multiplied with before their bucket is ready: 1 where the sum does that.
+  virtual double factor() const { return 1; }
   // On a device: once what is in `stream` by now has been done.
   virtual void ready(int bucket, Home home, void* stream = nullptr) = 0;
   // All buckets are ready, or there was no room. Blocks until all results lie in all buckets and

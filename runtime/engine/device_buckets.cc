@@ -12,14 +12,20 @@ namespace {
 
 constexpr size_t kAlignment = 256;  // as all of a device's memory begins
 
+double factor_of(const Reduction& reduction, int ranks) {
+  return reduction.prescale * reduction.postscale /
+         (reduction.op == ReduceOp::kAverage ? ranks : 1);
+}
+
 }  // namespace
 
 DeviceBuckets::DeviceBuckets(DeviceBackend& device, const std::shared_ptr<Negotiation>& negotiation,
-                             const BucketListSpec& spec, uint32_t number)
+                             const BucketListSpec& spec, uint32_t number, int ranks)
     : device_(device),
       negotiation_(negotiation),
       spec_(spec),
       number_(number),
+      factor_(factor_of(spec.reduction, ranks)),
       buckets_(spec.buckets.size()) {
   std::vector<size_t> offsets;
   for (int i = 0; i < static_cast<int>(buckets_.size()); ++i) {
@@ -103,7 +109,7 @@ std::unique_ptr<Submission> DeviceBuckets::describe(int bucket, Home home,
   Operation& operation = submission->operation;
   operation.kind = OperationKind::kAllreduce;
   operation.result = {memory(bucket, home), shape.count, shape.type};
-  operation.reduction = spec_.reduction;
+  operation.reduction.op = ReduceOp::kSum;
   operation.apart = aside_ != nullptr && home == Home::kSpare;
   if (home == Home::kHome) operation.aside = aside_.get();
   held->events.give_to(operation);

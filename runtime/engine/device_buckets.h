@@ -6,6 +6,10 @@
 // memory or none, so a rank that is in a bucket's spare is *apart*: the log tells all of them, and
 // those that are at home go through other memory that time.
 //
+// They are summed as they are: whatever writes gradients there multiplies them, too, once for all
+// (factor()). NCCL would do that for nothing, but not where memory is registered as a window, and
+// in 16-bit types with a factor of as few bits.
+//
 // Host and device go each at its own pace: a bucket's next submission may follow while the one
 // before is still under way there, so each has its own pair of events. Of submissions a bucket
 // keeps as many as it ever needed at a time, to be made again: a hook makes none, and allocates
@@ -31,9 +35,10 @@ class DeviceBuckets {
   // Throws kUnavailable, naming the bucket, when the device has no room. Device and `spec` outlive
   // it. `number` is the list's own, and the same on all ranks: lists may have one name.
   DeviceBuckets(DeviceBackend& device, const std::shared_ptr<Negotiation>& negotiation,
-                const BucketListSpec& spec, uint32_t number);
+                const BucketListSpec& spec, uint32_t number, int ranks);
 
   DeviceBackend& device() const { return device_; }
+  double factor() const { return factor_; }
   std::byte* memory(int bucket, Home home) const { return of(bucket, home).get(); }
   std::shared_ptr<const void> holder(int bucket, Home home) const { return of(bucket, home); }
   void take_spare(int bucket);
@@ -84,6 +89,7 @@ class DeviceBuckets {
   const std::weak_ptr<Negotiation> negotiation_;
   const BucketListSpec& spec_;
   const uint32_t number_;
+  const double factor_;
   std::vector<Bucket> buckets_;
   std::shared_ptr<std::byte> homes_;  // of all buckets: held by each, and registered as one
   size_t homes_bytes_ = 0;            // the same on all ranks

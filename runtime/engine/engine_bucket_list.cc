@@ -146,7 +146,7 @@ void EngineBucketList::take_device_memory() {
                   "GPU " + std::to_string(spec_.device) + " is not used by this rank");
     on_device_ = std::make_unique<DeviceBuckets>(
         *device, std::shared_ptr<Negotiation>(parts_, parts_->negotiation.get()), spec_,
-        segment_->id());
+        segment_->id(), size_);
   } catch (const Error& error) {
     raise_trouble(*parts_->peers, TroubleReason::kEngineError,
                   rank_text(*parts_->peers, rank_) + " cannot make its optimizer: " + error.what(),

@@ -30,6 +30,7 @@ class EngineBucketList final : public BucketList, private Feed {
   bool ended() const override;
   void check_open() const override;
   bool take_spare(int bucket) override;
+  double factor() const override { return on_device_ ? on_device_->factor() : 1; }
   void ready(int bucket, Home home, void* stream) override;
   StepVerdict finish(const StepWord& word) override;
   void join(void* stream) override;

@@ -193,7 +193,7 @@ void Buckets::accept_gradient(size_t index) {
     const HeldGradients held(std::span(&index, 1), parameters_);
     p.slot->check_gradient();
     // A slot that somebody else sees is left alone: complete() moves the bucket to its spare then.
-    if (!waits(p) && p.slot->can_use(Home::kHome)) put(std::span(&index, 1), Home::kHome);
+    if (!waits(p) && p.slot->can_use(Home::kHome)) put(std::span(&index, 1), Home::kHome, 1);
   }
   if (++p.passes < passes_per_step_) return;
   if (--bucket.missing == 0) complete(p.bucket);
@@ -249,16 +249,16 @@ bool Buckets::waits(const Parameter& parameter) const {
 // `copies` holds what .grad was until it is read by what is in the stream, in whose order the
 // allocator gives it out again. In the order of its own stream, that is: if the gradient came in
 // another one, it is told.
-void Buckets::put(std::span<const size_t> members, Home home) {
+void Buckets::put(std::span<const size_t> members, Home home, double factor) {
   std::vector<TensorCopy> copies;
   for (const size_t i : members) {
     const size_t before = copies.size();
-    parameters_[i].slot->put(home, copies);
+    parameters_[i].slot->put(home, copies, factor != 1);
     const auto& stream = parameters_[i].stream;
     if (copies.size() != before && stream && stream != stream_)
       record_stream(copies.back().from, *stream_);
   }
-  make_copies(std::move(copies), list_->device());
+  make_copies(std::move(copies), list_->device(), factor);
 }
 
 void Buckets::gather(const Bucket& bucket, Home home) {
@@ -269,7 +269,7 @@ void Buckets::gather(const Bucket& bucket, Home home) {
       word_.used[i / 64] |= uint64_t{1} << (i % 64);
     }
   }
-  put(bucket.members, home);
+  put(bucket.members, home, list_->factor());
 }
 
 Home Buckets::choose_home(const Bucket& bucket) {

@@ -92,7 +92,7 @@ class Buckets {
   bool take_spare(int bucket) REQUIRES(mutex_);
   void follow_stream() REQUIRES(mutex_);
   bool waits(const Parameter& parameter) const REQUIRES(mutex_);
-  void put(std::span<const size_t> members, Home home) REQUIRES(mutex_);
+  void put(std::span<const size_t> members, Home home, double factor) REQUIRES(mutex_);
   void gather(const Bucket& bucket, Home home) REQUIRES(mutex_);
   void check_sent() REQUIRES(mutex_);
   Home choose_home(const Bucket& bucket) REQUIRES(mutex_);

@@ -112,7 +112,7 @@ bool GradientSlot::can_use(Home home) {
   return v.use_count() == 1 && v.storage().use_count() == 2;
 }
 
-void GradientSlot::put(Home home, std::vector<TensorCopy>& copies) {
+void GradientSlot::put(Home home, std::vector<TensorCopy>& copies, bool all) {
   at::NoGradGuard no_grad;
   at::Tensor& gradient = this->gradient();
   const at::Tensor& v = view(home);
@@ -120,7 +120,10 @@ void GradientSlot::put(Home home, std::vector<TensorCopy>& copies) {
     v.zero_();
     return;
   }
-  if (lies_at(home) && !is_cast()) return;
+  if (lies_at(home) && !is_cast()) {
+    if (all) copies.push_back({gradient, gradient});
+    return;
+  }
   const bool has_address = v.numel() != 0;
   if (!is_cast() && has_address && gradient.is_cpu() && !gradient.is_neg() &&
       gradient.is_non_overlapping_and_dense() &&

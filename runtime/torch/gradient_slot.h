@@ -54,9 +54,9 @@ class GradientSlot {
   bool is_cast() const { return type_ != registered_type_; }
   // .grad (or zeros for an undefined one) lies there already, or may be written there.
   bool can_use(Home home);
-  // Makes it so, but for the copy that it adds to `copies`; the caller asked can_use() first, or
-  // has found neither home free.
-  void put(Home home, std::vector<TensorCopy>& copies);
+  // Makes it so, but for the copy that it adds to `copies`, also of what lies there already if
+  // `all`; the caller asked can_use() first, or has found neither home free.
+  void put(Home home, std::vector<TensorCopy>& copies, bool all);
   // Of what lies in a bucket that goes out: .grad, as it is now, may not be changed any more.
   void note_sent();
   // It was not, as far as its tensor tells: what writes to .grad().data() leaves no trace there.

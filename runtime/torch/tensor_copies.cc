@@ -1,5 +1,6 @@
 #include "runtime/torch/tensor_copies.h"
 
+#include <ATen/ops/mul.h>
 #include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 
@@ -23,12 +24,22 @@ std::vector<c10::IValue> inputs_of(std::span<const TensorCopy> copies) {
 }
 
 void cast_all(std::span<const TensorCopy> copies, std::span<const Cast> casts,
-              DeviceBackend& device) {
+              DeviceBackend& device, double factor) {
   RECORD_FUNCTION("hvd::cast", inputs_of(copies));
-  device.cast(casts, current_stream(copies[0].to.device()).native_handle());
+  device.cast(casts, factor, current_stream(copies[0].to.device()).native_handle());
   // Autograd has to see that they were written.
   for (const TensorCopy& copy : copies)
     if (!copy.to.is_inference()) copy.to.unsafeGetTensorImpl()->bump_version();
+}
+
+// With the kernel's bits.
+void copy_plainly(const TensorCopy& copy, double factor) {
+  if (factor == 1) {
+    copy.to.copy_(copy.from);
+  } else {
+    const auto type = copy.from.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    copy.to.copy_(at::mul(copy.from.to(type), factor));
+  }
 }
 
 }  // namespace
@@ -46,7 +57,7 @@ std::optional<Cast> cast_of(const TensorCopy& copy) {
   return Cast{{from.const_data_ptr(), count, from_type}, {to.mutable_data_ptr(), count, to_type}};
 }
 
-void make_copies(std::vector<TensorCopy> copies, DeviceBackend* device) {
+void make_copies(std::vector<TensorCopy> copies, DeviceBackend* device, double factor) {
   if (copies.empty()) return;
   at::NoGradGuard no_grad;
   const bool by_kernel = device != nullptr && device->can_cast();
@@ -56,10 +67,10 @@ void make_copies(std::vector<TensorCopy> copies, DeviceBackend* device) {
     if (cast)
       casts.push_back(*cast);
     else
-      copy.to.copy_(copy.from);
+      copy_plainly(copy, factor);
     return !cast;
   });
-  if (!casts.empty()) cast_all(copies, casts, *device);
+  if (!casts.empty()) cast_all(copies, casts, *device, factor);
 }
 
 }  // namespace hvd

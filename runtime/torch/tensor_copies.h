@@ -19,8 +19,9 @@ struct TensorCopy {
 // both, without gaps, as it lies.
 std::optional<Cast> cast_of(const TensorCopy& copy);
 
-// In the current stream, in no order of their own: those that have a cast by `device`, if there is
-// one and it can, as "hvd::cast" in LibTorch's record of its operators, all others by LibTorch.
-void make_copies(std::vector<TensorCopy> copies, DeviceBackend* device);
+// In the current stream, in no order of their own, and multiplied with `factor`: those that have a
+// cast by `device`, if there is one and it can, as "hvd::cast" in LibTorch's record of its
+// operators, all others by LibTorch. A tensor may be copied to itself.
+void make_copies(std::vector<TensorCopy> copies, DeviceBackend* device, double factor = 1);
 
 }  // namespace hvd

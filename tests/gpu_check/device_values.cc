@@ -200,19 +200,23 @@ class Checker {
   }
 
   // Any bits, but for those of a NaN.
-  void cast(DataType from_type, DataType to_type, size_t count) {
-    const std::string what =
-        "cast of " + std::to_string(count) + " " + name_of(from_type) + " to " + name_of(to_type);
+  void cast(DataType from_type, DataType to_type, size_t count, double factor) {
+    const std::string what = "cast of " + std::to_string(count) + " " + name_of(from_type) +
+                             " to " + name_of(to_type) + ", times " + std::to_string(factor);
     const size_t each = size_of(from_type);
     std::vector<std::byte> bytes(count * each), seen(count * size_of(to_type));
     for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = mark(hvd::rank(), i * i);
     const std::shared_ptr<std::byte> from = filled(bytes), to = filled(seen);
     const Cast one{{from.get(), count, from_type}, {to.get(), count, to_type}};
-    rank_.backend().cast(std::span(&one, 1), rank_.stream());
+    rank_.backend().cast(std::span(&one, 1), factor, rank_.stream());
     rank_.read(seen.data(), to.get(), seen.size());
     for (size_t i = 0; i < count; ++i) {
       std::byte rounded[sizeof(double)];
-      encode(to_type, decode(from_type, &bytes[i * each]), rounded);
+      const double read = decode(from_type, &bytes[i * each]);
+      const double product = from_type == DataType::kFloat64
+                                 ? read * factor
+                                 : double{static_cast<float>(read) * static_cast<float>(factor)};
+      encode(to_type, product, rounded);
       const double value = decode(to_type, &seen[i * size_of(to_type)]),
                    right = decode(to_type, rounded);
       if (value != right && !(std::isnan(value) && std::isnan(right)))
@@ -275,7 +279,10 @@ int check_values(DeviceRank& rank) {
     checker.allgather(count, 0);
     checker.allgather(0, count);
     for (const DataType from : kFloats)
-      for (const DataType to : kFloats) checker.cast(from, to, count);
+      for (const DataType to : kFloats) {
+        checker.cast(from, to, count, 1);
+        checker.cast(from, to, count, 1.0 / 3);
+      }
   }
   return checker.count();
 }

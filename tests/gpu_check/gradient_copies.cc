@@ -62,7 +62,8 @@ class CopyRecord {
     const std::lock_guard lock(mutex());
     const int operation = copies().empty() ? 0 : copies().back().operation + 1;
     for (size_t k = 0; k < to.size() && k < from.size(); ++k)
-      copies().push_back({address_of(to[k]), address_of(from[k]), operation});
+      if (address_of(to[k]) != address_of(from[k]))  // what is multiplied in its place is no copy
+        copies().push_back({address_of(to[k]), address_of(from[k]), operation});
     return nullptr;
   }
   static std::vector<at::Tensor> tensors_of(const c10::IValue& value) {

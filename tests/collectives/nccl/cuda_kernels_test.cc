@@ -82,7 +82,7 @@ TEST_CASE("nccl kernels: so many casts as there is room for are one launch") {
                      {to.data() + 10 * k, 10, DataType::kFloat16}});
       all.push_back({{nullptr, 0, DataType::kFloat32}, {nullptr, 0, DataType::kFloat32}});
     }
-    device.kernels().cast(all, device.stream());
+    device.kernels().cast(all, 1, device.stream());
     CHECK(hvd_standin_count("kernel hvd_cast", 0) ==
           static_cast<long long>((casts + CastTable::kMost - 1) / CastTable::kMost));
     const std::vector<float16> seen = to.read(device.stream());

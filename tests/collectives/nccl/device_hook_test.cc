@@ -68,7 +68,9 @@ class CountedBackend final : public DeviceBackend {
     device_.record(event, stream);
   }
   void wait(void* stream, void* event) override { device_.wait(stream, event); }
-  void cast(std::span<const Cast> casts, void* stream) override { device_.cast(casts, stream); }
+  void cast(std::span<const Cast> casts, double factor, void* stream) override {
+    device_.cast(casts, factor, stream);
+  }
   bool can_cast() const override { return device_.can_cast(); }
 
  private:

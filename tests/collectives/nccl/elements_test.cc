@@ -195,6 +195,36 @@ TEST_CASE("nccl elements: converted as the CPU does it, whatever the bits") {
     }
 }
 
+TEST_CASE("nccl elements: multiplied as wide as they come, then rounded once") {
+  for (const DataType from_type : kFloats)
+    for (const DataType to_type : kFloats)
+      for (const double factor : {1.0 / 3, 0.0, -0x1p-20, 1e5}) {
+        INFO(name_of(from_type) << " to " << name_of(to_type) << " times " << factor);
+        const ByteVector values = floats_of(from_type);
+        const size_t count = values.size() / size_of(from_type), each = size_of(to_type);
+        ByteVector from = values, to(count * each), wanted(each);
+        CastTable table;
+        table.factor = factor;
+        // In its place, where it has room.
+        std::byte* out = from_type == to_type ? from.data() : to.data();
+        table.add({from.data(), out, count, 0, from_type, to_type});
+        run(table);
+        for (size_t k = 0; k < count; ++k) {
+          const double value = widened(from_type, &values[k * size_of(from_type)]);
+          const double product =
+              from_type == DataType::kFloat64
+                  ? value * factor
+                  : double{static_cast<float>(value) * static_cast<float>(factor)};
+          put_rounded(to_type, product, wanted.data());
+          const double seen = widened(to_type, out + k * each);
+          if (std::isnan(product))
+            REQUIRE(std::isnan(seen));
+          else
+            REQUIRE(std::memcmp(out + k * each, wanted.data(), each) == 0);
+        }
+      }
+}
+
 TEST_CASE("nccl elements: casts of any number, from and to any place, touch nothing else") {
   for (const DataType from_type : kFloats)
     for (const DataType to_type : kFloats)

@@ -72,18 +72,20 @@ at::Tensor combine(const std::vector<at::Tensor>& parts, const DistributedOptimi
   const double pre = on_device ? average : 1 / options.gradient_predivide_factor;
   const double post = on_device ? 1 : options.gradient_predivide_factor * average;
   const at::ScalarType type = like.scalar_type();
-  const bool in_float = fp16 || type == at::kHalf || type == at::kBFloat16;
+  const at::ScalarType sent = fp16 ? at::kHalf : type;
+  const bool in_float = sent == at::kHalf || sent == at::kBFloat16;
   at::Tensor sum;
   for (const at::Tensor& part : parts) {
     at::Tensor x = part.defined() ? part : at::zeros_like(like);
-    if (fp16) x = x.to(at::kHalf);
-    if (in_float) x = x.to(at::kFloat);
+    if (fp16 && !on_device) x = x.to(at::kHalf);
+    if (in_float && x.scalar_type() != at::kDouble) x = x.to(at::kFloat);
     x = x * at::scalar_tensor(pre, x.options());
-    if (fp16 && on_device) x = x.to(at::kHalf).to(at::kFloat);
+    if (on_device) x = x.to(sent);
+    if (in_float) x = x.to(at::kFloat);
     sum = sum.defined() ? sum + x : x;
   }
   sum = sum * at::scalar_tensor(post, sum.options());
-  return (fp16 ? sum.to(at::kHalf) : sum).to(type);
+  return sum.to(sent).to(type);
 }
 
 void backward_alone(nets::Net& net, int parts, int step, const DistributedOptimizerOptions& options,
