@@ -146,8 +146,7 @@ ncclResult_t NcclCommunicator::call_allreduce(const Operation& operation) {
   const Buffer& data = operation.result;
   void* at = goes_aside(operation) ? operation.aside : data.data;
   const ncclDataType_t type = nccl_type_of(data.type);
-  NcclReduction reduction = nccl_reduction_of(operation.reduction, data.type, size_,
-                                              windows_.has_kernels_for(at, data.bytes()));
+  NcclReduction reduction = nccl_reduction_of(operation.reduction, data.type, size_);
   device_.kernels().scale(data.type, reduction.before, at, data.count, device_.stream());
   if (reduction.factor != 1) {
     NcclScalar scalar = nccl_scalar(reduction.factor, data.type);
@@ -192,14 +191,8 @@ ncclResult_t NcclCommunicator::call_allgather(Operation& operation) {
 void NcclCommunicator::finish_launch(Operation& operation) {
   if (own_op_) nccl_.ncclRedOpDestroy(*own_op_, communicator_);
   own_op_.reset();
-  if (operation.kind == OperationKind::kRegister) {
-    if (!windows_.finish_add(communicator_))
-      return refuse(operation, ErrorCode::kUnsupported, "NCCL does not register memory here");
-    // This rank would call for another sum in a window than the others.
-    if (windows_.has_kernels_for(operation.result.data, operation.result.bytes()) &&
-        !device_.kernels().are_there())
-      return refuse(operation, ErrorCode::kUnsupported, device_.kernels().why_not());
-  }
+  if (operation.kind == OperationKind::kRegister && !windows_.finish_add(communicator_))
+    return refuse(operation, ErrorCode::kUnsupported, "NCCL does not register memory here");
   if (goes_aside(operation))
     device_.copy(operation.result.data, operation.aside, operation.result.bytes());
   if (operation.kind == OperationKind::kAllreduce)

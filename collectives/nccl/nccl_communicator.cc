@@ -54,7 +54,7 @@ NcclCommunicator::NcclCommunicator(Peers& peers, CudaDevice& device, const NcclL
       size_(control.size()),
       limits_(limits),
       queue_(0),
-      windows_(nccl, peers.world().size == peers.world().local_size) {}
+      windows_(nccl) {}
 
 NcclCommunicator::~NcclCommunicator() {
   if (communicator_ != nullptr && !aborter_)

@@ -29,10 +29,8 @@ bool is_exact(double factor, DataType type) {
   return true;
 }
 
-NcclReduction float_sum(const Reduction& reduction, DataType type, int ranks, bool in_window) {
+NcclReduction float_sum(const Reduction& reduction, DataType type, int ranks) {
   const bool average = reduction.op == ReduceOp::kAverage;
-  if (in_window && type != DataType::kFloat64)
-    return {.before = {.pre = reduction.prescale * reduction.postscale / (average ? ranks : 1)}};
   if (reduction.prescale == 1 && reduction.postscale == 1)
     return {.op = average ? ncclAvg : ncclSum};
   const double factor = reduction.prescale * reduction.postscale / (average ? ranks : 1);
@@ -61,8 +59,7 @@ NcclReduction of_bool(ReduceOp op) {
 
 }  // namespace
 
-NcclReduction nccl_reduction_of(const Reduction& reduction, DataType type, int ranks,
-                                bool in_window) {
+NcclReduction nccl_reduction_of(const Reduction& reduction, DataType type, int ranks) {
   const Factors before{.pre = reduction.prescale};
   Factors after{.post = reduction.postscale};
   if (type == DataType::kBool) return of_bool(reduction.op);
@@ -77,7 +74,7 @@ NcclReduction nccl_reduction_of(const Reduction& reduction, DataType type, int r
     case ReduceOp::kAdasum:  // refused before
       break;
   }
-  if (is_float(type)) return float_sum(reduction, type, ranks, in_window);
+  if (is_float(type)) return float_sum(reduction, type, ranks);
   if (reduction.op != ReduceOp::kAverage) return {.before = before, .after = after};
   if (reduction.postscale == 1) return {.op = ncclAvg, .before = before};
   after.divisor = static_cast<uint32_t>(ranks);

@@ -23,16 +23,12 @@ struct NcclReduction {
   Factors before = {}, after = {};  // of the input in its place, and of the result
 };
 
-// `reduction` has a meaning for `type`: check_reduction(). `in_window`: on all ranks it is of what
-// lies in a symmetric one, for which NCCL has kernels that sum floats of up to four bytes and do
-// nothing else (src/sym_kernels.cc, ncclSymkImplemented).
+// `reduction` has a meaning for `type`: check_reduction().
 //
-// There a factor is a kernel's. Of float32 the bits are those of NCCL's own multiplication. NCCL
-// has a factor of 16 bits where the elements have (src/enqueue.cc, hostToDevRedOp): 1/3 is off by
-// 1/512 as bfloat16, by which each average is wrong; our kernels multiply by a float32 and round
-// once.
-NcclReduction nccl_reduction_of(const Reduction& reduction, DataType type, int ranks,
-                                bool in_window = false);
+// NCCL has a factor of 16 bits where the elements have (src/enqueue.cc, hostToDevRedOp): 1/3 is off
+// by 1/512 as bfloat16, by which each average is wrong. Buckets of gradients are but summed, see
+// DeviceBuckets.
+NcclReduction nccl_reduction_of(const Reduction& reduction, DataType type, int ranks);
 
 // `factor` as an element of this type; the bytes that are used are those of the type.
 struct NcclScalar {

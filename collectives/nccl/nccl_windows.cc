@@ -13,9 +13,8 @@ constexpr int kAbortable = 22907;
 
 }  // namespace
 
-NcclWindows::NcclWindows(const NcclLibrary& nccl, bool one_host)
+NcclWindows::NcclWindows(const NcclLibrary& nccl)
     : nccl_(nccl),
-      one_host_(one_host),
       has_windows_(nccl.ncclCommWindowRegister != nullptr && nccl.version >= kAbortable) {}
 
 ncclResult_t NcclWindows::add(ncclComm_t communicator, const Buffer& memory) {
@@ -44,16 +43,6 @@ bool NcclWindows::finish_add(ncclComm_t communicator) {
 ncclResult_t NcclWindows::remove(ncclComm_t communicator, const Buffer& memory) {
   const auto found = std::ranges::find(all_, memory.data, &Registered::memory);
   return found == all_.end() ? ncclSuccess : remove(communicator, found);
-}
-
-// Between hosts none sums (src/sym_kernels.cc, ncclSymkMask).
-bool NcclWindows::has_kernels_for(const void* data, size_t bytes) const {
-  if (!one_host_) return false;
-  const auto* begin = static_cast<const std::byte*>(data);
-  return std::ranges::any_of(all_, [&](const Registered& one) {
-    const auto* memory = static_cast<const std::byte*>(one.memory);
-    return one.window != nullptr && memory <= begin && begin + bytes <= memory + one.bytes;
-  });
 }
 
 ncclResult_t NcclWindows::remove_last(ncclComm_t communicator) {

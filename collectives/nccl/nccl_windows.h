@@ -4,7 +4,9 @@
 // (ncclCommRegister), else not. Windows of all ranks lie at one offset to each other, which each
 // rank counts for itself (NCCL's src/dev_runtime.cc, symMemoryObtain), so they are added and
 // removed in the same order everywhere. NCCL has kernels of their own for them on one host alone,
-// where all devices reach each other. The holder of the progress token only.
+// where all devices reach each other, and these sum floats of up to four bytes and do nothing else
+// (src/sym_kernels.cc, ncclSymkMask and ncclSymkImplemented). The holder of the progress token
+// only.
 #pragma once
 
 #include <vector>
@@ -16,7 +18,7 @@ namespace hvd {
 
 class NcclWindows {
  public:
-  NcclWindows(const NcclLibrary& nccl, bool one_host);
+  explicit NcclWindows(const NcclLibrary& nccl);
 
   // A call of NCCL's, of all ranks; it may be under way after it has returned.
   ncclResult_t add(ncclComm_t communicator, const Buffer& memory);
@@ -25,8 +27,6 @@ class NcclWindows {
   // The same, of what was added; nothing is done of what was not.
   ncclResult_t remove(ncclComm_t communicator, const Buffer& memory);
 
-  // Does all of it lie in one window for which NCCL has kernels?
-  bool has_kernels_for(const void* data, size_t bytes) const;
   bool empty() const { return all_.empty(); }
   // Before the communicator is let go of.
   ncclResult_t remove_last(ncclComm_t communicator);
@@ -43,7 +43,7 @@ class NcclWindows {
   ncclResult_t remove(ncclComm_t communicator, std::vector<Registered>::iterator which);
 
   const NcclLibrary& nccl_;
-  const bool one_host_, has_windows_;
+  const bool has_windows_;
   std::vector<Registered> all_;  // into the last one NCCL writes while it is added
 };
 

@@ -47,21 +47,6 @@ TEST_CASE("nccl reduction: a sum of floats takes all factors where an input is r
   CHECK(is(of(ReduceOp::kAverage, 4e-6, 1, Type::kFloat16), {.before = {.pre = 1e-6}}));
 }
 
-TEST_CASE("nccl reduction: in a window floats are summed, and factors are kernels'") {
-  const auto in_window = [](ReduceOp op, double pre, double post, Type type) {
-    return nccl_reduction_of({op, pre, post}, type, 3, true);
-  };
-  for (const Type type : {Type::kFloat32, Type::kFloat16, Type::kBfloat16}) {
-    CHECK(is(in_window(ReduceOp::kSum, 1, 1, type), {.op = ncclSum}));
-    CHECK(is(in_window(ReduceOp::kAverage, 1, 1, type), {.before = {.pre = 1.0 / 3}}));
-    CHECK(is(in_window(ReduceOp::kSum, 0.5, 3, type), {.before = {.pre = 1.5}}));
-    CHECK(is(in_window(ReduceOp::kMax, 1, 1, type), {.op = ncclMax}));
-  }
-  // NCCL has no such kernel for these.
-  CHECK(is(in_window(ReduceOp::kAverage, 1, 1, Type::kFloat64), {.op = ncclAvg}));
-  CHECK(is(in_window(ReduceOp::kAverage, 1, 1, Type::kInt32), {.op = ncclAvg}));
-}
-
 namespace {
 
 // The mean error of averages of three, of inputs that are multiplied with this factor and rounded,
