@@ -66,6 +66,13 @@ void ring_sleepers(Peers& peers) {
   }
 }
 
+void ring_own_sleepers(Peers& peers) {
+  full_fence();
+  const int me = peers.world().local_rank;
+  if (const uint32_t asleep = peers.block().rank(me).asleep.load(std::memory_order_relaxed))
+    ring_each(peers, me, asleep);
+}
+
 void raise_trouble(Peers& peers, TroubleReason reason, const std::string& text,
                    std::span<const int> missing) noexcept {
   ControlBlock& block = peers.block();

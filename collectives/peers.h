@@ -77,6 +77,9 @@ void full_fence();
 // always a few loads of words that nobody writes.
 void ring_sleepers(Peers& peers);
 
+// The same for the threads of this rank's own, by another one of its threads.
+void ring_own_sleepers(Peers& peers);
+
 // This rank declares the epoch broken: notes its reason (the first one of all ranks is kept),
 // raises trouble, wakes everybody and tells the agent. What comes of it is told in
 // runtime/engine/epoch_end.h: nobody gives up, everybody closes. `missing`: the ranks of the job

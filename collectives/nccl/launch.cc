@@ -2,8 +2,8 @@
 #include <numeric>
 
 #include "collectives/describe.h"
-#include "collectives/nccl/nccl_communicator.h"
 #include "collectives/nccl/nccl_reduction.h"
+#include "collectives/nccl/nccl_thread.h"
 #include "runtime/base/fault_point.h"
 
 namespace hvd {
@@ -11,13 +11,9 @@ namespace {
 
 constexpr auto kAcquire = std::memory_order_acquire;
 
-// Operation::stage.
-enum Stage : uint32_t { kQueued, kLaunched, kToRefuse };
-
-bool needs_host(OperationKind kind) {
-  return kind == OperationKind::kAllgather || kind == OperationKind::kBarrier ||
-         kind == OperationKind::kSegment;
-}
+// More wait in the driver for the device, which then holds up who calls it, and with that the way
+// out of a broken epoch (CUDA 13 has room for 1024 launches of a stream).
+constexpr size_t kMostLaunched = 128;
 
 // Where ranks are apart what is registered goes through memory that is not.
 bool goes_aside(const Operation& operation) {
@@ -26,49 +22,18 @@ bool goes_aside(const Operation& operation) {
 
 }  // namespace
 
-void NcclCommunicator::start(Operation& operation) {
-  if (!queue_.push(operation)) return;
-  if (next_ == nullptr) next_ = &operation;
-  try {
-    if (state_ == State::kUnmade || operation.kind == OperationKind::kReconnect)
-      start_sharing_ids();
-    if (state_ == State::kUnmade) state_ = State::kSharesIds;
-  } catch (const Error& error) {
-    fail(error.what());
-  }
-  if (needs_host(operation.kind)) start_host_part(operation);
-}
-
-void NcclCommunicator::start_host_part(const Operation& operation) {
-  host_parts_.push_back(std::make_unique<HostPart>());
-  HostPart& part = *host_parts_.back();
-  part.operation.kind = operation.kind;
-  part.operation.name = operation.name;
-  part.operation.segment = operation.segment;
-  part.operation.segment_bytes = operation.segment_bytes;
-  part.operation.populate_bytes = operation.populate_bytes;
-  if (operation.kind == OperationKind::kAllgather) {
-    part.count = operation.input.count;
-    part.counts.resize(static_cast<size_t>(size_));
-    part.operation.result.type = DataType::kInt64;
-    part.operation.input = {&part.count, 1, DataType::kInt64};
-    part.operation.allocate = [&part](std::span<const uint64_t>) {
-      return static_cast<void*>(part.counts.data());
-    };
-  }
-  control_.start(part.operation);
-}
-
-NcclCommunicator::Step NcclCommunicator::launch() {
-  Operation& operation = *next_;
+NcclThread::Step NcclThread::launch() {
+  Operation& operation = next();
   if (called_) {
     finish_launch(operation);
   } else if (operation.kind == OperationKind::kReconnect) {
-    return reconnect(operation);
-  } else if (!needs_host(operation.kind)) {
+    return reconnect();
+  } else if (launched_.size() >= kMostLaunched) {
+    return Step::kWait;
+  } else if (const HostPart* part = to_launch_.front().host.get(); part == nullptr) {
     call(operation);
   } else {
-    const Outcome outcome = host_parts_.front()->operation.outcome.load(kAcquire);
+    const Outcome outcome = part->operation.outcome.load(kAcquire);
     if (outcome == Outcome::kPending || outcome > Outcome::kRefused) return Step::kWait;
     take_host_part(operation);
   }
@@ -76,38 +41,42 @@ NcclCommunicator::Step NcclCommunicator::launch() {
 }
 
 // Once all that was launched before has been done.
-NcclCommunicator::Step NcclCommunicator::reconnect(const Operation& operation) {
-  if (queue_.oldest() != &operation || !ids_->have_come()) return Step::kWait;
-  called_ = renews_ = true;
-  begin_abort();
+NcclThread::Step NcclThread::reconnect() {
+  if (!launched_.empty()) return Step::kWait;
+  doing_.store(Doing::kSharesIds, std::memory_order_release);
+  {
+    MutexLock lock(mutex_);
+    if (!ids_->have_come()) return Step::kWait;
+  }
+  called_ = true;
+  aborter_.begin({});
+  abort();
   return Step::kMoved;
 }
 
-void NcclCommunicator::take_host_part(Operation& operation) {
-  const HostPart& part = *host_parts_.front();
-  if (part.operation.outcome.load(kAcquire) == Outcome::kRefused)
-    refuse(operation, part.operation.code, part.operation.error);
+void NcclThread::take_host_part(Operation& operation) {
+  const Operation& part = to_launch_.front().host->operation;
+  if (part.outcome.load(kAcquire) == Outcome::kRefused)
+    refuse(operation, part.code, part.error);
   else if (operation.kind == OperationKind::kAllgather)
     call(operation);
   else
     finish_launch(operation);
-  host_parts_.pop_front();
 }
 
-void NcclCommunicator::refuse(Operation& operation, ErrorCode code, const std::string& why) {
+void NcclThread::refuse(Operation& operation, ErrorCode code, const std::string& why) {
   operation.code = code;
   operation.error = why;
-  operation.stage = kToRefuse;
-  go_to_next(operation);
+  go_to_next({.operation = &operation, .refused = true});
 }
 
-void NcclCommunicator::call(Operation& operation) {
-  entered_ = operation.sequence;
+void NcclThread::call(Operation& operation) {
+  called_for_.store(operation.sequence, std::memory_order_release);
   fault_point("collective_entered");
-  calling_ = describe(operation);
-  if (operation.kind == OperationKind::kRegister) calling_ += " (NCCL_WIN_ENABLE=0 does without)";
+  const bool registers = operation.kind == OperationKind::kRegister;
+  begin_call(describe(operation) + (registers ? " (NCCL_WIN_ENABLE=0 does without)" : ""));
   if (operation.kind == OperationKind::kAllgather)
-    operation.result.data = operation.allocate(host_parts_.front()->counts);
+    operation.result.data = operation.allocate(to_launch_.front().host->counts);
   if (operation.ready != nullptr)
     device_.wait(device_.stream(), static_cast<CUevent>(operation.ready));
   if (goes_aside(operation))
@@ -118,7 +87,7 @@ void NcclCommunicator::call(Operation& operation) {
   if (went(call_nccl(operation))) finish_launch(operation);
 }
 
-ncclResult_t NcclCommunicator::call_nccl(Operation& operation) {
+ncclResult_t NcclThread::call_nccl(Operation& operation) {
   const Buffer& data = operation.result;
   switch (operation.kind) {
     case OperationKind::kAllgather:
@@ -142,7 +111,7 @@ ncclResult_t NcclCommunicator::call_nccl(Operation& operation) {
   return ncclSuccess;
 }
 
-ncclResult_t NcclCommunicator::call_allreduce(const Operation& operation) {
+ncclResult_t NcclThread::call_allreduce(const Operation& operation) {
   const Buffer& data = operation.result;
   void* at = goes_aside(operation) ? operation.aside : data.data;
   const ncclDataType_t type = nccl_type_of(data.type);
@@ -152,8 +121,10 @@ ncclResult_t NcclCommunicator::call_allreduce(const Operation& operation) {
     NcclScalar scalar = nccl_scalar(reduction.factor, data.type);
     const ncclResult_t made = nccl_.ncclRedOpCreatePreMulSum(
         &reduction.op, scalar.bytes, type, ncclScalarHostImmediate, communicator_);
-    // Under way would be taken for the allreduce.
-    if (made != ncclSuccess) return made == ncclInProgress ? ncclInternalError : made;
+    if (made == ncclInProgress)  // which would be taken for the allreduce
+      throw Error(ErrorCode::kUnavailable,
+                  "NCCL failed in " + calling_ + ": ncclRedOpCreatePreMulSum is still under way");
+    if (made != ncclSuccess) return made;
     own_op_ = reduction.op;
   }
   return nccl_.ncclAllReduce(at, at, data.count, type, reduction.op, communicator_,
@@ -162,8 +133,8 @@ ncclResult_t NcclCommunicator::call_allreduce(const Operation& operation) {
 
 // Parts of different lengths are as many broadcasts, launched as one. A rank that has no room for
 // the result cannot stay away from what the others launch: that breaks the epoch.
-ncclResult_t NcclCommunicator::call_allgather(Operation& operation) {
-  const std::vector<uint64_t>& counts = host_parts_.front()->counts;
+ncclResult_t NcclThread::call_allgather(Operation& operation) {
+  const std::vector<uint64_t>& counts = to_launch_.front().host->counts;
   const size_t each = size_of(operation.result.type);
   const CUstream stream = device_.stream();
   auto* to = static_cast<std::byte*>(operation.result.data);
@@ -188,7 +159,7 @@ ncclResult_t NcclCommunicator::call_allgather(Operation& operation) {
   return result == ncclSuccess ? end : result;
 }
 
-void NcclCommunicator::finish_launch(Operation& operation) {
+void NcclThread::finish_launch(Operation& operation) {
   if (own_op_) nccl_.ncclRedOpDestroy(*own_op_, communicator_);
   own_op_.reset();
   if (operation.kind == OperationKind::kRegister && !windows_.finish_add(communicator_))
@@ -198,41 +169,25 @@ void NcclCommunicator::finish_launch(Operation& operation) {
   if (operation.kind == OperationKind::kAllreduce)
     scale_result(operation.result, operation.reduction);
   fault_point("nccl_launched");
-  auto done = static_cast<CUevent>(operation.done);
-  if (done == nullptr) {
-    events_.push_back(device_.take_event());
-    done = events_.back().get();
+  Launched launched{&operation, static_cast<CUevent>(operation.done)};
+  if (launched.done == nullptr) {
+    launched.own = device_.take_event();
+    launched.done = launched.own.get();
   }
-  device_.record(done, device_.stream());
-  operation.stage = kLaunched;
+  device_.record(launched.done, device_.stream());
   operation.launched.store(true, std::memory_order_release);
-  go_to_next(operation);
+  go_to_next(std::move(launched));
 }
 
-void NcclCommunicator::scale_result(const Buffer& data, const Reduction& reduction) {
+void NcclThread::scale_result(const Buffer& data, const Reduction& reduction) {
   const Factors factors = nccl_reduction_of(reduction, data.type, size_).after;
   device_.kernels().scale(data.type, factors, data.data, data.count, device_.stream());
 }
 
-void NcclCommunicator::go_to_next(const Operation& operation) {
-  next_ = operation.next;
+void NcclThread::go_to_next(Launched launched) {
+  launched_.push_back(std::move(launched));
+  to_launch_.pop_front();
   called_ = false;
-}
-
-bool NcclCommunicator::complete() {
-  bool moved = false;
-  while (queue_.oldest() != next_) {
-    Operation& operation = *queue_.oldest();
-    const bool refused = operation.stage == kToRefuse, own = operation.done == nullptr;
-    if (!refused) {
-      const auto done = own ? events_.front().get() : static_cast<CUevent>(operation.done);
-      if (!device_.is_done(done)) break;
-      if (own) events_.pop_front();
-    }
-    queue_.resolve(refused ? Outcome::kRefused : Outcome::kComplete);
-    moved = true;
-  }
-  return moved;
 }
 
 }  // namespace hvd

@@ -93,11 +93,17 @@ NcclLibrary NcclLibrary::load(const std::string& path) {
 #undef HVD_NEW_CALL
 #undef HVD_CALL
 
-std::string NcclLibrary::text_of(ncclResult_t result, ncclComm_t communicator) const {
-  const char* name = ncclGetErrorString(result);
+std::string NcclLibrary::last_words(ncclComm_t communicator) const {
   const char* noted = ncclGetLastError(communicator);
+  return noted == nullptr ? "" : noted;
+}
+
+std::string NcclLibrary::text_of(ncclResult_t result, ncclComm_t communicator,
+                                 const std::string& before) const {
+  const char* name = ncclGetErrorString(result);
+  const std::string noted = last_words(communicator);
   std::string text = name == nullptr ? "NCCL error " + std::to_string(int(result)) : name;
-  if (noted != nullptr && *noted != 0) text += std::string(": ") + noted;
+  if (!noted.empty() && noted != before) text += ": " + noted;
   return text;
 }
 

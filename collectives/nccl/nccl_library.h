@@ -40,9 +40,12 @@ struct NcclLibrary {
   // where that is empty. Throws kUnavailable: there is none, it is older than kOldest, or the
   // process has several.
   static NcclLibrary load(const std::string& path);
+  // What NCCL has noted last, of anything in this process (src/init.cc, ncclGetLastError).
+  std::string last_words(ncclComm_t communicator) const;
   // "unhandled cuda error (run with NCCL_DEBUG=INFO for details): …": with what NCCL has noted
-  // itself, of this communicator or none.
-  std::string text_of(ncclResult_t result, ncclComm_t communicator) const;
+  // since its last words were these.
+  std::string text_of(ncclResult_t result, ncclComm_t communicator,
+                      const std::string& before = {}) const;
 
  private:
   DynamicLibrary handle_;

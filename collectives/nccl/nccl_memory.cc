@@ -36,9 +36,10 @@ std::byte* NcclMemory::take(size_t bytes, bool plain, std::string& why) const {
     return nullptr;
   }
   void* memory = nullptr;
+  const std::string before = nccl_.last_words(nullptr);
   const ncclResult_t result = nccl_.ncclMemAlloc(&memory, bytes);
   if (result == ncclSuccess) return static_cast<std::byte*>(memory);
-  why = nccl_.text_of(result, nullptr);
+  why = nccl_.text_of(result, nullptr, before);
   return nullptr;
 }
 

@@ -31,11 +31,11 @@ bool is_exact(double factor, DataType type) {
 
 NcclReduction float_sum(const Reduction& reduction, DataType type, int ranks) {
   const bool average = reduction.op == ReduceOp::kAverage;
-  if (reduction.prescale == 1 && reduction.postscale == 1)
-    return {.op = average ? ncclAvg : ncclSum};
+  const bool plain = reduction.prescale == 1 && reduction.postscale == 1;
+  if (plain && !average) return {};
   const double factor = reduction.prescale * reduction.postscale / (average ? ranks : 1);
-  if (is_exact(factor, type)) return {.factor = factor};
-  return {.before = {.pre = factor}};
+  if (!is_exact(factor, type)) return {.before = {.pre = factor}};
+  return plain ? NcclReduction{.op = ncclAvg} : NcclReduction{.factor = factor};
 }
 
 // Of many inputs the least stays the least when all are multiplied, and the greatest becomes it by

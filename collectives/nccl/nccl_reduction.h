@@ -26,8 +26,7 @@ struct NcclReduction {
 // `reduction` has a meaning for `type`: check_reduction().
 //
 // NCCL has a factor of 16 bits where the elements have (src/enqueue.cc, hostToDevRedOp): 1/3 is off
-// by 1/512 as bfloat16, by which each average is wrong. Buckets of gradients are but summed, see
-// DeviceBuckets.
+// by 1/512 as bfloat16, by which each average would be wrong, so such a factor is a kernel's.
 NcclReduction nccl_reduction_of(const Reduction& reduction, DataType type, int ranks);
 
 // `factor` as an element of this type; the bytes that are used are those of the type.

@@ -55,6 +55,7 @@ class HVD_API TensorWork {
   std::shared_ptr<Impl> impl_;
 };
 
+// Min and Max of floats on GPUs leave a NaN out, as NCCL does, where CPUs pass it on.
 HVD_API torch::Tensor allreduce(const torch::Tensor& tensor, const AllreduceOptions& options = {},
                                 Compression compression = Compression::kNone);
 HVD_API torch::Tensor allreduce_(const torch::Tensor& tensor, const AllreduceOptions& options = {});

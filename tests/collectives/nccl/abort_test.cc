@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdio>
 #include <string>
+#include <thread>
 
 #include "collectives/nccl/nccl_aborter.h"
 #include "tests/collectives/nccl/engine_devices.h"
@@ -69,9 +70,13 @@ int wait_for_an_abort() {
   if (nccl.ncclGetUniqueId(&id) != ncclSuccess ||
       nccl.ncclCommInitRankConfig(&communicator, 1, id, 0, &config) != ncclSuccess)
     return 1;
-  auto* aborter = new NcclAborter(nccl, standin_device(0), communicator, {.abort = 100ms});
-  if (aborter->wait() || aborter->is_over()) return 2;
-  std::fprintf(stderr, "%s\n", aborter->overdue().c_str());
+  auto* aborter = new NcclAborter(nccl, standin_device(0), {.abort = 100ms});
+  aborter->begin({});
+  const auto* const stuck = new std::jthread([=] { aborter->run(communicator); });
+  std::string why;
+  until("a word", [&] { return !(why = aborter->overdue()).empty(); });
+  if (!aborter->is_waited_for() || !stuck->joinable()) return 2;
+  std::fprintf(stderr, "%s\n", why.c_str());
   return 0;
 }
 

@@ -1,18 +1,11 @@
 // NCCL among ranks as threads, each with a device of the stand-in's.
 #include "collectives/nccl/nccl_communicator.h"
-#include "hvd/float16.h"
 #include "tests/collectives/conformance.h"
 #include "tests/collectives/nccl/device_ranks.h"
 #include "tests/support/extent.h"
 
 namespace hvd {
 namespace {
-
-double as_16_bits(double factor, DataType type) {
-  const auto single = static_cast<float>(factor);
-  return static_cast<double>(type == DataType::kFloat16 ? static_cast<float>(float16(single))
-                                                        : static_cast<float>(bfloat16(single)));
-}
 
 std::vector<ByteVector> each_scaled(DataType type, double factor, std::vector<ByteVector> inputs) {
   for (ByteVector& input : inputs)
@@ -21,7 +14,7 @@ std::vector<ByteVector> each_scaled(DataType type, double factor, std::vector<By
 }
 
 // The rules of standin/nccl_reduce.h: from the last rank down, factors first. Those of 16-bit
-// floats, NCCL's and kernels', round to their type; an average's own 1/n is one of them with NCCL.
+// floats round to their type.
 ByteVector nccl_reference(DataType type, const Reduction& reduction,
                           const std::vector<ByteVector>& inputs, const Hosts&) {
   const std::vector<ByteVector> down(inputs.rbegin(), inputs.rend());
@@ -29,10 +22,8 @@ ByteVector nccl_reference(DataType type, const Reduction& reduction,
   const bool is_float = is_short || type == DataType::kFloat32 || type == DataType::kFloat64;
   if (is_float && (reduction.op == ReduceOp::kAverage || reduction.op == ReduceOp::kSum)) {
     double factor = reduction.prescale * reduction.postscale;
-    const bool plain = factor == 1;
     if (reduction.op == ReduceOp::kAverage) factor /= static_cast<double>(inputs.size());
     if (!is_short) return reference_reduce(type, {ReduceOp::kSum, factor, 1}, down);
-    if (plain) factor = as_16_bits(factor, type);
     return reference_reduce(type, {.op = ReduceOp::kSum}, each_scaled(type, factor, down));
   }
   if (!is_short || reduction.op != ReduceOp::kProduct)

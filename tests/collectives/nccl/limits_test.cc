@@ -171,22 +171,19 @@ TEST_CASE("limits: more ranks than one unique id serves connect by several") {
 
 TEST_CASE("limits: an operation of NCCL's own that is not made at once is an error, by name") {
   const Setting in_progress("fail_call", "ncclRedOpCreatePreMulSum:1:7"), rank("fault_rank", "1");
-  const Setting none("no_windows", "1");  // where none is made
   std::array<double, 2> seconds{};
   const auto said = errors_on_devices(2, [&](const DeviceRank& r) {
-    BucketListSpec spec = list_of(r, 1);
-    spec.reduction = {.op = ReduceOp::kAverage, .prescale = 0.5};
-    const auto list = r.engine.make_bucket_list(spec);
-    r.stream.write(list->memory(0, BucketList::Home::kHome), std::vector<float>(3000, 1));
+    DeviceTensor tensor(r.rank, r.stream, 1000, 1);
     const BusyStopwatch stopwatch(seconds[static_cast<size_t>(r.rank)]);
-    list->ready(0, BucketList::Home::kHome, r.stream.get());
-    list->finish({});
-    until("an end", [&] { return list->ended(); });
-    barrier(r.engine);
+    const auto work =
+        tensor.allreduce_async(r.engine, "x", {.op = ReduceOp::kSum, .prescale = 0.5});
+    until("an end", [&] { return work->done(); });
+    work->wait();
   });
   for (const std::string& text : said)
     CHECK_THAT(text, Catch::StartsWith("CommFailure: ") && Catch::Contains("rank 1") &&
-                         Catch::Contains("NCCL failed in allreduce \"sgd.list."));
+                         Catch::Contains("NCCL failed in allreduce \"x\"") &&
+                         Catch::Contains("still under way"));
   for (const double each : seconds) CHECK(each < kSoon);
 }
 

@@ -43,6 +43,8 @@ TEST_CASE("nccl reduction: a sum of floats takes all factors where an input is r
   CHECK(is(of(ReduceOp::kSum, 0.5, 3, Type::kFloat16), {.factor = 1.5}));
   CHECK(is(of(ReduceOp::kAverage, 1, 0.3, Type::kFloat32), {.factor = 0.3 / 4}));
   // What a 16-bit scalar would round, and 1e-6 to a fraction of it.
+  CHECK(is(of(ReduceOp::kAverage, 1, 1, Type::kBfloat16, 3), {.before = {.pre = 1.0 / 3}}));
+  CHECK(is(of(ReduceOp::kAverage, 1, 1, Type::kFloat32, 3), {.op = ncclAvg}));
   CHECK(is(of(ReduceOp::kSum, 0.3, 1, Type::kBfloat16), {.before = {.pre = 0.3}}));
   CHECK(is(of(ReduceOp::kAverage, 4e-6, 1, Type::kFloat16), {.before = {.pre = 1e-6}}));
 }

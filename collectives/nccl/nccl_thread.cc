@@ -1,0 +1,384 @@
+// How it is given work, connects and ends; what it launches is in launch.cc.
+#include "collectives/nccl/nccl_thread.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/prctl.h>
+
+#include <mutex>
+#include <utility>
+
+#include "collectives/nccl/nccl_environment.h"
+#include "collectives/nccl/unique_ids.h"
+#include "runtime/base/fault_point.h"
+#include "runtime/base/start_thread.h"
+
+namespace hvd {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kAcquire = std::memory_order_acquire;
+constexpr auto kRelease = std::memory_order_release;
+// NCCL and devices have nothing to sleep on. Each launch is made by a thread of NCCL's own
+// (src/group.cc since 2.23), in some tens of microseconds where the ranks are connected.
+constexpr std::chrono::microseconds kLookAgain{1000}, kLookForLaunch{20}, kLaunchMost{500};
+constexpr unsigned long kTimerSlackNs = 1'000;  // the kernel's 50 us are more than most launches
+
+// To NCCL's own words (its src/init.cc); short, since of a reason other ranks get 255 bytes.
+std::string with_advice(const std::string& text) {
+  const bool shared = text.find("Duplicate GPU") != std::string::npos;
+  return shared ? text + "; hvdrun --share-gpu lets ranks share one" : text;
+}
+
+// A call that failed as it does where another rank's process has ended (nccl.h, and the user
+// guide's "Errors": a broken connection is either).
+struct LostPeer : Error {
+  using Error::Error;
+};
+
+bool may_be_lost_peer(ncclResult_t result) {
+  return result == ncclRemoteError || result == ncclSystemError;
+}
+
+}  // namespace
+
+NcclThread::NcclThread(Peers& peers, CudaDevice& device, const NcclLibrary& nccl, std::string name,
+                       int me, int size, const NcclLimits& limits)
+    : peers_(peers),
+      block_(peers.block()),
+      device_(device),
+      nccl_(nccl),
+      name_(std::move(name)),
+      me_(me),
+      size_(size),
+      limits_(limits),
+      aborter_(nccl, device, limits),
+      windows_(nccl),
+      thread_(start_thread("NCCL's", [this](const std::stop_token&) { run(); })) {}
+
+// --- The holder's.
+
+void NcclThread::give(Given given) {
+  {
+    MutexLock lock(mutex_);
+    given_.push_back(std::move(given));
+  }
+  wake();
+}
+
+void NcclThread::wake() {
+  {
+    MutexLock lock(mutex_);
+    woken_ = true;
+  }
+  wake_.notify_one();
+}
+
+std::vector<NcclThread::Finished> NcclThread::take_finished() {
+  MutexLock lock(mutex_);
+  return std::exchange(finished_, {});
+}
+
+void NcclThread::end(End how, std::vector<CUevent> program) {
+  if (how == End::kAbort) aborter_.begin(std::move(program));
+  {
+    MutexLock lock(mutex_);
+    ordered_ = how;
+  }
+  wake();
+}
+
+std::vector<int> NcclThread::missing() const {
+  MutexLock lock(mutex_);
+  return ids_ ? ids_->missing() : std::vector<int>{};
+}
+
+// --- Moving.
+
+void NcclThread::run() {
+  pthread_setname_np(pthread_self(), "hvd-nccl");
+  sigset_t all;  // signals are for the program's threads
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  prctl(PR_SET_TIMERSLACK, kTimerSlackNs, 0, 0, 0);
+  while (state_ != State::kGone) {
+    take_given();
+    if (step())
+      tell_news();
+    else
+      sleep();
+  }
+  doing_.store(Doing::kGone, kRelease);
+  tell_news();
+}
+
+// The holder, or who waits, may be asleep.
+void NcclThread::tell_news() {
+  news_.store(true, kRelease);
+  ring_own_sleepers(peers_);
+}
+
+void NcclThread::take_given() {
+  std::deque<Given> given;
+  {
+    MutexLock lock(mutex_);
+    woken_ = false;
+    given = std::exchange(given_, {});
+    end_ = ordered_;
+  }
+  for (Given& one : given) {
+    try {
+      if (state_ == State::kUnmade || one.operation->kind == OperationKind::kReconnect)
+        start_sharing_ids();
+      if (state_ == State::kUnmade) state_ = State::kSharesIds;
+    } catch (const Error& error) {
+      fail(error.what());
+    }
+    to_launch_.push_back(std::move(one));
+  }
+}
+
+bool NcclThread::launches_now() const {
+  return state_ == State::kReady && called_ && under_way_ && !is_registering() &&
+         Clock::now() - called_at_ < kLaunchMost;
+}
+
+// The analysis does not follow a wait's lock.
+void NcclThread::sleep() NO_THREAD_SAFETY_ANALYSIS {
+  const bool idle = (launched_.empty() && to_launch_.empty() && !under_way_ && end_ == End::kNone &&
+                     suspicion_.empty()) ||
+                    failed_;
+  std::unique_lock<Mutex> lock(mutex_);
+  const auto woken = [this]() NO_THREAD_SAFETY_ANALYSIS { return woken_; };
+  if (idle)
+    wake_.wait(lock, woken);
+  else
+    wake_.wait_for(lock, launches_now() ? kLookForLaunch : kLookAgain, woken);
+}
+
+bool NcclThread::step() {
+  try {
+    const CudaDevice::Current current(device_);
+    return move();
+  } catch (const std::exception& error) {  // also of who makes room for a result
+    const auto* known = dynamic_cast<const Error*>(&error);
+    if (end_ != End::kNone) {
+      aborter_.begin({});
+      abort();
+    } else if (known != nullptr && is_registering()) {
+      spoil(*known);
+    } else if (dynamic_cast<const LostPeer*>(&error) != nullptr) {
+      suspicion_ = error.what();
+      suspected_.begin(Clock::now());
+    } else {
+      fail(error.what());
+    }
+    return true;
+  }
+}
+
+bool NcclThread::move() {
+  if (end_ == End::kAbort) return abort(), true;
+  if (end_ == End::kLeave) return leave();
+  if (failed_ || suspects_death()) return false;
+  bool moved = complete();
+  if (to_launch_.empty() && launched_.empty()) return moved;
+  if (!spoilt_.empty()) {
+    if (!launched_.empty()) expect_soon("what was launched before: " + spoilt_);
+    if (to_launch_.empty()) return moved;
+    if (next().kind != OperationKind::kReconnect) throw Error(ErrorCode::kUnavailable, spoilt_);
+  } else if (!settled()) {
+    if (is_registering()) expect_soon(calling_ + ", where another rank has failed or is slow");
+    return moved;
+  }
+  if (to_launch_.empty()) return moved;
+  return (state_ == State::kReady ? launch() : connect()) == Step::kMoved || moved;
+}
+
+// What the device has done, the oldest first.
+bool NcclThread::complete() {
+  bool moved = false;
+  for (; !launched_.empty(); launched_.pop_front(), moved = true) {
+    const Launched& one = launched_.front();
+    if (!one.refused && !device_.is_done(one.done)) break;
+    MutexLock lock(mutex_);
+    finished_.push_back({one.operation, one.refused ? Outcome::kRefused : Outcome::kComplete});
+  }
+  return moved;
+}
+
+// The epoch breaks; the end is ordered then.
+void NcclThread::fail(const std::string& what) {
+  failed_ = true;
+  doing_.store(Doing::kNothing, kRelease);
+  const int rank = peers_.world().rank;
+  raise_trouble(peers_, TroubleReason::kEngineError, rank_text(peers_, rank) + ": " + what,
+                std::span(&rank, 1));
+}
+
+// Whose word breaks the epoch; without one this rank does.
+bool NcclThread::suspects_death() {
+  if (suspicion_.empty()) return false;
+  const Clock::duration waited = suspected_.look(Clock::now());
+  if (block_.trouble.load(kAcquire) == 0 && waited > limits_.word_of_death) fail(suspicion_);
+  return true;
+}
+
+bool NcclThread::is_registering() const {
+  return state_ == State::kReady && called_ && next().kind == OperationKind::kRegister;
+}
+
+void NcclThread::spoil(const Error& error) {
+  spoilt_ = error.what();
+  expected_.begin(Clock::now());
+  refuse(next(), error.code(), error.what());
+}
+
+// Called at every look for as long as it is waited for.
+void NcclThread::expect_soon(const std::string& what) {
+  if (expected_.look(Clock::now()) > limits_.registering)
+    throw Error(
+        ErrorCode::kTimeout,
+        "NCCL has waited " + std::to_string(limits_.registering.count()) + " ms in " + what);
+}
+
+// --- Calls.
+
+void NcclThread::begin_call(std::string what) {
+  calling_ = std::move(what);
+  said_before_ = nccl_.last_words(communicator_);
+}
+
+// Is NCCL through with the last call, and well?
+bool NcclThread::settled() {
+  if (communicator_ == nullptr) return true;
+  ncclResult_t state = ncclSuccess;
+  check(nccl_.ncclCommGetAsyncError(communicator_, &state));
+  under_way_ = state == ncclInProgress;
+  check(state);
+  return !under_way_;
+}
+
+// Of a call: true if it is over, false if it is under way. Its result does not tell which:
+// ncclCommWindowRegister() has succeeded while NCCL's thread is at it (src/dev_runtime.cc of 2.28).
+bool NcclThread::went(ncclResult_t result) {
+  check(result);
+  return settled();
+}
+
+void NcclThread::check(ncclResult_t result) const {
+  if (result == ncclSuccess || result == ncclInProgress) return;
+  const Error failure = failure_in(calling_, result);
+  if (may_be_lost_peer(result)) throw LostPeer(failure.code(), failure.what());
+  throw failure;
+}
+
+Error NcclThread::failure_in(const std::string& call, ncclResult_t result) const {
+  return {ErrorCode::kUnavailable,
+          "NCCL failed in " + call + ": " +
+              with_advice(nccl_.text_of(result, communicator_, said_before_))};
+}
+
+// --- Connecting.
+
+// With the first operation, which all ranks have submitted, and with each that connects anew.
+void NcclThread::start_sharing_ids() {
+  const int ids =
+      unique_ids_for(size_, nccl_.ncclCommInitRankScalable != nullptr, limits_.ranks_per_unique_id);
+  const bool makes = makes_unique_id(me_, size_, ids);
+  ncclUniqueId own{};
+  const CudaDevice::Current current(device_);
+  begin_call("making a unique id");
+  if (const ncclResult_t result = makes ? nccl_.ncclGetUniqueId(&own) : ncclSuccess;
+      result != ncclSuccess)
+    throw failure_in(calling_, result);
+  check_nccl_environment();
+  MutexLock lock(mutex_);
+  ids_.emplace(peers_.store(), name_ + "/" + std::to_string(++meetings_), me_, size_, ids, own);
+}
+
+NcclThread::Step NcclThread::connect() {
+  if (state_ == State::kConnects) {
+    state_ = State::kReady;
+    doing_.store(Doing::kRuns, kRelease);
+    return Step::kMoved;
+  }
+  doing_.store(Doing::kSharesIds, kRelease);
+  {
+    MutexLock lock(mutex_);
+    if (!ids_->have_come()) return Step::kWait;
+  }
+  make_communicator();
+  return Step::kMoved;
+}
+
+void NcclThread::make_communicator() {
+  fault_point("nccl_connect");
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  config.commName = name_.c_str();
+  begin_call("connecting the ranks' GPUs");
+  state_ = State::kConnects;
+  doing_.store(Doing::kConnects, kRelease);
+  std::vector<ncclUniqueId> ids;
+  {
+    MutexLock lock(mutex_);
+    ids = ids_->all();
+  }
+  const auto count = static_cast<int>(ids.size());
+  const ncclResult_t result =
+      count == 1
+          ? nccl_.ncclCommInitRankConfig(&communicator_, size_, ids[0], me_, &config)
+          : nccl_.ncclCommInitRankScalable(&communicator_, size_, me_, count, ids.data(), &config);
+  check_nccl_environment();  // of ranks that make no id this has been the first look
+  went(result);
+}
+
+// --- Ending.
+
+// In a whole epoch, with nothing under way; else by an abort.
+bool NcclThread::leave() {
+  const bool whole = block_.trouble.load(kAcquire) == 0;
+  if (state_ != State::kFinalizes) {
+    if (communicator_ == nullptr) {
+      state_ = State::kGone;
+      return true;
+    }
+    if (!whole || failed_ || under_way_ || !suspicion_.empty() || !spoilt_.empty())
+      throw Error(ErrorCode::kUnavailable, "nothing is left by all ranks now");
+    begin_call("leaving");
+    state_ = State::kFinalizes;
+    leaves_.begin(Clock::now());
+  }
+  if (!whole || leaves_.look(Clock::now()) > limits_.leave)
+    throw Error(ErrorCode::kTimeout, "the other ranks do not leave");
+  return finalize();
+}
+
+bool NcclThread::finalize() {
+  if (!settled()) return false;
+  if (!windows_.empty()) {
+    went(windows_.remove_last(communicator_));
+    return true;
+  }
+  if (!std::exchange(finalized_, true)) {
+    went(nccl_.ncclCommFinalize(communicator_));
+    return true;
+  }
+  went(nccl_.ncclCommDestroy(std::exchange(communicator_, nullptr)));
+  state_ = State::kGone;
+  return true;
+}
+
+// Then it is gone or, to connect anew, waits for unique ids.
+void NcclThread::abort() {
+  fault_point("nccl_abort");
+  aborter_.run(std::exchange(communicator_, nullptr));
+  windows_.forget();
+  spoilt_.clear();
+  under_way_ = false;
+  state_ = end_ == End::kNone ? State::kSharesIds : State::kGone;
+}
+
+}  // namespace hvd
