@@ -93,7 +93,7 @@ std::string describe(const Operation& operation) {
   text += operation.shape.empty() ? std::string(hvd::name_of(operation.result.type)) + " [" +
                                         std::to_string(count) + "]"
                                   : std::string(operation.shape);
-  if (operation.on_device) text += " on a GPU";
+  if (operation.on_device) text += kOnGpu;
   if (operation.kind == OperationKind::kBroadcast)
     text += " from rank " + std::to_string(operation.root);
   if (operation.kind == OperationKind::kAllreduce) {

@@ -15,5 +15,7 @@ uint64_t mix_hash(uint64_t hash, uint64_t value);
 uint64_t hash_of(const Operation& operation, uint64_t seed);
 // allreduce "loss" float32 [64, 10] Average
 std::string describe(const Operation& operation);
+// Part of it where its tensors lie there.
+inline constexpr std::string_view kOnGpu = " on a GPU";
 
 }  // namespace hvd

@@ -104,6 +104,8 @@ Config Config::read(const Lookup& lookup) {
     engine.stall_warning = engine.stall_shutdown = milliseconds(0);
   engine.start_timeout = seconds(lookup, "HOROVOD_START_TIMEOUT", engine.start_timeout);
   config.share_gpu = is_set(lookup, "HVD_SHARE_GPU");
+  config.expect_gpu = is_set(lookup, "HVD_EXPECT_GPU");
+  config.visible_devices = lookup("CUDA_VISIBLE_DEVICES");
   config.devices.cuda_library = lookup("HVD_CUDA_LIBRARY").value_or("");
   config.devices.nccl_library = lookup("HVD_NCCL_LIBRARY").value_or("");
   std::string level = lookup("HOROVOD_LOG_LEVEL").value_or("");

@@ -10,6 +10,7 @@
 //                                        connect their GPUs
 //   HOROVOD_LOG_LEVEL                    error or fatal: no warnings on stderr
 //   HVD_SHARE_GPU                        1, of hvdrun --share-gpu: ranks may have one GPU together
+//   HVD_EXPECT_GPU                       1, of hvdrun --devices and the like: a rank has a GPU
 //   HVD_CUDA_LIBRARY, HVD_NCCL_LIBRARY   paths of the libraries for GPUs, where these are not found
 #pragma once
 
@@ -27,6 +28,8 @@ struct Config {
   EngineOptions engine;
   DeviceOptions devices;
   bool share_gpu = false;
+  bool expect_gpu = false;
+  std::optional<std::string> visible_devices = {};  // CUDA_VISIBLE_DEVICES
 
   using Lookup = std::function<std::optional<std::string>(const char* name)>;
 

@@ -89,14 +89,25 @@ std::shared_ptr<Context> join(Globals& all, const Config& config) REQUIRES(all.s
 Context::Context(std::unique_ptr<Peers> peers, const Config& config)
     : devices_(config.devices),
       share_gpu_(config.share_gpu),
+      expects_gpu_(config.expect_gpu),
+      visible_devices_(config.visible_devices),
       engine_(std::move(peers), config.engine) {}
 
+// What this rank cannot enter the others wait for, so they are told.
 void Context::use_device(int ordinal) {
+  if (const DeviceBackend* used = engine_.device(); used != nullptr && used->ordinal() == ordinal)
+    return;
   DeviceOptions options = devices_;
   options.ordinal = ordinal;
-  DeviceBackend& device = open_device(options);
-  if (engine_.device() == nullptr) engine_.use_device(device);
+  try {
+    engine_.use_device(open_device(options));
+  } catch (const Error& error) {
+    if (engine_.world().size > 1) engine_.abort(error.what());
+    throw;
+  }
 }
+
+std::string Context::why_no_cuda() const { return hvd::why_no_cuda(devices_.cuda_library); }
 
 std::shared_ptr<Work> Context::submit(std::unique_ptr<Submission> submission, const char* kind) {
   if (!submission->name.empty()) return engine_.submit(std::move(submission));

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "runtime/config.h"
@@ -22,7 +23,11 @@ class HVD_API Context {
   // Before anything of a tensor on that GPU, numbered among those that this process sees. Any
   // thread. Throws kUnavailable, saying what is missing.
   void use_device(int ordinal);
-  bool shares_gpu() const { return share_gpu_; }  // by the user's wish
+  bool shares_gpu() const { return share_gpu_; }     // by the user's wish
+  bool expects_gpu() const { return expects_gpu_; }  // the same
+  const std::optional<std::string>& visible_devices() const { return visible_devices_; }
+  // CUDA's own words; empty: it can be used here, or this build has no part for GPUs.
+  std::string why_no_cuda() const;
   // Engine::submit(), with a name for what has none: counted once it is submitted, so equal on all
   // ranks that submit in the same order. Where one rank is refused a call that the others made, its
   // next one takes that number, and its place if it is of that kind. Throws kInvalidArgument, too,
@@ -35,7 +40,8 @@ class HVD_API Context {
 
  private:
   const DeviceOptions devices_;
-  const bool share_gpu_;
+  const bool share_gpu_, expects_gpu_;
+  const std::optional<std::string> visible_devices_;
   Engine engine_;
   uint64_t unnamed_ = 0, lists_ = 0;
 };

@@ -33,37 +33,57 @@ Opened& opened() {
   return *instance;
 }
 
-}  // namespace
+// Throws kUnsupported: it is another build's, whose classes are not this one's.
+DynamicLibrary plug_in() {
+  DynamicLibrary opened(plug_in_path(), "hvd's part for GPUs");
+  const char* (*build)() = nullptr;
+  opened.find_if_there("hvd_nccl_build", build);
+  if (!build || std::string_view(build()) != HVD_BUILD_MARK_NAME)
+    throw Error(ErrorCode::kUnsupported, opened.path() +
+                                             " and libhvd are of different builds; "
+                                             "install both from one");
+  return opened;
+}
 
-// Opening it opens nothing of CUDA or NCCL.
-int device_plug_in_version() noexcept {
+bool has_plug_in() { return access(plug_in_path().c_str(), R_OK) == 0; }
+
+int find_version() noexcept {
   try {
-    if (access(plug_in_path().c_str(), R_OK) != 0) return 0;
+    if (!has_plug_in()) return 0;
     int (*version)() = nullptr;
-    DynamicLibrary(plug_in_path(), "hvd's part for GPUs").find("hvd_nccl_version", version);
+    plug_in().find("hvd_nccl_version", version);
     return version();
   } catch (const std::exception&) {
     return 0;
   }
 }
 
+}  // namespace
+
+// Opening it opens nothing of CUDA or NCCL.
+int device_plug_in_version() noexcept {
+  static const int version = find_version();
+  return version;
+}
+
+std::string why_no_cuda(const std::string& library) {
+  if (device_plug_in_version() == 0) return "";
+  const char* (*failure)(const char*) = nullptr;
+  plug_in().find("hvd_cuda_failure", failure);
+  return failure(library.c_str());
+}
+
 DeviceBackend& open_device(const DeviceOptions& options) {
   Opened& all = opened();
   MutexLock lock(all.mutex);
   if (all.device == nullptr) {
-    if (device_plug_in_version() == 0)
+    if (!has_plug_in())
       throw Error(ErrorCode::kUnsupported,
                   "this build of hvd has no part for GPUs (HVD_WITH_CUDA was OFF, or no CUDA was "
                   "found); move the tensor to the CPU, or build with CUDA");
-    const DynamicLibrary plug_in(plug_in_path(), "hvd's part for GPUs");
-    const char* (*build)() = nullptr;
-    plug_in.find_if_there("hvd_nccl_build", build);
-    if (!build || std::string_view(build()) != HVD_BUILD_MARK_NAME)
-      throw Error(ErrorCode::kUnsupported, plug_in.path() +
-                                               " and libhvd are of different builds; "
-                                               "install both from one");
+    const DynamicLibrary found = plug_in();
     DeviceBackend* (*open)(const DeviceOptions*) = nullptr;
-    plug_in.find("hvd_open_nccl", open);
+    found.find("hvd_open_nccl", open);
     all.device = open(&options);
     all.ordinal = options.ordinal;
   }

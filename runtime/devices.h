@@ -14,7 +14,11 @@ namespace hvd {
 DeviceBackend& open_device(const DeviceOptions& options);
 
 // NCCL's version that this build's plug-in was compiled for, as NCCL numbers them; 0: there is
-// none.
+// none, or one of another build.
 int device_plug_in_version() noexcept;
+
+// Why CUDA cannot be used here, by its own words, with that library (empty: the driver's); empty:
+// it can, or there is no plug-in to ask it.
+std::string why_no_cuda(const std::string& library);
 
 }  // namespace hvd

@@ -45,6 +45,18 @@ extern "C" HVD_API int hvd_nccl_version() { return NCCL_VERSION_CODE; }
 // The build whose classes these are: what libhvd compares with its own.
 extern "C" HVD_API const char* hvd_nccl_build() { return HVD_BUILD_MARK_NAME; }
 
+// Why CUDA cannot be used here; empty: it can. The words live until the thread asks again.
+extern "C" HVD_API const char* hvd_cuda_failure(const char* library) {
+  thread_local std::string why;
+  try {
+    hvd::CudaDriver::load(library);
+    why.clear();
+  } catch (const hvd::Error& error) {
+    why = error.what();
+  }
+  return why.c_str();
+}
+
 // What a process that has opened the plug-in calls. The backend lives as long as the process, and
 // hears of its end before CUDA and NCCL do, which have been loaded before.
 extern "C" HVD_API hvd::DeviceBackend* hvd_open_nccl(const hvd::DeviceOptions* options) {

@@ -108,8 +108,12 @@ std::vector<WaitingName> Coordinator::waiting() const {
   for (const auto& [key, name] : names_) {
     if (name->asked == 0 || static_cast<size_t>(name->asked) == ranks_) continue;
     WaitingName waiting{key, name->round, {}};
-    for (size_t rank = 0; rank < ranks_; ++rank)
-      if (name->by_rank[rank] == 0) waiting.missing.push_back(static_cast<int>(rank));
+    for (size_t rank = 0; rank < ranks_; ++rank) {
+      if (name->by_rank[rank] == 0)
+        waiting.missing.push_back(static_cast<int>(rank));
+      else if (waiting.asked.empty() && !name->said.empty())
+        waiting.asked = name->said[rank].text;
+    }
     result.push_back(std::move(waiting));
   }
   return result;

@@ -50,7 +50,8 @@ struct WaitingName {
   std::string name;
   uint64_t round = 0;  // differs between two uses of one name
   std::vector<int> missing;
-  TimePoint seen = {};  // when it was so, where that is not known of now
+  TimePoint seen = {};     // when it was so, where that is not known of now
+  std::string asked = {};  // what for, where somebody has described it
 };
 
 class Coordinator {

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 
+#include "collectives/describe.h"
 #include "runtime/engine/log_words.h"
 #include "runtime/engine/text_hash.h"
+#include "runtime/engine/unnamed.h"
 
 namespace hvd {
 namespace {
@@ -24,6 +26,12 @@ bool waits_for_caller(const RankWait& wait, size_t rank, const RankWait& call, s
   });
 }
 
+// What has no name is asked for by the init thread alone, and that waits for it.
+bool waits_for_unnamed(const RankWait& wait, const RankWait& call, const WaitingName& name) {
+  return is_unnamed(name.name) && LogWords::is_in_log(wait.number) &&
+         wait.number - LogWords::kInLog < call.number && wait.name == text_hash(name.name);
+}
+
 }  // namespace
 
 std::optional<CrossedWaits> find_crossed_waits(std::span<const WaitingName> waiting,
@@ -31,14 +39,31 @@ std::optional<CrossedWaits> find_crossed_waits(std::span<const WaitingName> wait
   for (const WaitingName& name : waiting)
     for (size_t caller = 0; caller < waits.size(); ++caller) {
       const RankWait& call = waits[caller];
-      if (!LogWords::is_call(call.number) || call.name != text_hash(name.name) ||
-          !is_missing(name, caller))
-        continue;
+      if (!LogWords::is_call(call.number) || !is_missing(name, caller)) continue;
+      const bool same = call.name == text_hash(name.name);
       for (size_t rank = 0; rank < waits.size(); ++rank)
-        if (!is_missing(name, rank) && waits_for_caller(waits[rank], rank, call, caller, waiting))
-          return CrossedWaits{name.name, static_cast<int>(caller), static_cast<int>(rank)};
+        if (!is_missing(name, rank) &&
+            ((same && waits_for_caller(waits[rank], rank, call, caller, waiting)) ||
+             waits_for_unnamed(waits[rank], call, name)))
+          return CrossedWaits{name.name, name.asked, static_cast<int>(caller),
+                              static_cast<int>(rank)};
     }
   return std::nullopt;
+}
+
+std::string crossed_text(const CrossedWaits& crossed, const std::string& call,
+                         const std::string& caller, const std::string& submitter) {
+  const std::string what = "\"" + crossed.name + "\"";
+  if (is_unnamed(crossed.name))
+    return caller + " waits in " + call + ", " + submitter + " in " +
+           (crossed.asked.empty() ? what : crossed.asked) +
+           "; make the same calls, in the same order and on the same kind of device, on all ranks";
+  if (crossed.asked.find(kOnGpu) != std::string::npos)
+    return what + " is on the CPU on " + caller + " and on a GPU on " + submitter +
+           "; have it on the same kind of device on all ranks";
+  return what + " was called synchronously on " + caller +
+         " and submitted asynchronously, or from another thread than init()'s, on " + submitter +
+         "; call it the same way on all ranks";
 }
 
 std::optional<CrossedStep> find_crossed_step(std::span<const RankWait> waits) {

@@ -1,6 +1,6 @@
 // Finds two ranks that wait for each other: one in a call in program order, the other for what it
-// has submitted, under that name, asynchronously; or one in a step, the other in a call or in
-// another list's step. Pure.
+// has submitted, under that name, asynchronously, or on a GPU and without a name, as only the init
+// thread may; or one in a step, the other in a call or in another list's step. Pure.
 //
 // Of ranks that are slow, stopped, or called in other orders than usual none is found, whatever
 // they said last and how long ago: the submitter waits for something that the caller has not asked
@@ -26,7 +26,7 @@ struct RankWait {
 };
 
 struct CrossedWaits {
-  std::string name;
+  std::string name, asked;  // as in WaitingName
   int caller = 0, submitter = 0;
 
   friend bool operator==(const CrossedWaits&, const CrossedWaits&) = default;
@@ -36,6 +36,10 @@ struct CrossedWaits {
 // `waiting`, and not taken back when it was heard who has asked.
 std::optional<CrossedWaits> find_crossed_waits(std::span<const WaitingName> waiting,
                                                std::span<const RankWait> waits);
+
+// For the user, with what the caller waits in and how both ranks are called.
+std::string crossed_text(const CrossedWaits& crossed, const std::string& call,
+                         const std::string& caller, const std::string& submitter);
 
 struct CrossedStep {
   int stepper = 0, other = 0;

@@ -366,12 +366,10 @@ void LogLeader::look_for_crossed(const std::vector<WaitingName>& waiting,
   for (int rank = 0; rank < shape_.size(); ++rank)
     if (RankWait& wait = waits[static_cast<size_t>(rank)]; wait_of(rank) != wait) wait = {};
   if (const auto crossed = find_crossed_waits(waiting, waits))
-    raise_trouble(peers_, TroubleReason::kAbort,
-                  "\"" + crossed->name + "\" was called synchronously on " +
-                      rank_text(peers_, crossed->caller) +
-                      " and submitted asynchronously, or from another thread than init()'s, on " +
-                      rank_text(peers_, crossed->submitter) +
-                      "; call it the same way on all ranks");
+    raise_trouble(
+        peers_, TroubleReason::kAbort,
+        crossed_text(*crossed, wait_of(crossed->caller).text, rank_text(peers_, crossed->caller),
+                     rank_text(peers_, crossed->submitter)));
   else if (const auto step = find_crossed_step(waits))
     raise_trouble(peers_, TroubleReason::kAbort,
                   "ranks make calls and steps in another order (do all have as many batches?): " +

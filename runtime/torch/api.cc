@@ -1,5 +1,6 @@
 // <hvd/torch.h> over the current Context.
 #include <c10/core/GradMode.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/cuda.h>
 
 #include <algorithm>
@@ -178,13 +179,23 @@ TensorWork allgather_async(const torch::Tensor& tensor, const AllgatherOptions& 
 
 torch::Device local_device() {
   static UnusedGpus unused;
+  const auto current = context();
   // LibTorch sees GPUs only if the program links its CUDA part, so the driver's files count, too.
   const auto seen = static_cast<int>(torch::cuda::device_count());
   if (seen > 0 && cuda_built())
     return {torch::kCUDA,
-            static_cast<c10::DeviceIndex>(own_gpu(seen, local_rank(), context()->shares_gpu()))};
-  const std::string words =
-      unused.words(std::max(seen, present_gpus()), local_rank(), cuda_built());
+            static_cast<c10::DeviceIndex>(own_gpu(seen, local_rank(), current->shares_gpu()))};
+  const std::optional<std::string>& visible = current->visible_devices();
+  const int gpus = hides_gpus(visible) ? 0 : std::max(seen, present_gpus());
+  if (gpus == 0 && !current->expects_gpu()) return torch::Device(torch::kCPU);
+  const std::string why =
+      why_no_gpu(cuda_built(), c10::impl::hasDeviceGuardImpl(c10::DeviceType::CUDA),
+                 current->why_no_cuda(), visible);
+  if (current->expects_gpu())
+    throw Error(ErrorCode::kUnavailable, "hvdrun was told to use GPUs, but " + why +
+                                             "; leave out --devices or --share-gpu, "
+                                             "and say -np, to train on the CPU");
+  const std::string words = unused.words(gpus, local_rank(), why);
   if (!words.empty()) std::fprintf(stderr, "hvd: %s\n", words.c_str());
   return torch::Device(torch::kCPU);
 }

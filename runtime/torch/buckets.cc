@@ -37,7 +37,7 @@ BucketListSpec make_spec(std::string_view name, std::span<const GradientShape> s
   spec.buckets = layout.buckets;
   spec.parameters = static_cast<int>(shapes.size());
   spec.layout = describe_layout(shapes, settings_of(options, device));
-  // Both factors are applied in the accumulator: later accumulation passes add unscaled gradients.
+  // Of all passes together: later accumulation passes add unscaled gradients. See factor().
   spec.reduction = {.op = options.op,
                     .prescale = 1 / options.gradient_predivide_factor,
                     .postscale = options.gradient_predivide_factor};

@@ -30,6 +30,10 @@ c10::Stream current_stream(c10::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
 }
 
+c10::Stream quiet_stream(c10::Device device) {
+  return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+}
+
 void queue_behind(const c10::Stream& later, const c10::Stream& earlier) {
   c10::Event event(later.device_type());
   event.record(earlier);

@@ -5,8 +5,10 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/util/Exception.h>
 
+#include <optional>
 #include <utility>
 
 #include "hvd/error.h"
@@ -149,7 +151,9 @@ std::shared_ptr<TensorCollective> TensorCollective::allgather(const at::Tensor& 
   return made;
 }
 
-// On whichever thread waits for anything.
+// On whichever thread waits for anything or, on a device, NCCL's. There memory comes in the order
+// of the stream that it is had in: in one that the program uses it would be had behind all that
+// waits in it.
 void* TensorCollective::allocate_parts(std::span<const uint64_t> counts) {
   if (row_elements(buffer_) == 0) return nullptr;  // take_result() says so
   uint64_t elements = 0;
@@ -157,6 +161,8 @@ void* TensorCollective::allocate_parts(std::span<const uint64_t> counts) {
   std::vector<int64_t> sizes = buffer_.sizes().vec();
   sizes[0] = static_cast<int64_t>(elements) / row_elements(buffer_);
   const c10::InferenceMode mode(inference_);
+  std::optional<c10::StreamGuard> in_stream;
+  if (events_) in_stream.emplace(quiet_stream(device()));
   try {
     target_ = at::empty(sizes, buffer_.options());
   } catch (const c10::Error& error) {
@@ -164,8 +170,7 @@ void* TensorCollective::allocate_parts(std::span<const uint64_t> counts) {
                 no_room_text(title(), "its result", elements * size_of(type_),
                              error.what_without_backtrace()));
   }
-  // Memory is had in this thread's stream, where others may still be about to use it.
-  if (events_) events_->begin_behind_also(current_stream(device()).native_handle());
+  if (events_) events_->begin_behind_also(in_stream->current_stream().native_handle());
   return target_.data_ptr();
 }
 

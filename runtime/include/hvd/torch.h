@@ -37,7 +37,8 @@ namespace hvd {
 // it). Types: those of <hvd/types.h>; broadcast takes any. Different shapes or types on two ranks
 // are an Error on every rank; but a call that is refused for itself (Average of bool; a
 // tensor that is sparse, quantized, nested or without memory) enters nothing, and other ranks wait
-// for it as for one that was never made.
+// for it as for one that was never made. Where this rank cannot use the tensor's GPU (no driver, no
+// NCCL, another GPU than its own) all ranks hear of it: CommFailure.
 
 // A tensor to come. Copies share it.
 class HVD_API TensorWork {

@@ -34,14 +34,15 @@ std::optional<CrossedStep> find_step(const std::vector<RankWait>& waits) {
 
 TEST_CASE("crossed waits: who calls and who submits one name and waits are both named") {
   const std::vector<WaitingName> waiting = {{"other", 0, {1}}, {"x", 4, {0, 2}}};
-  CHECK(find(waiting, {kComputing, in_log("x", 8), in_call("x", 9)}) == CrossedWaits{"x", 2, 1});
-  CHECK(find(waiting, {in_call("x", 9), in_log("x", 8), in_step()}) == CrossedWaits{"x", 0, 1});
+  CHECK(find(waiting, {kComputing, in_log("x", 8), in_call("x", 9)}) ==
+        CrossedWaits{"x", "", 2, 1});
+  CHECK(find(waiting, {in_call("x", 9), in_log("x", 8), in_step()}) == CrossedWaits{"x", "", 0, 1});
 }
 
 TEST_CASE(
     "crossed waits: the submitter may wait for something else that the caller has not asked") {
   CHECK(find({{"x", 0, {0}}, {"y", 0, {0}}}, {in_call("x", 2), in_log("y", 1)}) ==
-        CrossedWaits{"x", 0, 1});
+        CrossedWaits{"x", "", 0, 1});
   // The caller has asked for it, another one has not: that one may come.
   CHECK_FALSE(
       find({{"x", 0, {0, 2}}, {"y", 0, {2}}}, {in_call("x", 2), in_log("y", 1), kComputing}));
@@ -66,6 +67,28 @@ TEST_CASE("crossed waits: who is on its way is not in anybody's") {
   CHECK_FALSE(find(waiting, {in_call("x", 9), in_log("y", 8)}));
   CHECK_FALSE(find({{"x", 0, {0}}, {"y", 0, {0, 1}}}, {in_call("x", 9), in_log("y", 8)}));
   CHECK_FALSE(find({}, {in_call("x", 9), in_log("x", 8)}));
+}
+
+TEST_CASE("crossed waits: what has no name, on a GPU here, is no call of another rank") {
+  const char* const name = "allreduce.noname.4";
+  const std::vector<WaitingName> waiting = {{name, 0, {0}, {}, "allreduce float32 [3] on a GPU"}};
+  const auto found = find(waiting, {in_call(9, 0), in_log(name, 8)});
+  CHECK(found == CrossedWaits{name, waiting[0].asked, 0, 1});
+  CHECK(find(waiting, {in_call("x", 9), in_log(name, 8)}));  // whatever that one is called
+  CHECK_FALSE(find(waiting, {in_call(9, 0), in_log(name, 9)}));
+  CHECK_FALSE(find(waiting, {in_call(9, 0), in_log("allreduce.noname.5", 8)}));
+  CHECK_FALSE(find(waiting, {in_call(9, 0), kComputing}));
+  CHECK_FALSE(find(waiting, {in_step(), in_log(name, 8)}));
+  CHECK(crossed_text(*found, "broadcast float32 [2]", "rank 0", "rank 1") ==
+        "rank 0 waits in broadcast float32 [2], rank 1 in allreduce float32 [3] on a GPU; make the "
+        "same calls, in the same order and on the same kind of device, on all ranks");
+}
+
+TEST_CASE("crossed waits: one name on a GPU here and on the CPU there is said to be") {
+  CHECK(crossed_text({"x", "broadcast \"x\" float32 [3] on a GPU from rank 0", 0, 1}, "", "rank 0",
+                     "rank 1") ==
+        "\"x\" is on the CPU on rank 0 and on a GPU on rank 1; have it on the same kind of device "
+        "on all ranks");
 }
 
 TEST_CASE("crossed waits: a call and a step, each before the other") {

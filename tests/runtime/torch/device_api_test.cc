@@ -49,19 +49,34 @@ TEST_CASE("device API: what is on CPU here and on a GPU there is an error on eve
   }
 }
 
-TEST_CASE("device API: a tensor on a GPU that is not the rank's is refused, the next one is not") {
-  const Job job;
-  const AllreduceOptions sum{.op = ReduceOp::kSum};
-  CHECK(is_filled(allreduce(filled({2}, 1), sum), size()));
-  const c10::Device other = standin_torch_device(local_rank() + 4);
-  const at::Tensor elsewhere = at::ones({2}, at::TensorOptions(other));
-  const std::string refusal = "this rank uses GPU " + std::to_string(local_rank()) +
-                              ", and cannot use GPU " + std::to_string(other.index());
-  CHECK_THROWS_WITH(allreduce(elsewhere, sum), Catch::Contains(refusal));
-  CHECK_THROWS_WITH(allgather_async(elsewhere), Catch::Contains(refusal));
-  CHECK_THROWS_WITH(broadcast_parameters(std::vector<at::Tensor>{elsewhere}, 0),
-                    Catch::Contains(refusal));
-  CHECK(is_filled(allreduce(filled({2}, 1), sum), size()));
+TEST_CASE("device API: the same of calls that wait at once, with and without a name") {
+  for (const std::string name : {"", "loss"}) {
+    const Job job;
+    if (size() == 1) return;
+    const at::Tensor tensor = rank() == 0 ? at::ones({3}) : filled({3}, 1);
+    CHECK_THROWS_WITH(allreduce(tensor, {.name = name}),
+                      Catch::Contains("rank 0") && Catch::Contains("on a GPU") &&
+                          Catch::Contains("on the same kind of device"));
+  }
+}
+
+TEST_CASE("device API: a tensor on a GPU that is not the rank's ends the epoch of all by name") {
+  const auto broadcast_one = [](const at::Tensor& tensor) {
+    broadcast_parameters(std::vector<at::Tensor>{tensor}, 0);
+  };
+  const auto gather = [](const at::Tensor& tensor) { allgather_async(tensor).wait(); };
+  const auto reduce = [](const at::Tensor& tensor) { allreduce(tensor); };
+  for (const std::function<void(const at::Tensor&)>& call :
+       {std::function<void(const at::Tensor&)>(reduce), {gather}, {broadcast_one}}) {
+    const Job job;
+    CHECK(is_filled(allreduce(filled({2}, 1), {.op = ReduceOp::kSum}), size()));
+    const int wrong = size() - 1;
+    const c10::Device other = standin_torch_device(local_rank() + 4);
+    const at::Tensor tensor =
+        rank() == wrong ? at::ones({2}, at::TensorOptions(other)) : filled({2}, 1);
+    CHECK_THROWS_WITH(call(tensor), Catch::Contains("this rank uses GPU ") &&
+                                        Catch::Contains(", and cannot use GPU "));
+  }
 }
 
 TEST_CASE("device API: a training from root's parameters and state, the same on all ranks") {
