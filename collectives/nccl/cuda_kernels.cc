@@ -7,8 +7,9 @@ namespace hvd {
 
 CudaKernels::CudaKernels(const CudaDriver& driver) : driver_(driver) {
   try {
-    driver_.check(driver_.cuModuleLoadData(&module_, kernels_image().data()),
-                  "the driver does not take them");
+    if (driver_.cuModuleLoadData(&module_, kernels_image().data()) != CUDA_SUCCESS)
+      driver_.check(driver_.cuModuleLoadData(&module_, kernels_ptx()),
+                    "the driver does not take them");
     for (int k = 0; k < kDataTypes; ++k) {
       const auto type = static_cast<DataType>(k);
       if (type == DataType::kBool) continue;

@@ -1,8 +1,8 @@
 // The kernels of this library on a device.
 //
 // They are loaded when the device is opened: later that might wait for all the device does (CUDA
-// C++ Programming Guide, "Lazy Loading"). A driver that cannot load them is told of where one is
-// needed first: all else goes without them.
+// C++ Programming Guide, "Lazy Loading"). For that some drivers compile them, once for each user of
+// a machine. One that cannot load them is told of where one is needed first: all else goes without.
 #pragma once
 
 #include <span>

@@ -7,10 +7,15 @@ asm(".pushsection .rodata\n"
     ".incbin \"" HVD_KERNELS_IMAGE
     "\"\n"
     "hvd_kernels_image_end:\n"
+    "hvd_kernels_ptx_begin:\n"
+    ".incbin \"" HVD_KERNELS_PTX
+    "\"\n"
+    ".byte 0\n"
     ".popsection\n");
 
 extern "C" {
 extern const std::byte hvd_kernels_image_begin[], hvd_kernels_image_end[];
+extern const char hvd_kernels_ptx_begin[];
 }
 
 namespace hvd {
@@ -18,5 +23,7 @@ namespace hvd {
 std::span<const std::byte> kernels_image() {
   return {hvd_kernels_image_begin, hvd_kernels_image_end};
 }
+
+const char* kernels_ptx() { return hvd_kernels_ptx_begin; }
 
 }  // namespace hvd

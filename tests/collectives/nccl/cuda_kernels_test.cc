@@ -44,7 +44,25 @@ TEST_CASE("nccl kernels image: every kernel is there for every kind of GPU") {
     CHECK_FALSE(has_kernel(code, "hvd_scale_int"));
   }
   CHECK(machine_code == std::vector{75, 80, 90, 100});
-  CHECK(ptx == std::vector{75});
+  CHECK(ptx.empty());
+}
+
+TEST_CASE("nccl kernels image: their PTX is one that CUDA 12.0's drivers take") {
+  const std::vector<DeviceCode> codes = device_codes(kernels_ptx());
+  REQUIRE(codes.size() == 1);
+  CHECK(codes[0].is_ptx);
+  CHECK(codes[0].architecture == 75);
+  CHECK(codes[0].cuda == 12000);
+  for (const std::string& name : kernel_names()) CHECK(has_kernel(codes[0], name));
+}
+
+TEST_CASE("nccl kernels: a driver of an older CUDA than the compiler's compiles them") {
+  const Settings settings{{"driver_version", "12000"}};
+  const CudaDevice device(standin_driver(), 0);
+  const CudaDevice::Current current(device);
+  const DeviceArray<int8_t> values(std::vector<int8_t>{1, -2, 100}, device.stream());
+  device.kernels().scale(DataType::kInt8, {.pre = 2}, values.data(), 3, device.stream());
+  CHECK(values.read(device.stream()) == std::vector<int8_t>{2, -4, 127});
 }
 
 TEST_CASE("nccl kernels: a driver that does not take them is told of where they are needed") {

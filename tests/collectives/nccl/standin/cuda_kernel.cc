@@ -139,9 +139,11 @@ CUresult cuModuleLoadData(CUmodule* made, const void* image) {
   auto module = std::make_unique<CUmod_st>();
   module->context = context;
   const int architecture = static_cast<int>(setting("architecture", 90));
+  const int driver = static_cast<int>(setting("driver_version", 13000));
   const std::vector<DeviceCode> codes = device_codes(image);
   for (const DeviceCode& code : codes)
-    if (runs_on(code, architecture) && (!module->code || module->code->is_ptx)) module->code = code;
+    if (runs_on(code, architecture, driver) && (!module->code || module->code->is_ptx))
+      module->code = code;
   if (!codes.empty() && !module->code) return CUDA_ERROR_NO_BINARY_FOR_GPU;
   *made = module.get();
   const std::lock_guard lock(kernels().mutex);
