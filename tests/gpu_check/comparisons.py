@@ -1,10 +1,12 @@
 """Checks that compare: ratios of one run beside what others take, judged by the rules of tests/benchmark/samples."""
 import os
+import re
 import shutil
 import statistics
 
-import place as places  # first: it knows where the next one is
-from samples import MISSED, Cell, Claim, Record, Term, judge
+import place  # noqa: F401 (it knows where the next one is)
+from samples import MET, MISSED, Cell, Claim, Record, Term, judge
+from torch_part import python_with_cuda, torch_words
 from verdicts import CouldNotRun, Failed, need
 
 OURS, THEIRS = "hvd", "peer"
@@ -41,17 +43,8 @@ class Trainer:
         self.job = place.start(np, *words)
 
     def step_ms(self, steps):
-        try:
-            self.job.stdin.write(f"{steps}\n")
-            self.job.stdin.flush()
-        except BrokenPipeError:
-            pass  # its end is found in what it says
-        answer = self.job.stdout.readline()
-        try:
-            return float(answer)
-        except ValueError:
-            ended = self.place.finish(self.job)
-            raise Failed(f"no time of {self.job.args[-2]}, but {answer!r}; {ended.words()}") from None
+        self.job.say(f"{steps}\n")
+        return float(self.place.next_line(self.job, r"(\d+\.\d+)")[1])
 
     def end(self):
         ended = self.place.finish(self.job)
@@ -59,13 +52,18 @@ class Trainer:
 
 
 def step_times(place):
-    words, python = places.torch_words(place, "device_steps"), places.python_with_cuda(place)
+    words, python = torch_words(place, "device_steps"), python_with_cuda(place)
     ours = [*words, "--", place.program("device_steps"), "times"]
     theirs = ["--", python, DDP, "nccl"]
     try:
         return compare_steps(place, 2, ours, theirs)
     except Peerless as error:
-        return f"{compare_steps(place, 1, ours, theirs)}; one rank each, since with two {error}"
+        why = f"one rank each, since with two {error}"
+        try:
+            said = compare_steps(place, 1, ours, theirs)
+        except CouldNotRun as alone:
+            raise CouldNotRun(f"{alone}; {why}") from None
+        return f"{said}; {why}"
 
 
 class Peerless(Failed):
@@ -73,7 +71,7 @@ class Peerless(Failed):
 
 
 def compare_steps(place, np, ours, theirs):
-    """The same net and ranks for both, that take turns; both started the same way."""
+    """The same net and ranks for both, that take turns; both started the same way. CouldNotRun where nothing is judged."""
     peer = Trainer(place, np, *theirs)
     try:
         peer.step_ms(STEPS)
@@ -93,8 +91,16 @@ def compare_steps(place, np, ours, theirs):
     judged = np > 1 and not share
     said, outcome = compare(f"{np} rank{'s' * (np > 1)}{' that share the GPU' * share}: a step of DDP and hvd", "ms",
                             times[THEIRS], times[OURS], 1.0 if judged else None)
-    need(outcome != MISSED, said)
-    return said if judged else f"{said}; not judged"
+    if not judged:
+        raise CouldNotRun(f"{said}; not judged")
+    return conclude([outcome], said)
+
+
+def conclude(outcomes, said):
+    need(MISSED not in outcomes, said)
+    if any(outcome != MET for outcome in outcomes):
+        raise CouldNotRun(said)
+    return said
 
 
 def bus_gb_s(size, us, ranks):
@@ -105,9 +111,9 @@ def bus_gb_s(size, us, ranks):
 def own_rates(out, ranks):
     """By size, of the slowest rank."""
     us = {}
-    for size, value in (row.split(": ") for row in out.splitlines()):
+    for size, value in re.findall(r"^(\d+): ([\d.]+)$", out, re.MULTILINE):
         us.setdefault(int(size), []).append(float(value))
-    need(all(len(values) == ranks for values in us.values()), f"not each of {ranks} ranks says how long: {out!r}")
+    need(us and all(len(values) == ranks for values in us.values()), f"not each of {ranks} ranks says how long: {out!r}")
     return {size: bus_gb_s(size, max(values), ranks) for size, values in us.items()}
 
 
@@ -126,7 +132,7 @@ def bandwidth(place):
     sums, sizes_mib = (3, (1,)) if place.stand_ins else (SUMS, SIZES_MIB)
     sizes = [mib << 20 for mib in sizes_mib]
     ours = place.command(place.gpus, "--", place.program("device_worker"), "bandwidth", *map(str, (sums, *sizes_mib)))
-    peer = shutil.which(PERF)
+    peer = shutil.which(PERF, path=place.environment.get("PATH"))
     theirs = [peer, "-g", str(place.gpus), "-b", str(sizes[0]), "-e", str(sizes[-1]), "-f", "16", "-w", "5", "-n", str(sums), "-c", "0"]
     seen = {OURS: [], THEIRS: []}
     while len(seen[OURS]) < (RUNS if peer else 1):
@@ -147,8 +153,7 @@ def judge_bandwidth(ours, theirs, sizes):
     column = lambda rates, size: [one[size] for one in rates]  # noqa: E731
     if not theirs:
         said = ", ".join(f"{size >> 20} MiB {statistics.median(column(ours, size)):.4g} GB/s" for size in sizes)
-        return f"{said}; beside nothing, as there is no {PERF} on the PATH"
+        raise CouldNotRun(f"{said}; beside nothing, as there is no {PERF} on the PATH")
     notes, outcomes = zip(*(compare(f"{size >> 20} MiB: hvd and nccl-tests", "GB/s", column(ours, size), column(theirs, size), BANDWIDTH)
                             for size in sizes))
-    need(MISSED not in outcomes, "; ".join(notes))
-    return "; ".join(notes)
+    return conclude(outcomes, "; ".join(notes))

@@ -1,7 +1,8 @@
 // Training steps as a program makes them, on the rank's GPU.
 //
 //   device_steps copies        how often gradients are copied
-//   device_steps curve [cpu]  the losses of ranks, which one process has, too
+//   device_steps curve [cpu]   the losses of ranks, which one process has, too
+//   device_steps trace [cpu]   what the device did in steps: kernels and copies
 //   device_steps times [cpu]   rank 0 reads numbers of steps from standard input and answers each
 //                              with their mean time in milliseconds; 0, or the end, ends the job.
 //                              The net is the MLP of step_nets.h. cpu: for a test of this
@@ -20,6 +21,7 @@
 #include "tests/benchmark/step_nets.h"
 #include "tests/gpu_check/gradient_copies.h"
 #include "tests/gpu_check/loss_curve.h"
+#include "tests/gpu_check/step_trace.h"
 
 namespace {
 
@@ -84,8 +86,8 @@ at::Device device_for(std::string_view word) {
 
 int main(int argc, char** argv) try {
   const std::string_view mode = argc > 1 ? argv[1] : "", word = argc > 2 ? argv[2] : "";
-  if (mode != "copies" && mode != "curve" && mode != "times") {
-    std::fputs("usage: device_steps copies | curve [cpu] | times [cpu]\n", stderr);
+  if (mode != "copies" && mode != "curve" && mode != "trace" && mode != "times") {
+    std::fputs("usage: device_steps copies | curve [cpu] | trace [cpu] | times [cpu]\n", stderr);
     return 1;
   }
   hvd::init();
@@ -94,8 +96,10 @@ int main(int argc, char** argv) try {
   if (mode == "times") {
     serve(device);
   } else {
-    const auto check = mode == "curve" ? hvd::check_loss_curve : hvd::check_gradient_copies;
-    std::fputs(check(device, {}).c_str(), stdout);
+    const std::string said = mode == "trace"   ? hvd::trace_steps(device)
+                             : mode == "curve" ? hvd::check_loss_curve(device)
+                                               : hvd::check_gradient_copies(device);
+    std::fputs(said.c_str(), stdout);
     std::fflush(stdout);
   }
   hvd::shutdown();

@@ -6,13 +6,17 @@
 #include <chrono>
 #include <numeric>
 
+#include "hvd/hvd.h"
+#include "tests/gpu_check/device_buckets.h"
+
 namespace hvd {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kCount = 1 << 20;  // floats; the time of the host does not depend on it
-constexpr int kUntimed = 10, kTimed = 100;
+constexpr int kUntimed = 5, kTimedMin = 20, kTimedMax = 100;
+constexpr double kTimedSeconds = 5;
 constexpr int kBuckets = 16;
 
 class Times {
@@ -26,6 +30,7 @@ class Times {
     std::nth_element(all_.begin(), middle, all_.end());
     return std::to_string(*middle);
   }
+  size_t count() const { return all_.size(); }
   double mean() const {
     return std::accumulate(all_.begin(), all_.end(), 0.0) / static_cast<double>(all_.size());
   }
@@ -34,15 +39,18 @@ class Times {
   std::vector<double> all_;
 };
 
-BucketListSpec list_on(const DeviceRank& rank) {
-  BucketListSpec spec;
-  spec.name = "measured";
-  spec.buckets.assign(kBuckets, {DataType::kFloat32, kCount / kBuckets});
-  spec.parameters = kBuckets;
-  spec.layout = std::to_string(kBuckets);
-  spec.reduction.op = ReduceOp::kSum;
-  spec.device = rank.backend().ordinal();
-  return spec;
+// Calls round(whether it is timed), on all ranks as often: less often where rounds take long, as
+// where ranks share a GPU, on which every collective waits for the turns of all.
+template <class Round>
+void repeat(const Round& round) {
+  for (int i = 0; i < kUntimed; ++i) round(false);
+  const auto begin = Clock::now();
+  for (int i = 0; i < kTimedMin; ++i) round(true);
+  const std::chrono::duration<double> took = Clock::now() - begin;
+  const double fit = kTimedSeconds / took.count() * kTimedMin;
+  int more = static_cast<int>(std::clamp<double>(fit, kTimedMin, kTimedMax)) - kTimedMin;
+  broadcast_(std::span(reinterpret_cast<uint8_t*>(&more), sizeof more), 0);
+  for (int i = 0; i < more; ++i) round(true);
 }
 
 // All that a backward hook pays in this library for a bucket that is full. It has moved whatever
@@ -52,23 +60,25 @@ BucketListSpec list_on(const DeviceRank& rank) {
 // costs is a step's mean, and the median of those, of which what else the machine does is no part.
 std::string bucket_times(DeviceRank& rank) {
   Times calls, steps;
-  const auto list = rank.engine().make_bucket_list(list_on(rank));
-  for (int step = 0; step < kUntimed + kTimed; ++step) {
+  const auto list =
+      rank.engine().make_bucket_list(bucket_list_on(rank, kBuckets, kCount / kBuckets));
+  repeat([&](bool timed) {
     Times of_step;
     for (int bucket = 0; bucket < kBuckets; ++bucket) {
       const auto begin = Clock::now();
       list->ready(bucket, BucketList::Home::kHome, rank.stream());
       const auto end = Clock::now();
       of_step.add(begin, end);
-      if (step >= kUntimed) calls.add(begin, end);
+      if (timed) calls.add(begin, end);
     }
-    if (step >= kUntimed) steps.add(of_step.mean());
+    if (timed) steps.add(of_step.mean());
     list->finish({});
     list->join(rank.stream());
     float value = 0;
     rank.read(&value, list->memory(kBuckets - 1, BucketList::Home::kHome), sizeof value);
-  }
-  return "bucket: " + steps.median() + "\nbucket's median: " + calls.median() + "\n";
+  });
+  return "bucket: " + steps.median() + "\nbucket's median: " + calls.median() +
+         "\nsteps: " + std::to_string(steps.count()) + "\n";
 }
 
 }  // namespace
@@ -80,7 +90,7 @@ std::string measure_launches(DeviceRank& rank) {
   Times record, submit, hop;
   const std::shared_ptr<std::byte> memory = rank.allocate(kCount * sizeof(float));
   DeviceEvents bare(rank.backend());
-  for (int round = 0; round < kUntimed + kTimed; ++round) {
+  repeat([&](bool timed) {
     const auto events = std::make_shared<DeviceEvents>(rank.backend());
     auto submission = make_sum("bucket", memory, kCount);
     events->give_to(submission->operation);
@@ -96,11 +106,11 @@ std::string measure_launches(DeviceRank& rank) {
     const auto launched = Clock::now();
     while (!work->done()) poll(nullptr, 0, 1);
     work->wait();
-    if (round < kUntimed) continue;
+    if (!timed) return;
     record.add(begin, recorded);
     submit.add(recorded, submitted);
     hop.add(submitted, launched);
-  }
+  });
   return "event record: " + record.median() + "\nsubmit: " + submit.median() +
          "\nlog's hop and launch: " + hop.median() + "\n" + bucket_times(rank);
 }

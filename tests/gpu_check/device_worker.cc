@@ -3,6 +3,7 @@
 //
 //   device_worker sums ROUNDS [ORDINAL]  0: until it is ended. On that GPU, else the local rank's.
 //                                        When another rank's end breaks the epoch it says the time
+//   device_worker steps                  the same of buckets, as an optimizer has them, without end
 //   device_worker abort ROUND            sums, until the last rank breaks the epoch in that one
 //   device_worker values                 all collectives beside what the CPU computes
 //   device_worker times                  what a bucket and a launch cost the host
@@ -11,6 +12,8 @@
 //   device_worker describe               no rank: the GPU and libraries that one would use
 //
 // Exit status: 1 a wrong sum, 2 usage, 3 what stderr says, 4 there is no GPU.
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -20,6 +23,7 @@
 #include "collectives/nccl/nccl_backend.h"
 #include "hvd/hvd.h"
 #include "tests/gpu_check/device_bandwidth.h"
+#include "tests/gpu_check/device_buckets.h"
 #include "tests/gpu_check/device_overlap.h"
 #include "tests/gpu_check/device_times.h"
 #include "tests/gpu_check/device_values.h"
@@ -59,11 +63,11 @@ std::string failure_time() {
 }
 
 // `rounds` 0: until it is ended. In round `abort`, -1: never, the last rank breaks the epoch.
-int sum_in_rounds(hvd::DeviceRank& rank, int rounds, int abort) try {
-  const std::shared_ptr<std::byte> memory = rank.allocate(kCount * sizeof(float));
+template <class IsRight>
+int run_rounds(hvd::DeviceRank& rank, int rounds, int abort, IsRight is_right) try {
   for (int round = 0; rounds == 0 || round < rounds; ++round) {
     if (round == abort && hvd::rank() == hvd::size() - 1) rank.engine().abort("the check ends it");
-    if (!sum_is_right(rank, memory, round)) {
+    if (!is_right(round)) {
       print("wrong sum in round " + std::to_string(round) + "\n");
       return 1;
     }
@@ -75,10 +79,37 @@ int sum_in_rounds(hvd::DeviceRank& rank, int rounds, int abort) try {
   throw;
 }
 
-bool is_stand_in(const std::string& path, const char* what) {
+int sum_in_rounds(hvd::DeviceRank& rank, int rounds, int abort) {
+  const std::shared_ptr<std::byte> memory = rank.allocate(kCount * sizeof(float));
+  return run_rounds(rank, rounds, abort,
+                    [&](int round) { return sum_is_right(rank, memory, round); });
+}
+
+int step_without_end(hvd::DeviceRank& rank) {
+  hvd::BucketSteps steps(rank);
+  return run_rounds(rank, 0, -1, [&](int step) { return steps.is_right(step); });
+}
+
+// The file that a call was found in, whatever name it was looked for by.
+template <class Call>
+std::string file_of(Call* call) {
+  Dl_info found{};
+  return dladdr(reinterpret_cast<void*>(call), &found) == 0 ? "" : found.dli_fname;
+}
+
+bool is_stand_in(const std::string& file) {
   void (*set)(const char*, const char*) = nullptr;
-  hvd::DynamicLibrary(path, what).find_if_there("hvd_standin_set", set);
+  hvd::DynamicLibrary(file, "a library").find_if_there("hvd_standin_set", set);
   return set != nullptr;
+}
+
+// That of the first GPU: "0000:19:00.0".
+std::string bus_address(const hvd::CudaDriver& driver) {
+  CUdevice device = 0;
+  char text[32] = "";
+  driver.check(driver.cuDeviceGet(&device, 0), "GPU 0");
+  driver.check(driver.cuDeviceGetPCIBusId(text, sizeof text, device), "GPU 0's address");
+  return text;
 }
 
 int describe() {
@@ -86,8 +117,9 @@ int describe() {
   options.cuda_library = hvd::cuda_library();
   if (const char* path = std::getenv("HVD_NCCL_LIBRARY")) options.nccl_library = path;
   int version = 0, count = 0;
+  hvd::CudaDriver driver;
   try {
-    const hvd::CudaDriver driver = hvd::CudaDriver::load(options.cuda_library);
+    driver = hvd::CudaDriver::load(options.cuda_library);
     driver.check(driver.cuDriverGetVersion(&version), "the CUDA driver does not tell its version");
     driver.check(driver.cuDeviceGetCount(&count), "GPUs cannot be counted");
     if (count == 0) throw hvd::Error(hvd::ErrorCode::kUnavailable, "the CUDA driver sees no GPU");
@@ -96,12 +128,13 @@ int describe() {
     return 4;
   }
   const hvd::NcclBackend backend(options);
-  const bool stand_ins =
-      (!options.cuda_library.empty() && is_stand_in(options.cuda_library, "the CUDA driver")) ||
-      (!options.nccl_library.empty() && is_stand_in(options.nccl_library, "NCCL"));
-  print("device: " + backend.description() + "\nGPUs: " + std::to_string(count) +
-        "\nCUDA of the driver: " + std::to_string(version / 1000) + "." +
-        std::to_string(version % 1000 / 10) + "\nstand-ins: " + (stand_ins ? "yes" : "no") + "\n");
+  const std::string cuda = file_of(driver.cuInit),
+                    nccl = file_of(hvd::NcclLibrary::load(options.nccl_library).ncclGetVersion);
+  const bool stand_ins = is_stand_in(cuda) || is_stand_in(nccl);
+  print("device: " + backend.description() + "\nPCI: " + bus_address(driver) +
+        "\nGPUs: " + std::to_string(count) + "\nCUDA: " + std::to_string(version / 1000) + "." +
+        std::to_string(version % 1000 / 10) + "\ndriver library: " + cuda +
+        "\nNCCL library: " + nccl + "\nstand-ins: " + (stand_ins ? "yes" : "no") + "\n");
   return 0;
 }
 
@@ -117,6 +150,8 @@ int run_as_rank(std::string_view mode, int argc, char** argv) {
     status = sum_in_rounds(rank, std::atoi(argv[2]), -1);
   else if (mode == "abort")
     status = sum_in_rounds(rank, 0, std::atoi(argv[2]));
+  else if (mode == "steps")
+    status = step_without_end(rank);
   else if (mode == "values")
     print("right: " + std::to_string(hvd::check_values(rank)) + " collectives\n");
   else if (mode == "overlap")
@@ -136,9 +171,10 @@ int main(int argc, char** argv) try {
   const std::string_view mode = argc > 1 ? argv[1] : "";
   const bool has_number =
       mode == "sums" || mode == "abort" || mode == "overlap" || mode == "bandwidth";
-  if (!(has_number && argc > 2) && mode != "values" && mode != "times" && mode != "describe") {
+  if (!(has_number && argc > 2) && mode != "steps" && mode != "values" && mode != "times" &&
+      mode != "describe") {
     std::fputs(
-        "usage: device_worker sums ROUNDS [ORDINAL] | abort ROUND | values | times | "
+        "usage: device_worker sums ROUNDS [ORDINAL] | steps | abort ROUND | values | times | "
         "overlap MIB | bandwidth SUMS MIB... | describe\n",
         stderr);
     return 2;

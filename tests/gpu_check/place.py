@@ -1,31 +1,28 @@
-"""Where checks run: a built tree, its programs as jobs with a limit, and what the machine is."""
+"""Where checks run: a built tree, and what is started of it, each within its check's deadline."""
 import ctypes
 import os
 import re
+import select
 import subprocess
 import sys
-import threading
+import tempfile
 import time
 from typing import NamedTuple
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path += [os.path.join(ROOT, "tests", folder) for folder in ("benchmark", "end_to_end")]
 import machine  # noqa: E402 (only found through the path above)
-import programs  # noqa: E402
 import support  # noqa: E402
 
+import environment  # noqa: E402
 from verdicts import CouldNotRun, Failed, need  # noqa: E402
 
-NO_GPU = 4  # what device_worker ends with
-DESCRIBE_LIMIT_S = 20
-
-
-class NotUsable(Exception):
-    """There is nothing to check with: no GPU, no NCCL. The text is a line."""
+LOADER_FAILED = 127  # what the dynamic loader ends with
+END_BY_ITSELF_S = 1.0  # what a job leaves may take so long, as its launcher's own children that were told to end
 
 
 class NotBuilt(Exception):
-    """A program is missing without which nothing can be checked. The text says what to do."""
+    """A program is missing, or does not start, without which nothing can be checked. The text says what to do."""
 
 
 class Ended(NamedTuple):
@@ -40,12 +37,57 @@ class Ended(NamedTuple):
         return f"exit status {self.status}: " + " | ".join(dict.fromkeys(own[:1] + lines[-1:]))
 
 
+class Job:
+    """A process whose lines are read while it runs. What it says on stderr goes to a file, so that it never waits for a reader."""
+
+    def __init__(self, words, variables, stdin):
+        self.words, self.errors, self.unread = words, tempfile.TemporaryFile(), b""
+        self.process = subprocess.Popen(words, stdin=stdin, stdout=subprocess.PIPE, stderr=self.errors, env=variables)
+        self.pid = self.process.pid
+
+    def say(self, text):
+        try:
+            self.process.stdin.write(text.encode())
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # its end is found in what it says
+
+    def next_line(self, pattern, deadline_s):
+        """The next line that is like the pattern, as a match; None: its output has ended without, or the deadline has passed."""
+        while True:
+            while b"\n" in self.unread:
+                line, self.unread = self.unread.split(b"\n", 1)
+                if found := re.fullmatch(pattern, line.decode(errors="replace")):
+                    return found
+            stream = self.process.stdout.fileno()
+            if not select.select([stream], [], [], max(deadline_s - time.monotonic(), 0))[0]:
+                return None
+            came = os.read(stream, 1 << 16)
+            if not came:
+                return None
+            self.unread += came
+
+    def finish(self, limit_s):
+        out, _ = self.process.communicate(timeout=limit_s)
+        return Ended(self.process.returncode, (self.unread + out).decode(errors="replace"), self.close())
+
+    def close(self):
+        """Once it has ended. Returns what it has said on stderr."""
+        self.process.poll()
+        for stream in filter(None, (self.process.stdin, self.process.stdout)):
+            stream.close()
+        with self.errors:
+            self.errors.seek(0)
+            return self.errors.read().decode(errors="replace")
+
+
 class Place:
     def __init__(self, build):
         self.build = os.path.abspath(build)
-        self.environment = {**nccl_beside_header(self.build), **os.environ}
+        self.environment, self.left_out = environment.split(os.environ)
         self.deadline_s = 0.0
-        self.stand_ins, self.gpus = False, 1  # as describe() finds
+        self.torch = None  # as facts.describe() finds, and what follows
+        self.stand_ins, self.gpus, self.exclusive = False, 1, False
         for name in ("hvdrun", "device_worker"):
             if not self.has(name):
                 raise NotBuilt(f"{self.program(name)} is not there; build with the headers of CUDA and NCCL: scripts/setup --cuda, scripts/build release")
@@ -59,18 +101,6 @@ class Place:
     def has(self, name):
         return os.access(self.program(name), os.X_OK)
 
-    def describe(self):
-        """What has to be known of a result; NotUsable without a GPU."""
-        self.begin(DESCRIBE_LIMIT_S)
-        ended = self.run([self.program("device_worker"), "describe"])
-        if ended.status:
-            what = "there is no GPU here" if ended.status == NO_GPU else "no GPU can be used here"
-            raise NotUsable(f"{what}: {(ended.err.strip() or ended.words()).splitlines()[-1]}")
-        said = dict(row.split(": ", 1) for row in ended.out.splitlines())
-        self.stand_ins, self.gpus = said["stand-ins"] == "yes", int(said["GPUs"])
-        return {"stand_ins": self.stand_ins, "device": said["device"], "gpus": self.gpus,
-                "driver": f"{driver()}, CUDA {said['CUDA of the driver']}", "commit": machine.commit(), "build": self.build}
-
     def begin(self, limit_s):
         self.deadline_s = time.monotonic() + limit_s
 
@@ -79,20 +109,19 @@ class Place:
 
     def run(self, words, **variables):
         """A command to its end, within what is left of the limit."""
-        return self.finish(self._popen(words, **variables))
+        return self.finish(self._start(words, subprocess.DEVNULL, **variables))
 
-    def finish(self, process):
+    def _start(self, words, stdin, **variables):
+        return Job(words, {**self.environment, **variables}, stdin)
+
+    def finish(self, job):
         limit_s = self.left_s()
         try:
-            out, err = process.communicate(timeout=limit_s)
+            return job.finish(limit_s)
         except subprocess.TimeoutExpired:
-            self.end_all()
-            raise Failed(f"no end after {limit_s:.0f} s: {' '.join(process.args)}") from None
-        return Ended(process.returncode, out, err)
-
-    def _popen(self, words, stdin=subprocess.DEVNULL, **variables):
-        return subprocess.Popen(words, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-                                env={**self.environment, **variables})
+            self.end_all(0)
+            said = job.close().strip().splitlines()[-1:]
+            raise Failed(": ".join([f"no end after {limit_s:.0f} s: {' '.join(job.words)}", *said])) from None
 
     def shares(self, np):
         """Whether so many ranks have to share GPUs. Where they need not they do not: what NCCL does then is what users have."""
@@ -100,6 +129,8 @@ class Place:
 
     def command(self, np, *words):
         """A word before "--" is hvdrun's."""
+        if self.shares(np) and self.exclusive:
+            raise CouldNotRun("the GPU's compute mode is Exclusive_Process, in which it takes one rank; nvidia-smi --compute-mode=DEFAULT lets several share it")
         return [self.program("hvdrun"), "-np", str(np), *["--share-gpu"] * self.shares(np), "--no-tag-output", *words]
 
     def job(self, np, *words, **variables):
@@ -108,75 +139,37 @@ class Place:
         return ended
 
     def start(self, np, *words):
-        """A job whose output a check reads and whose input it writes, until at the limit it is killed; for finish()."""
-        job = self._popen(self.command(np, *words), stdin=subprocess.PIPE)
-        limit = threading.Timer(self.left_s(), job.kill)
-        limit.daemon = True
-        limit.start()
-        return job
+        """A job whose output a check reads and whose input it writes; for finish()."""
+        return self._start(self.command(np, *words), subprocess.PIPE)
 
-    def end_all(self):
-        """How many it had to kill."""
-        return machine.end_descendants()
+    def next_line(self, job, pattern):
+        """Fails with the job's own words where none comes."""
+        return job.next_line(pattern, self.deadline_s) or need(False, f"no line like {pattern!r} came; {self.finish(job).words()}")
+
+    def end_all(self, patience_s=END_BY_ITSELF_S):
+        """Ends all that is still running below us. Returns what was, but for what ends by itself within a moment."""
+        deadline_s = time.monotonic() + patience_s
+        while (left := running_below()) and time.monotonic() < deadline_s:
+            time.sleep(0.005)
+        names = [f"{support.read(pid, 'comm')} ({pid})" for pid in left]
+        machine.end_descendants()
+        return names
 
 
-def nccl_beside_header(build):
-    """The variable that names the library of the header that the tree was built with, where they lie as pip installs them."""
+def running_below():
+    """Processes below this one. The dead are reaped, and none of these."""
     try:
-        with open(os.path.join(build, "CMakeCache.txt")) as cache:
-            include = re.search(r"^HVD_NCCL_INCLUDE:\w+=(.+)$", cache.read(), re.MULTILINE)
-    except OSError:
-        return {}
-    library = include and os.path.join(os.path.dirname(include[1]), "lib", "libnccl.so.2")
-    return {"HVD_NCCL_LIBRARY": library} if library and os.path.exists(library) else {}
-
-
-def driver():
-    try:
-        with open("/proc/driver/nvidia/version") as file:
-            return file.readline().strip()
-    except OSError:
-        return "of a version that is not told"
-
-
-def torch_cuda(place, program):
-    """LibTorch's CUDA part, which the examples do not link: to be loaded before them."""
-    if not place.has(program):
-        raise CouldNotRun(f"{program} is not built: it needs LibTorch")
-    found = re.search(r"libtorch_cpu\.so => (\S+)", place.run(["ldd", place.program(program)]).out)
-    if not found:
-        raise CouldNotRun(f"the loader does not find {program}'s LibTorch")
-    library = os.path.join(os.path.dirname(found[1]), "libtorch_cuda.so")
-    if not os.path.exists(library):
-        raise CouldNotRun(f"the LibTorch of this build has no CUDA part, {library}; scripts/setup --peers installs a whole one")
-    refused = place.run([place.program(program), "--help"], LD_PRELOAD=library).err
-    if "cannot be preloaded" in refused:
-        raise CouldNotRun(f"LibTorch's CUDA part cannot be loaded: {refused.strip().splitlines()[0]}")
-    return library
-
-
-def torch_words(place, program):
-    """hvdrun's, for a program with LibTorch that is to train on the GPU."""
-    if place.stand_ins:
-        raise CouldNotRun("LibTorch's CUDA part needs the driver itself")
-    return ["-x", f"LD_PRELOAD={torch_cuda(place, program)}"]
-
-
-def python_with_cuda(place):
-    """A Python whose torch has the GPU, and NCCL."""
-    python = programs.python_with_torch()
-    if not python:
-        raise CouldNotRun("there is no Python with torch; scripts/setup --peers installs one")
-    ended = place.run([python, "-c", "import torch, torch.distributed as d; print(torch.cuda.is_available() and d.is_nccl_available())"])
-    if ended.out.strip() != "True":
-        raise CouldNotRun(f"the torch of {python} has no GPU, or no NCCL: {ended.words()}")
-    return python
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+    return [pid for pid in support.descendants(os.getpid()) if support.state(pid) not in ("Z", "X", "")]
 
 
 def ranks_of(job):
-    return support.ranks_of(job.pid)
-
-
-def rank_of(pid):
-    found = re.search(r"\bHVD_RANK=(\d+)", support.read(pid, "environ"))
-    return int(found[1]) if found else None
+    """Process ids by rank."""
+    found = {}
+    for pid in support.ranks_of(job.pid):
+        if rank := re.search(r"\bHVD_RANK=(\d+)", support.read(pid, "environ")):
+            found[int(rank[1])] = pid
+    return found

@@ -34,11 +34,14 @@ def need(condition, what):
         raise Failed(what)
 
 
+def not_run(check, why):
+    return Result(check.name, COULD_NOT_RUN, " ".join(why.split()), 0.0)
+
+
 def judge(check, place, left_s):
     """Runs a check that fits in what is left of the whole run's time, within its deadline."""
     if left_s < check.deadline_s:
-        note = f"it may take {check.deadline_s:g} s, and {max(left_s, 0):.0f} s are left"
-        return Result(check.name, COULD_NOT_RUN, note, 0.0)
+        return not_run(check, f"it may take {check.deadline_s:g} s, and {max(left_s, 0):.0f} s are left")
     begin_s = time.monotonic()
     place.begin(check.deadline_s)
     try:
@@ -51,7 +54,7 @@ def judge(check, place, left_s):
         verdict, note = FAILED, f"{type(error).__name__}: {error}"
     left = place.end_all()
     if left and verdict == OK:
-        verdict, note = FAILED, f"{left} processes were left running"
+        verdict, note = FAILED, f"left running: {', '.join(left)}"
     return Result(check.name, verdict, " ".join(note.split()), round(time.monotonic() - begin_s, 1))
 
 
@@ -60,17 +63,31 @@ def line(result):
     return f"{result.verdict:13}  {result.name}{note} ({result.took_s:g} s)"
 
 
-def text(machine, results, complete):
+def is_evidence(facts, results):
+    """Of a GPU: something has run on one."""
+    return not facts["stand_ins"] and any(one.verdict == OK for one in results)
+
+
+def first_line(facts, said):
+    if facts["stand_ins"]:
+        return f"{STAND_INS}\n{said}"
+    return f"gpu_check on {facts['device']}: {said}" if "device" in facts else f"gpu_check: nothing was checked: {said}"
+
+
+def text(facts, results, complete):
     count = {verdict: sum(one.verdict == verdict for one in results) for verdict in (OK, FAILED, COULD_NOT_RUN)}
     said = ", ".join(f"{number} {verdict}" for verdict, number in count.items()) + ("" if complete else "; not all were reached")
-    first = f"{STAND_INS}\n{said}" if machine["stand_ins"] else f"gpu_check on {machine['device']}: {said}"
-    facts = [f"{name.replace('_', ' '):8}  {value}" for name, value in machine.items() if name != "stand_ins"]
-    return "\n".join([first, "", *facts, "", *map(line, results)]) + "\n"
+    rows = [f"{name.replace('_', ' '):19}  {shown(value)}" for name, value in facts.items() if name != "stand_ins"]
+    return "\n".join([first_line(facts, said), "", *rows, "", *map(line, results)]) + "\n"
 
 
-def write(folder, machine, results, complete):
+def shown(value):
+    return (", ".join(value) or "none") if isinstance(value, list) else str(value)
+
+
+def write(folder, facts, results, complete):
     """Anew after each check: what is cut off leaves what it has come to."""
-    content = {"evidence": not machine["stand_ins"], "complete": complete, **machine, "checks": [one._asdict() for one in results]}
-    for name, written in (("gpu_check.txt", text(machine, results, complete)), ("gpu_check.json", json.dumps(content, indent=1) + "\n")):
+    content = {"evidence": is_evidence(facts, results), "complete": complete, **facts, "checks": [one._asdict() for one in results]}
+    for name, written in (("gpu_check.txt", text(facts, results, complete)), ("gpu_check.json", json.dumps(content, indent=1) + "\n")):
         with open(os.path.join(folder, name), "w") as file:
             file.write(written)
