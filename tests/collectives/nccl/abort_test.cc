@@ -9,6 +9,7 @@
 
 #include "collectives/nccl/nccl_aborter.h"
 #include "tests/collectives/nccl/engine_devices.h"
+#include "tests/collectives/nccl/standin.h"
 #include "tests/collectives/nccl/standin_processes.h"
 #include "tests/support/catch.h"
 #include "tests/support/rank_program.h"
@@ -76,6 +77,7 @@ int wait_for_an_abort() {
   std::string why;
   until("a word", [&] { return !(why = aborter->overdue()).empty(); });
   if (!aborter->is_waited_for() || !stuck->joinable()) return 2;
+  until("NCCL", [&] { return hvd_standin_count("aborts", -1) != 0; });  // not at the exit
   std::fprintf(stderr, "%s\n", why.c_str());
   return 0;
 }

@@ -29,7 +29,13 @@ extern "C" {
 //   driver_version      13000
 //   delay_us            work of a stream begins up to so much later than it could (100)
 //   seed                of what is random here (1)
-//   lost_device         on which no event can be recorded any more (-1)
+//   lost_device         "1": the device that is lost; "1:7" by the seventh call from now,
+//                       "1:cuMemFree:2" by the second cuMemFree(), or call of NCCL's with a
+//                       communicator of that device: this call and all later ones fail, and what
+//                       its streams were given does not begin. It is back when this is taken back
+//                       (-1)
+//   held_kernel         a kernel of that name does not begin until this is taken back
+//   kernel_fails        the kernel of that name fails, with it all later calls as above
 //   architecture        compute capability for which a fatbin must have code when it is loaded (90)
 //   module_result       what cuModuleLoadData() returns (0)
 //   no_peer_access      cuDeviceCanAccessPeer() says no (0)
@@ -40,6 +46,15 @@ extern "C" {
 //   slots               collectives that a device runs at a time (1)
 //   launch_order_implicit  they begin in the order of their launches, as with
 //                       NCCL_LAUNCH_ORDER_IMPLICIT=1, which does the same (0)
+//   first_collective_connects  the first collective of a communicator is in progress until all
+//   ranks
+//                       have called theirs (0)
+//   launch_hangs        from the collective of that number on a call is in progress until
+//                       ncclCommAbort() (0: never)
+//   registers_nothing   ncclCommRegister() succeeds with a null handle, as with
+//                       NCCL_LOCAL_REGISTER=0, which does the same (0)
+//   granularity         ncclMemAlloc() takes a multiple of so much of the device's room (1; real
+//                       ones 2 MiB)
 //   in_progress_percent how often a call of a non-blocking communicator that need not wait for
 //                       other ranks ends as ncclInProgress all the same; NCCL's always do (100)
 //   no_windows          ncclCommWindowRegister() gives none, without an error: null since 2.29,
@@ -66,13 +81,13 @@ extern "C" {
 void hvd_standin_set(const char* name, const char* value);
 
 // Counted for each device, or -1 for all: collectives, collective_launches (a group is one for each
-// communicator), symmetric_collectives (all buffers lie in symmetric windows), symmetric_sums (of
-// these what NCCL has kernels for), registered_collectives (or in other registered memory), windows
-// (ncclCommWindowRegister() has begun), copies_in, copies_out, copies_within and bytes_in,
-// bytes_out, bytes_within, memsets, kernels, "kernel NAME" (those of that name), host_waits, drains
-// (cuCtxSynchronize(), which is in host_waits no more than ncclMemFree() is), communicators,
-// unique_ids (that these connected with: each rank's counts all of them),
-// errors_told (by ncclCommGetAsyncError()), aborts. Unknown names count nothing.
+// communicator), "streams of flags F and priority P", symmetric_collectives (all buffers lie in
+// symmetric windows), symmetric_sums (of these what NCCL has kernels for), registered_collectives
+// (or in other registered memory), windows (ncclCommWindowRegister() has begun), copies_in,
+// copies_out, copies_within and bytes_in, bytes_out, bytes_within, memsets, kernels, "kernel NAME"
+// (those of that name), host_waits, drains (cuCtxSynchronize(), which is in host_waits no more than
+// ncclMemFree() is), communicators, unique_ids (that these connected with: each rank's counts all
+// of them), errors_told (by ncclCommGetAsyncError()), aborts. Unknown names count nothing.
 long long hvd_standin_count(const char* name, int device);
 void hvd_standin_reset_counts();
 
@@ -87,6 +102,11 @@ int hvd_standin_mismatches();
 const char* hvd_standin_mismatch(int number);
 // Collectives of this process that wait for other ranks, each in one of its device's slots.
 int hvd_standin_waiting(int device);
+
+// 1: nothing of this process's stand-ins goes on by itself; all that streams, communicators and the
+// hub do waits for something else to be called, or for other processes. Not while time passes, or
+// a kernel runs.
+int hvd_standin_quiet();
 
 // Where the bytes of device memory lie for the host; null: nowhere.
 void* hvd_standin_memory(const void* device_pointer);

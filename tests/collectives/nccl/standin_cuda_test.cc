@@ -10,12 +10,9 @@
 namespace hvd {
 namespace {
 
-std::atomic<bool> let_go = false;
-
-// Kernels: one that lasts until it is let go, one that writes, up to beyond the end.
-void hold(const unsigned*, const unsigned*, void**) {
-  comes_about([] { return let_go.load(); });
-}
+// Kernels: one that is held until it is let go, one that writes, up to beyond the end.
+void hold(const unsigned*, const unsigned*, void**) {}
+void let_go() { hvd_standin_set("held_kernel", nullptr); }
 void fill(const unsigned grid[3], const unsigned block[3], void** arguments) {
   auto* values =
       static_cast<unsigned char*>(hvd_standin_memory(*static_cast<void**>(arguments[0])));
@@ -34,7 +31,7 @@ CUfunction kernel(const char* name) {
 }
 
 void launch_hold(CUstream stream) {
-  let_go = false;
+  hvd_standin_set("held_kernel", "hold");
   expect(cuLaunchKernel(kernel("hold"), 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr), "hold");
 }
 
@@ -59,7 +56,7 @@ TEST_CASE("standin cuda: work reads what is there when it is run") {
          "cuMemcpyAsync");
   CHECK(cuStreamQuery(device.stream()) == CUDA_ERROR_NOT_READY);
   source = {5, 6, 7, 8};
-  let_go = true;
+  let_go();
   CHECK(memory.read(device.stream()) == Bytes{5, 6, 7, 8});
   CHECK(hvd_standin_count("copies_in", 0) == 1);
   CHECK(hvd_standin_count("bytes_in", 0) == 4);
@@ -81,11 +78,9 @@ TEST_CASE("standin cuda: streams wait for each other by events alone") {
   expect(cuStreamWaitEvent(other.stream(), event, 0), "cuStreamWaitEvent");
   // What waits goes on with the record it saw.
   expect(cuEventRecord(event, other.stream()), "cuEventRecord");
-  int waited = 0;  // long enough for a stream that does not wait
-  for (int k = 0; k < 1000; ++k, std::this_thread::yield())
-    waited += cuEventQuery(event) == CUDA_ERROR_NOT_READY ? 1 : 0;
-  CHECK(waited == 1000);
-  let_go = true;
+  until_quiet();
+  CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  let_go();
   CHECK(memory.read(other.stream()) == Bytes{9, 9});
   CHECK(cuEventQuery(event) == CUDA_SUCCESS);
   CHECK(cuEventSynchronize(event) == CUDA_SUCCESS);
@@ -108,22 +103,49 @@ TEST_CASE("standin cuda: the time between two events, once both have passed") {
   launch_hold(device.stream());
   expect(cuEventRecord(end, device.stream()), "cuEventRecord");
   CHECK(cuEventElapsedTime(&ms, begin, end) == CUDA_ERROR_NOT_READY);
-  let_go = true;
+  let_go();
   device.drain();
   CHECK(cuEventElapsedTime(&ms, begin, end) == CUDA_SUCCESS);
   CHECK(ms > 0);
 }
 
-TEST_CASE("standin cuda: streams have a priority within the range") {
+TEST_CASE("standin cuda: streams have a priority within the range, and flags") {
   const Settings settings;
   const Device device(0);
   int least = 1, greatest = 1, priority = 1;
+  unsigned flags = 0;
   expect(cuCtxGetStreamPriorityRange(&least, &greatest), "cuCtxGetStreamPriorityRange");
   CUstream stream = nullptr;
   expect(cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, greatest - 1), "create");
   expect(cuStreamGetPriority(stream, &priority), "cuStreamGetPriority");
   CHECK((least == 0 && greatest == -5 && priority == greatest));
+  expect(cuStreamGetFlags(stream, &flags), "cuStreamGetFlags");
+  CHECK(flags == CU_STREAM_NON_BLOCKING);
+  CHECK(hvd_standin_count("streams of flags 1 and priority -5", 0) == 1);
   expect(cuStreamDestroy(stream), "cuStreamDestroy");
+  CHECK(cuStreamCreateWithPriority(&stream, 2, 0) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("standin cuda: the default stream and blocking ones wait for each other") {
+  const bool default_first = GENERATE(true, false);
+  const Settings settings{{"delay_us", "0"}};
+  const Device device(0);
+  CUstream blocking = nullptr;
+  expect(cuStreamCreateWithPriority(&blocking, CU_STREAM_DEFAULT, 0), "create");
+  const DeviceArray<unsigned char> memory(Bytes{1}, device.stream()), other(1);
+  launch_hold(default_first ? nullptr : blocking);
+  CHECK(memory.read(device.stream()) == Bytes{1});  // which waits for neither
+  expect(cuMemsetD8Async(memory.address(), 2, 1, default_first ? nullptr : blocking), "first");
+  Bytes seen(1);
+  expect(cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(seen.data()), memory.address(), 1,
+                       default_first ? blocking : CU_STREAM_LEGACY),
+         "second");
+  until_quiet();
+  CHECK(seen == Bytes{0});
+  let_go();
+  expect(cuCtxSynchronize(), "cuCtxSynchronize");
+  CHECK(seen == Bytes{2});
+  expect(cuStreamDestroy(blocking), "cuStreamDestroy");
 }
 
 TEST_CASE("standin cuda: pinned memory is copied as the host's") {
@@ -174,6 +196,103 @@ TEST_CASE("standin cuda: a context that was released is none") {
   }
   CUdeviceptr pointer = 0;
   CHECK(cuMemAlloc(&pointer, 1) == CUDA_ERROR_INVALID_CONTEXT);
+}
+
+TEST_CASE("standin cuda: a context that is released for good loses all that was made in it") {
+  const Settings settings{kNoted};
+  CUstream stream = nullptr;
+  CUevent event = nullptr;
+  CUdeviceptr memory = 0;
+  CUfunction function = nullptr;
+  {
+    const Device device(4);
+    expect(cuStreamCreateWithPriority(&stream, 0, 0), "cuStreamCreateWithPriority");
+    expect(cuEventCreate(&event, 0), "cuEventCreate");
+    expect(cuMemAlloc(&memory, 1), "cuMemAlloc");
+    function = kernel("hold");
+    const Device more(4);
+  }
+  CHECK(hvd_standin_used(4) == 1);  // it was never freed
+  const Device anew(4);
+  size_t available = 0, total = 0;
+  expect(cuMemGetInfo(&available, &total), "cuMemGetInfo");
+  CHECK(available == total);
+  CHECK(cuMemsetD8Async(memory, 0, 1, anew.stream()) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, anew.stream(), nullptr, nullptr) ==
+        CUDA_ERROR_INVALID_HANDLE);
+  CHECK(hvd_standin_violations() == 0);
+  CHECK(cuStreamQuery(stream) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuEventQuery(event) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuMemFree(memory) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hvd_standin_violations() == 3);
+}
+
+TEST_CASE("standin cuda: no call goes well on a device that is lost, until it is back") {
+  const Settings settings{{"delay_us", "0"}};
+  const Device other(1), device(0);
+  const DeviceArray<unsigned char> memory(Bytes{1}, device.stream());
+  const CUfunction function = kernel("hold");
+  CUevent event = nullptr, made = nullptr;
+  CUdeviceptr pointer = 0;
+  CUstream stream = nullptr;
+  size_t bytes = 0;
+  unsigned kind = 0;
+  expect(cuEventCreate(&event, 0), "cuEventCreate");
+  expect(cuEventRecord(event, device.stream()), "cuEventRecord");
+  launch_hold(device.stream());
+  expect(cuMemsetD8Async(memory.address(), 2, 1, device.stream()), "cuMemsetD8Async");
+  hvd_standin_set("lost_device", "0");
+  let_go();
+  for (const CUresult result :
+       {cuEventRecord(event, device.stream()), cuEventQuery(event), cuEventSynchronize(event),
+        cuEventCreate(&made, 0), cuEventDestroy(event), cuStreamQuery(device.stream()),
+        cuStreamSynchronize(device.stream()), cuStreamWaitEvent(device.stream(), event, 0),
+        cuStreamCreateWithPriority(&stream, 0, 0), cuStreamDestroy(device.stream()),
+        cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, device.stream(), nullptr, nullptr),
+        cuMemcpyAsync(memory.address(), memory.address(), 1, device.stream()),
+        cuMemsetD8Async(memory.address(), 3, 1, device.stream()), cuMemAlloc(&pointer, 1),
+        cuMemFree(memory.address()), cuMemGetInfo(&bytes, &bytes), cuCtxSynchronize(),
+        cuPointerGetAttribute(&kind, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, memory.address())})
+    CHECK(result == CUDA_ERROR_LAUNCH_FAILED);
+  CHECK(cuStreamQuery(other.stream()) == CUDA_SUCCESS);
+  until_quiet();
+  CHECK(*static_cast<unsigned char*>(hvd_standin_memory(memory.data())) == 1);
+  hvd_standin_set("lost_device", nullptr);
+  CHECK(memory.read(device.stream()) == Bytes{2});
+}
+
+TEST_CASE("standin cuda: a device is lost by the call that was told, under whoever waits for it") {
+  const bool named = GENERATE(true, false);
+  const Device device(0);
+  launch_hold(device.stream());
+  const Settings settings{{"lost_device", named ? "0:cuStreamQuery:2" : "0:3"}};
+  std::atomic<int> seen = -1;
+  CUcontext context = nullptr;
+  expect(cuCtxGetCurrent(&context), "cuCtxGetCurrent");
+  std::jthread waiter([&] {
+    cuCtxSetCurrent(context);
+    seen = cuCtxSynchronize();
+  });
+  until("it waits", [] { return hvd_standin_count("drains", 0) == 1; });
+  CHECK(cuStreamQuery(device.stream()) == CUDA_ERROR_NOT_READY);
+  CHECK(cuStreamQuery(device.stream()) == CUDA_ERROR_LAUNCH_FAILED);
+  waiter.join();
+  CHECK(seen == CUDA_ERROR_LAUNCH_FAILED);
+  let_go();
+}
+
+TEST_CASE("standin cuda: a kernel that fails is told by all later calls of its context") {
+  const Settings settings{{"kernel_fails", "fill"}};
+  const Device other(1), device(0);
+  const DeviceArray<unsigned char> memory(Bytes{1}, device.stream());
+  launch_fill(memory.address(), 2, 1, device.stream());
+  until("it has failed",
+        [&] { return cuStreamQuery(device.stream()) == CUDA_ERROR_ILLEGAL_ADDRESS; });
+  CHECK(cuMemsetD8Async(memory.address(), 3, 1, device.stream()) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(cuStreamQuery(other.stream()) == CUDA_SUCCESS);
+  hvd_standin_set("kernel_fails", nullptr);
+  CHECK(memory.read(device.stream()) == Bytes{1});
 }
 
 TEST_CASE("standin cuda: memory has an end, and knows whose it is") {
@@ -290,6 +409,53 @@ TEST_CASE("standin cuda: what a thread may not call while another captures a gra
         CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   CHECK(capture_beside(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CUDA_SUCCESS) == CUDA_SUCCESS);
   CHECK(capture_beside(CU_STREAM_CAPTURE_MODE_RELAXED, CUDA_SUCCESS) == CUDA_SUCCESS);
+}
+
+TEST_CASE("standin cuda: a kernel is launched in a stream of the current device alone") {
+  const Settings settings;
+  const Device other(1);
+  const CUfunction function = kernel("hold");
+  const Device device(0);
+  CHECK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, other.stream(), nullptr, nullptr) ==
+        CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_CASE("standin cuda: nothing crosses the boundary of a capture") {
+  const Settings settings;
+  const Device device(0);
+  const CUstream stream = device.stream();
+  CUstream others[2] = {};
+  for (CUstream& each : others)
+    expect(cuStreamCreateWithPriority(&each, CU_STREAM_DEFAULT, 0), "cuStreamCreateWithPriority");
+  CUevent outside = nullptr, inside = nullptr, never = nullptr;
+  for (CUevent* each : {&outside, &inside, &never}) expect(cuEventCreate(each, 0), "cuEventCreate");
+  const auto begin = [](CUstream one) {
+    expect(cuStreamBeginCapture(one, CU_STREAM_CAPTURE_MODE_RELAXED), "cuStreamBeginCapture");
+  };
+  const auto end = [](CUstream one) {
+    CUgraph graph = nullptr;
+    return cuStreamEndCapture(one, &graph);
+  };
+  expect(cuEventRecord(outside, others[0]), "cuEventRecord");
+  begin(stream);
+  CHECK(cuStreamWaitEvent(stream, never, 0) == CUDA_SUCCESS);
+  CHECK(cuStreamWaitEvent(stream, outside, 0) == CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+  CHECK(cuEventRecord(inside, stream) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  CHECK(end(stream) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+
+  for (const CUstream each : {stream, others[0]}) begin(each);
+  expect(cuEventRecord(inside, others[0]), "cuEventRecord");
+  CHECK(cuStreamWaitEvent(stream, inside, 0) == CUDA_ERROR_STREAM_CAPTURE_MERGE);
+  for (const CUstream each : {stream, others[0]})
+    CHECK(end(each) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  CHECK(cuStreamWaitEvent(stream, inside, 0) == CUDA_ERROR_CAPTURED_EVENT);
+
+  begin(stream);
+  CHECK(cuEventRecord(outside, nullptr) == CUDA_SUCCESS);  // which waits for none of its kind
+  begin(others[1]);
+  CHECK(cuEventRecord(outside, nullptr) == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  CHECK(end(others[1]) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  CHECK(end(stream) == CUDA_SUCCESS);
 }
 
 TEST_CASE(

@@ -94,6 +94,26 @@ const RankProgram touches_memory("touches memory", [] {
   });
 });
 
+// Registered before the driver is initialised, so heard after it has ended; with TEST_FREES it
+// frees then.
+const RankProgram outlives_driver("outlives the driver", [] {
+  static CUdeviceptr memory = 0;
+  static CUcontext context = nullptr;
+  std::atexit([] {
+    CUstream stream = nullptr;
+    const CUresult made = cuStreamCreateWithPriority(&stream, 0, 0), asked = cuStreamQuery(nullptr);
+    say(std::to_string(made) + " " + std::to_string(asked));
+    if (variable("TEST_FREES") == "cuMemFree") cuMemFree(memory);
+    if (variable("TEST_FREES") == "ncclMemFree") ncclMemFree(reinterpret_cast<void*>(memory));
+  });
+  return guarded([] {
+    expect(cuInit(0), "cuInit");
+    expect(cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
+    expect(cuCtxSetCurrent(context), "cuCtxSetCurrent");
+    expect(cuMemAlloc(&memory, 1), "cuMemAlloc");
+  });
+});
+
 const RankProgram makes_an_id("makes an id", [] { return guarded([] { unique_id(); }); });
 
 const RankProgram names_devices("names devices", [] {
@@ -157,6 +177,24 @@ TEST_CASE("standin processes: the ranks of a host have a device each, of other h
   CHECK_NOTHROW(first.wait_for_line("ten"));
 }
 
+TEST_CASE("standin processes: ranks share a device where NCCL, since 2.30.3, is told so") {
+  const std::string version = GENERATE("23003", "22902");
+  const Settings settings;
+  const ncclUniqueId id = unique_id();
+  std::vector<std::string> variables[] = {rank_variables(id, 0, 0), rank_variables(id, 1, 0)};
+  for (auto& each : variables) {
+    each.push_back("NCCL_MULTI_RANK_GPU_ENABLE=1");
+    each.push_back("HVD_STANDIN_NCCL_VERSION=" + version);
+  }
+  Process first("sums", variables[0]), second("sums", variables[1]);
+  if (version == "23003") {
+    CHECK_NOTHROW(first.wait_for_line("ten"));
+  } else {
+    CHECK(first.wait() != 0);
+    CHECK_THAT(first.text(), Catch::Contains("Duplicate GPU detected"));
+  }
+}
+
 TEST_CASE("standin processes: a broken rule ends the process") {
   Process process("uses after destroy", {});
   const int status = process.wait();
@@ -169,6 +207,13 @@ TEST_CASE("standin processes: the host that touches device memory is ended") {
   CHECK(process.wait() != 0);
   CHECK_THAT(process.text(), Catch::StartsWith("now\n"));
   CHECK_THAT(process.text(), !Catch::Contains("12345678"));
+}
+
+TEST_CASE("standin processes: the driver ends with the process, and nothing is freed after that") {
+  CHECK(text_of_run("outlives the driver", {}) == "4 4\n");
+  for (const std::string call : {"cuMemFree", "ncclMemFree"})
+    CHECK(text_of_run("outlives the driver", {"TEST_FREES=" + call}) ==
+          "4 4\nstand-in: " + call + " while the process ends, after the driver\n");
 }
 
 TEST_CASE("standin processes: NCCL_COMM_ID is not to be set") {

@@ -57,6 +57,10 @@ void Device::drain(CUstream stream) {
   });
 }
 
+void until_quiet() {
+  until("nothing moves", [] { return hvd_standin_quiet() != 0; });
+}
+
 ncclResult_t settle(ncclComm_t comm, ncclResult_t result) {
   if (result != ncclInProgress && result != ncclSuccess) return result;
   until("the communicator is settled", [&] {

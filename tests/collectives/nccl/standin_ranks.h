@@ -99,6 +99,9 @@ class DeviceArray {
   size_t count_;
 };
 
+// Waits until the stand-ins of this process do nothing more of their own.
+void until_quiet();
+
 // Asks until it is settled, which success may not be yet; the result.
 ncclResult_t settle(ncclComm_t comm, ncclResult_t result);
 ncclUniqueId unique_id();

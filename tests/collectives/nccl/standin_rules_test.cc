@@ -31,6 +31,7 @@ std::string hang_of(const std::function<ncclResult_t(int rank, float* values, nc
     const DeviceArray<float> values(100);
     expect(settle(comm, call(rank, values.data(), comm, device.stream())), "the collective");
     until("the calls were compared", [&] { return hvd_standin_mismatches() > before; });
+    until_quiet();
     if (cuStreamQuery(device.stream()) == CUDA_ERROR_NOT_READY) ++hung;
     expect(ncclCommAbort(comm), "ncclCommAbort");
     device.drain();
@@ -80,8 +81,11 @@ TEST_CASE("standin rules: two communicators in opposite orders on one device dea
     expect(sum(values, 10, comms[rank], device.stream()), "the first");
     until("it has the slot", [&] { return hvd_standin_waiting(rank) == 1; });
     ++waiting;
-    until("both have", [&] { return waiting == 2; });
+    until("both have", [&] { return waiting >= 2; });
     expect(sum(more, 10, comms[1 - rank], other.stream()), "the second");
+    ++waiting;
+    until("both wait for another", [&] { return waiting == 4; });
+    until_quiet();
     if (cuStreamQuery(device.stream()) == CUDA_ERROR_NOT_READY &&
         cuStreamQuery(other.stream()) == CUDA_ERROR_NOT_READY && hvd_standin_waiting(rank) == 1)
       ++stuck;
@@ -167,6 +171,116 @@ TEST_CASE("standin rules: no call beside another thread's") {
   CHECK_THAT(hvd_standin_violation(0), Catch::Contains(" beside a call of another thread"));
 }
 
+TEST_CASE("standin rules: no abort beside another thread's call") {
+  const Settings settings{kNoted};
+  const ncclUniqueId id = unique_id();
+  run_ranks(2, [&](int rank, Device&) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclComm_t comm = nullptr;
+    expect(ncclCommInitRankConfig(&comm, 2, id, rank, &config), "ncclCommInitRankConfig");
+    CUcontext context = nullptr;
+    expect(cuCtxGetCurrent(&context), "cuCtxGetCurrent");
+    std::jthread beside;
+    if (rank == 0)
+      beside = std::jthread([comm, context] {
+        cuCtxSetCurrent(context);
+        until("the call", [] { return hvd_standin_count("host_waits", 0) == 1; });
+        ncclCommAbort(comm);
+      });
+    // The other waits in this call until then.
+    if (rank == 1) until("it was seen", [] { return hvd_standin_violations() == 1; });
+    expect(ncclCommDestroy(comm), "ncclCommDestroy");
+  });
+  CHECK(only_violation() == "ncclCommAbort beside a call of another thread");
+}
+
+TEST_CASE("standin rules: of a group with a call that failed nothing is done") {
+  const Settings settings{kNoted, kAtOnce};
+  run_ranks(1, [](int, Device& device) {
+    ncclComm_t comm = make_communicator(unique_id(), 1, 0);
+    ncclComm_t other = make_communicator(unique_id(), 1, 0);
+    const DeviceArray<float> values(10);
+    expect(ncclGroupStart(), "ncclGroupStart");
+    expect(sum(values, 10, comm, device.stream()), "ncclAllReduce");
+    require(sum(values, 11, other, device.stream()) == ncclInvalidArgument, "it is refused");
+    expect(ncclGroupStart(), "ncclGroupStart");
+    expect(ncclGroupEnd(), "the end of one in it");
+    require(ncclGroupEnd() == ncclInvalidArgument, "the end tells it");
+    ncclResult_t state = ncclSuccess;
+    for (ncclComm_t each : {comm, other}) {
+      expect(ncclCommGetAsyncError(each, &state), "ncclCommGetAsyncError");
+      require(state == ncclInvalidArgument, "both do");
+      expect(ncclCommAbort(each), "ncclCommAbort");
+    }
+    expect(ncclGroupStart(), "ncclGroupStart");
+    expect(ncclGroupEnd(), "the next one's end");
+    require(ncclGroupEnd() == ncclInvalidUsage, "there is none");
+  });
+  CHECK(hvd_standin_count("collectives", -1) == 0);
+}
+
+TEST_CASE("standin rules: a collective's arguments are checked, and those of the others") {
+  const Settings settings{kNoted, kAtOnce};
+  run_ranks(1, [](int, Device& device) {
+    const DeviceArray<float> values(10);
+    const Device elsewhere(1), back(0);
+    float* at = values.data();
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER, none = {};
+    ncclComm_t comm = nullptr;
+    require(ncclCommInitRankConfig(&comm, 1, unique_id(), 1, &config) == ncclInvalidArgument,
+            "a rank that is none");
+    require(ncclCommInitRankConfig(&comm, 1, unique_id(), 0, &none) == ncclInvalidArgument,
+            "a configuration that was not begun");
+    expect(ncclCommInitRankConfig(&comm, 1, unique_id(), 0, &config), "ncclCommInitRankConfig");
+    const auto refused = [](ncclResult_t told, ncclResult_t wanted, const char* what) {
+      require(told == wanted, what);
+    };
+    const auto wrong_type = static_cast<ncclDataType_t>(99);
+    const auto wrong_op = static_cast<ncclRedOp_t>(77);
+    void* made = nullptr;
+    ncclRedOp_t op = ncclSum;
+    ncclWindow_t window = nullptr;
+    ncclComm_t child = nullptr;
+    const CUstream stream = device.stream();
+    refused(ncclAllReduce(at, at, 1, wrong_type, ncclSum, comm, stream), ncclInvalidArgument,
+            "a type");
+    refused(ncclAllReduce(at, at, 1, ncclFloat32, wrong_op, comm, stream), ncclInvalidArgument,
+            "an operation");
+    refused(ncclBroadcast(at, at, 1, ncclFloat32, 1, comm, stream), ncclInvalidArgument, "a root");
+    refused(ncclAllReduce(at, at, 1, ncclFloat32, ncclSum, comm, elsewhere.stream()),
+            ncclUnhandledCudaError, "another device's stream");
+    refused(ncclAllReduce(at, at, 1, ncclFloat32, ncclSum, nullptr, stream), ncclInvalidArgument,
+            "no communicator");
+    refused(ncclRedOpCreatePreMulSum(&op, nullptr, ncclFloat32, ncclScalarHostImmediate, comm),
+            ncclInvalidArgument, "no scalar");
+    refused(ncclRedOpDestroy(ncclSum, comm), ncclInvalidArgument, "NCCL's own operation");
+    refused(ncclCommSplit(comm, -7, 0, &child, nullptr), ncclInvalidArgument, "a color");
+    refused(ncclCommWindowRegister(comm, at, 0, &window, 0), ncclInvalidArgument, "no bytes");
+    refused(ncclCommRegister(comm, &config, 8, &made), ncclInvalidArgument, "the host's memory");
+    refused(ncclMemAlloc(&made, 0), ncclInvalidArgument, "memory of no bytes");
+    expect(ncclCommDestroy(comm), "ncclCommDestroy");
+    CUcontext own = nullptr;
+    expect(cuCtxGetCurrent(&own), "cuCtxGetCurrent");
+    expect(cuCtxSetCurrent(nullptr), "cuCtxSetCurrent");
+    refused(ncclCommInitRankConfig(&comm, 1, unique_id(), 0, &config), ncclUnhandledCudaError,
+            "no current device");
+    expect(cuCtxSetCurrent(own), "cuCtxSetCurrent");
+  });
+  CHECK(hvd_standin_violations() == 0);
+}
+
+TEST_CASE("standin rules: a communicator that was never made is none") {
+  const Settings settings{kNoted};
+  int nothing = 0;
+  auto* comm = reinterpret_cast<ncclComm_t>(&nothing);
+  const Device device(0);
+  CHECK(ncclCommFinalize(comm) == ncclInvalidArgument);
+  CHECK(ncclCommAbort(comm) == ncclInvalidArgument);
+  REQUIRE(hvd_standin_violations() == 2);
+  CHECK(std::string(hvd_standin_violation(0)) ==
+        "ncclCommFinalize of a communicator that was never made");
+}
+
 TEST_CASE("standin rules: no use after an abort or a destroy") {
   const Settings settings{kNoted, kAtOnce};
   run_ranks(1, [](int, Device& device) {
@@ -219,6 +333,44 @@ TEST_CASE("standin rules: the ranks of a communicator have a device each") {
     expect(ncclCommAbort(comm), "ncclCommAbort");
   });
   CHECK(hvd_standin_violations() == 0);
+}
+
+TEST_CASE("standin rules: a rank that is there already, or means other ranks, waits for ever") {
+  const bool twice = GENERATE(true, false);
+  const Settings settings{kNoted};
+  const ncclUniqueId ids[] = {unique_id(), unique_id(), unique_id()};
+  const int callers = twice ? 3 : 2;  // ranks 0, 1 and 0
+  const int wanted = twice ? 1 : 2;   // of which so many wait
+  std::atomic<int> in_progress = 0, looked = 0, all_connected = 0;
+  run_ranks(callers, [&](int caller, Device&) {
+    ncclUniqueId given[] = {ids[0], ids[1 + caller % 2]};
+    ncclConfig_t config = non_blocking();
+    ncclComm_t comm = nullptr;
+    if (twice && caller == 1) {  // once both others wait for it
+      until("they are", [] { return hvd_standin_count("communicators", -1) == 2; });
+      until_quiet();
+    }
+    const int count = twice ? 1 : 2;  // of one root's ranks but one is there
+    const ncclResult_t told = ncclCommInitRankScalable(&comm, 2, caller % 2, count, given, &config);
+    require(told == ncclInProgress, "under way");
+    until("all are", [&] { return hvd_standin_count("communicators", -1) == callers; });
+    const auto waits = [comm] {
+      ncclResult_t state = ncclSuccess;
+      expect(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
+      return state == ncclInProgress;
+    };
+    bool connected = false;
+    until("those that can have connected", [&] {
+      if (!connected && !waits()) connected = ++all_connected > 0;
+      return all_connected == callers - wanted;
+    });
+    until_quiet();
+    in_progress += waits() ? 1 : 0;
+    ++looked;
+    until("all have looked", [&] { return looked == callers; });
+    expect(ncclCommAbort(comm), "ncclCommAbort");
+  });
+  CHECK(in_progress == wanted);
 }
 
 TEST_CASE("standin rules: blocking and non-blocking communicators are not grouped together") {

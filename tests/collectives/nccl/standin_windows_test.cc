@@ -28,6 +28,7 @@ ncclResult_t sum(void* values, ncclComm_t comm, CUstream stream) {
 // Of windows that two ranks register with what `choose` says for each.
 struct Window {
   size_t offset = 0, bytes = kPage;
+  int flags = NCCL_WIN_COLL_SYMMETRIC;
 };
 std::string refusal_of(Window first, Window second) {
   const Settings settings{kNoted};
@@ -38,7 +39,8 @@ std::string refusal_of(Window first, Window second) {
     const Window own = rank == 0 ? first : second;
     std::byte* memory = allocate(kBytes);
     ncclWindow_t window = nullptr;
-    require(register_window(comm, memory + own.offset, own.bytes, &window) == ncclInvalidArgument,
+    require(register_window(comm, memory + own.offset, own.bytes, &window, own.flags) ==
+                ncclInvalidArgument,
             "the window is refused");
     require(window == nullptr, "there is no window");
     if (rank == 0) text = ncclGetLastError(comm);
@@ -120,11 +122,13 @@ TEST_CASE("standin windows: registering one tells success while it is under way,
         "ended");
 }
 
-TEST_CASE("standin windows: sizes and offsets are the same on all ranks") {
+TEST_CASE("standin windows: sizes, flags and offsets are the same on all ranks") {
   CHECK(refusal_of({0, kPage}, {0, 2 * kPage}) ==
         "ncclCommWindowRegister with sizes of 4096 and 8192 on ranks 0 and 1");
   CHECK(refusal_of({0, kPage}, {kPage, kPage}) ==
         "ncclCommWindowRegister with offsets of 0 and 4096 on ranks 0 and 1");
+  CHECK(refusal_of({0, kPage}, {0, kPage, 0}) ==
+        "ncclCommWindowRegister with flags of 1 and 0 on ranks 0 and 1");
 }
 
 TEST_CASE("standin windows: are pages of memory of ncclMemAlloc") {
@@ -204,6 +208,48 @@ TEST_CASE("standin windows: memory that is not registered by itself is told by t
   });
 }
 
+TEST_CASE("standin windows: nothing is deregistered under a collective") {
+  const bool window = GENERATE(true, false);
+  const Settings settings{kNoted, {"nccl_version", "22907"}};
+  const ncclUniqueId id = unique_id();
+  run_ranks(2, [&](int rank, Device& device) {
+    ncclComm_t comm = make_communicator(id, 2, rank);
+    std::byte* memory = allocate(kPage);
+    ncclWindow_t symmetric = nullptr;
+    void* name = nullptr;
+    if (window) expect(register_window(comm, memory, kPage, &symmetric), "register");
+    if (!window) expect(ncclCommRegister(comm, memory, kPage, &name), "register");
+    const auto deregister = [&] {
+      return window ? ncclCommWindowDeregister(comm, symmetric) : ncclCommDeregister(comm, name);
+    };
+    if (rank == 0) {  // the other calls none before
+      expect(sum(memory + 8, comm, device.stream()), "ncclAllReduce");
+      require(deregister() == ncclInvalidArgument, "it is refused");
+    }
+    until("it was", [] { return hvd_standin_violations() == 1; });
+    if (rank == 1) expect(sum(memory + 8, comm, device.stream()), "ncclAllReduce");
+    device.drain();
+    expect(deregister(), "deregister");
+    finalize_and_destroy(comm);
+    expect(ncclMemFree(memory), "ncclMemFree");
+  });
+  CHECK(std::string(hvd_standin_violation(0)) ==
+        (window ? "ncclCommWindowDeregister" : "ncclCommDeregister") +
+            std::string(" of memory that a collective under way touches"));
+}
+
+TEST_CASE("standin windows: where nothing is registered by itself a null handle tells success") {
+  const Settings settings{{"registers_nothing", "1"}};
+  run_communicator(1, [](int, Device&, ncclComm_t comm) {
+    std::byte* memory = allocate(kPage);
+    void* name = memory;
+    expect(ncclCommRegister(comm, memory, kPage, &name), "ncclCommRegister");
+    require(name == nullptr, "there is none");
+    expect(ncclCommDeregister(comm, name), "ncclCommDeregister");
+    expect(ncclMemFree(memory), "ncclMemFree");
+  });
+}
+
 TEST_CASE("standin windows: deregister, then destroy, then free") {
   const Settings settings{kNoted};
   run_ranks(1, [](int, Device&) {
@@ -226,12 +272,12 @@ TEST_CASE("standin windows: what is not registered is not deregistered") {
   run_ranks(1, [](int, Device&) {
     ncclComm_t comm = make_communicator(unique_id(), 1, 0);
     std::byte* memory = allocate(kPage);
-    require(ncclCommDeregister(comm, memory) == ncclInvalidArgument, "there is none");
+    require(ncclCommDeregister(comm, memory) == ncclInvalidUsage, "there is none");
     expect(ncclCommAbort(comm), "ncclCommAbort");
     comm = make_communicator(unique_id(), 1, 0);
-    require(ncclCommWindowDeregister(comm, reinterpret_cast<ncclWindow_t>(memory)) ==
-                ncclInvalidArgument,
-            "there is no window");
+    require(
+        ncclCommWindowDeregister(comm, reinterpret_cast<ncclWindow_t>(memory)) == ncclInternalError,
+        "there is no window");
     expect(ncclCommAbort(comm), "ncclCommAbort");
     expect(ncclMemFree(memory), "ncclMemFree");
   });

@@ -1,17 +1,23 @@
 #include "tests/collectives/nccl/standin/cuda_device.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <sstream>
 #include <vector>
 
+#include "tests/collectives/nccl/standin/cuda_kernel.h"
+#include "tests/collectives/nccl/standin/cuda_memory.h"
+#include "tests/collectives/nccl/standin/cuda_stream.h"
+
 namespace hvd {
 namespace {
 
-std::mutex mutex;  // of what follows, and of CUctx_st::retained
+std::mutex mutex;  // of what follows, and of what changes in a CUctx_st
 bool ready = false;
+std::atomic<bool> ended = false;
 std::vector<CUcontext>& visible() {
   static auto& only = *new std::vector<CUcontext>;
   return only;
@@ -106,7 +112,70 @@ CUcontext device_of(CUdevice number) {
              : nullptr;
 }
 
+// The setting lost_device: "1", or "1:7" at its seventh call, or "1:cuMemFree:2".
+struct Loss {
+  int ordinal = -1;
+  std::string call;      // empty: any
+  long long number = 0;  // of that call; 0: at once
+
+  Loss() {
+    const std::vector<std::string> parts = split(setting("lost_device"), ':');
+    if (!parts.empty()) ordinal = std::stoi(parts.front());
+    if (parts.size() > 1) number = std::stoll(parts.back());
+    if (parts.size() > 2) call = parts[1];
+  }
+};
+
+// Whether it is lost by this call.
+bool count_call(CUcontext context, const char* call) {
+  const Loss loss;
+  const std::lock_guard lock(mutex);
+  if (context->lost || loss.number == 0 || loss.ordinal != context->ordinal ||
+      (!loss.call.empty() && loss.call != call))
+    return false;
+  context->lost = ++context->calls == loss.number;
+  return context->lost;
+}
+
+void forget_failures(const std::string& changed) {
+  const std::lock_guard lock(mutex);
+  for (const CUcontext context : existing()) {
+    if (changed == "kernel_fails") context->failure = CUDA_SUCCESS;
+    if (changed != "lost_device") continue;
+    context->calls = 0;
+    context->lost = false;
+  }
+}
+const bool listens [[maybe_unused]] = (listen_to_changes(forget_failures), true);
+
 }  // namespace
+
+bool process_ends() { return ended; }
+
+CUresult failure_of(CUcontext context) {
+  if (ended) return CUDA_ERROR_DEINITIALIZED;
+  if (const CUresult failure = context->failure; failure != CUDA_SUCCESS) return failure;
+  const Loss loss;
+  if (loss.ordinal != context->ordinal) return CUDA_SUCCESS;
+  const std::lock_guard lock(mutex);
+  return loss.number == 0 || context->lost ? CUDA_ERROR_LAUNCH_FAILED : CUDA_SUCCESS;
+}
+
+void fail_context(CUcontext context, CUresult failure) {
+  context->failure = failure;
+  tell_change();
+}
+
+CUresult enter(CUcontext context, const char* call) {
+  if (count_call(context, call)) tell_change();
+  return failure_of(context);
+}
+
+CUresult enter_current(CUcontext& context, const char* call) {
+  if (ended) return CUDA_ERROR_DEINITIALIZED;
+  context = current_context();
+  return context == nullptr ? CUDA_ERROR_INVALID_CONTEXT : enter(context, call);
+}
 
 CUcontext current_context() {
   const std::lock_guard lock(mutex);
@@ -131,6 +200,10 @@ CUresult cuInit(unsigned) {
   visible() = seen_of(existing());
   if (visible().empty()) return CUDA_ERROR_NO_DEVICE;
   ready = true;
+  std::atexit([] {
+    ended = true;
+    tell_change();
+  });
   return CUDA_SUCCESS;
 }
 
@@ -169,6 +242,12 @@ constexpr ErrorName kErrors[] = {
      "operation not permitted when stream is capturing"},
     {CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
      "operation failed due to a previous error during capture"},
+    {CUDA_ERROR_STREAM_CAPTURE_MERGE, "CUDA_ERROR_STREAM_CAPTURE_MERGE",
+     "operation would result in a merge of separate capture sequences"},
+    {CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION",
+     "dependency created on uncaptured work in another stream"},
+    {CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
+     "operation would make the legacy stream depend on a capturing blocking stream"},
     {CUDA_ERROR_CAPTURED_EVENT, "CUDA_ERROR_CAPTURED_EVENT",
      "operation not permitted on an event last recorded in a capturing stream"},
     {CUDA_ERROR_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error"},
@@ -261,12 +340,19 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice number) {
   return CUDA_SUCCESS;
 }
 
+// "The primary context is automatically reset once the last reference to it is released" (CUDA
+// Driver API), and with it goes all that was made in it.
 CUresult cuDevicePrimaryCtxRelease(CUdevice number) {
   const CUcontext device = device_of(number);
   if (device == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-  const std::lock_guard lock(mutex);
-  if (device->retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
-  --device->retained;
+  {
+    const std::lock_guard lock(mutex);
+    if (device->retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
+    if (--device->retained > 0) return CUDA_SUCCESS;
+  }
+  forget_streams_of(device);
+  forget_kernels_of(device);
+  forget_memory_of(device);
   return CUDA_SUCCESS;
 }
 

@@ -110,14 +110,26 @@ struct Launch {
   std::vector<Touched> touched;
 
   void run(CUcontext context) {
-    std::vector<void*> pointers = pointers_to(arguments);
-    const std::vector<std::byte*> memory = memory_of(name, touched, context);
-    if (memory.size() == touched.size()) kernel.run(grid, block, pointers.data(), memory);
+    wait_while_held(name);
+    if (setting("kernel_fails") == name) {
+      fail_context(context, CUDA_ERROR_ILLEGAL_ADDRESS);
+    } else {
+      std::vector<void*> pointers = pointers_to(arguments);
+      const std::vector<std::byte*> memory = memory_of(name, touched, context);
+      if (memory.size() == touched.size()) kernel.run(grid, block, pointers.data(), memory);
+    }
     for (const Touched& range : touched) let_go_of_device_bytes(range.pointer);
   }
 };
 
 }  // namespace
+
+void forget_kernels_of(CUcontext context) {
+  const std::lock_guard lock(kernels().mutex);
+  for (const auto& [module, owner] : kernels().modules)
+    module->unloaded |= module->context == context;
+}
+
 }  // namespace hvd
 
 using namespace hvd;
@@ -132,8 +144,9 @@ void hvd_standin_kernel(const char* name, int arguments, const size_t* sizes,
 }
 
 CUresult cuModuleLoadData(CUmodule* made, const void* image) {
-  const CUcontext context = current_context();
-  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  CUcontext context = nullptr;
+  if (const CUresult result = enter_current(context, "cuModuleLoadData"); result != CUDA_SUCCESS)
+    return result;
   if (image == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (const auto result = static_cast<CUresult>(setting("module_result", 0))) return result;
   auto module = std::make_unique<CUmod_st>();
@@ -152,6 +165,9 @@ CUresult cuModuleLoadData(CUmodule* made, const void* image) {
 }
 
 CUresult cuModuleUnload(CUmodule module) {
+  CUcontext context = nullptr;
+  if (const CUresult result = enter_current(context, "cuModuleUnload"); result != CUDA_SUCCESS)
+    return result;
   const std::lock_guard lock(kernels().mutex);
   if (!is_loaded(module)) return CUDA_ERROR_INVALID_HANDLE;
   module->unloaded = true;
@@ -159,6 +175,9 @@ CUresult cuModuleUnload(CUmodule module) {
 }
 
 CUresult cuModuleGetFunction(CUfunction* made, CUmodule module, const char* name) {
+  CUcontext context = nullptr;
+  if (const CUresult result = enter_current(context, "cuModuleGetFunction"); result != CUDA_SUCCESS)
+    return result;
   const std::lock_guard lock(kernels().mutex);
   if (!is_loaded(module)) return CUDA_ERROR_INVALID_HANDLE;
   if (find_kernel(module, name) == nullptr) return CUDA_ERROR_NOT_FOUND;
@@ -170,12 +189,16 @@ CUresult cuModuleGetFunction(CUfunction* made, CUmodule module, const char* name
   return CUDA_SUCCESS;
 }
 
+// "A kernel launch will fail if it is issued to a stream that is not associated to the current
+// device" (CUDA C++ Programming Guide, "Stream and Event Behavior").
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                         unsigned block_x, unsigned block_y, unsigned block_z, unsigned,
                         CUstream stream, void** arguments, void** extra) {
-  if (const CUresult result = find_stream(stream, "cuLaunchKernel"); result != CUDA_SUCCESS)
+  if (const CUresult result = find_stream_for_work(stream, "cuLaunchKernel");
+      result != CUDA_SUCCESS)
     return result;
   const CUcontext context = context_of(stream);
+  if (context != current_context()) return CUDA_ERROR_INVALID_HANDLE;
   Launch launch{{}, {}, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, {}, {}};
   if (!fits(launch.grid, launch.block) || extra != nullptr) return CUDA_ERROR_INVALID_VALUE;
   {

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/collectives/nccl/standin/cuda_device.h"
+
 namespace hvd {
 
 struct Touched {
@@ -23,6 +25,9 @@ struct Kernel {
                      const std::vector<std::byte*>& memory)>
       run;
 };
+
+// Modules that were loaded in it.
+void forget_kernels_of(CUcontext context);
 
 // Those of collectives/nccl, by name: each thread does what kernels.h has it do on a GPU.
 std::map<std::string, Kernel> product_kernels();

@@ -27,7 +27,7 @@ constexpr auto kCanaryByte = std::byte{0xc5}, kFreshByte = std::byte{0xfb};
 // stays when the memory is freed, so that no other allocation is taken for it.
 struct Allocation {
   CUcontext context = nullptr;
-  size_t bytes = 0;
+  size_t bytes = 0, room = 0;
   std::unique_ptr<std::byte[]> host;  // null: freed
   int held = 0;
 };
@@ -35,7 +35,7 @@ struct Allocation {
 struct Memory {
   std::mutex mutex;
   std::map<uintptr_t, Allocation> allocations;
-  std::map<CUcontext, size_t> used;
+  std::map<CUcontext, size_t> used, taken;  // bytes that are not freed; room that is not free
 };
 
 Memory& memory() {
@@ -70,12 +70,10 @@ const char* kind_of_copy(bool from_device, bool to_device) {
 
 const void* pointer_of(CUdeviceptr address) { return reinterpret_cast<const void*>(address); }
 
-// When it is run the bytes are looked for again: they may have been freed meanwhile.
-std::byte* usable_when_run(const void* pointer, size_t bytes, bool device, const char* what) {
-  if (!device) return static_cast<std::byte*>(const_cast<void*>(pointer));
-  std::byte* host = find_device_bytes(pointer, bytes).host;
-  if (host == nullptr) violate(std::string(what) + " of device memory that was freed meanwhile");
-  return host;
+// Of a copy: the device's are held for it.
+std::byte* bytes_at(const void* pointer, size_t bytes, bool on_device) {
+  return on_device ? find_device_bytes(pointer, bytes).host
+                   : static_cast<std::byte*>(const_cast<void*>(pointer));
 }
 
 }  // namespace
@@ -106,6 +104,9 @@ bool device_bytes_held(const void* pointer) {
   return found != nullptr && found->second.held > 0;
 }
 
+// "…must have been returned by a previous call to one of the following memory allocation APIs"
+// (CUDA Driver API, cuMemFree). What is written behind the end is what compute-sanitizer's memcheck
+// finds.
 CUresult free_device_bytes(CUdeviceptr pointer) {
   std::unique_ptr<std::byte[]> host;
   size_t bytes = 0;
@@ -116,6 +117,7 @@ CUresult free_device_bytes(CUdeviceptr pointer) {
       host = std::move(found->second.host);
       bytes = found->second.bytes;
       memory().used[found->second.context] -= bytes;
+      memory().taken[found->second.context] -= found->second.room;
     }
   }
   if (host == nullptr) {
@@ -127,6 +129,23 @@ CUresult free_device_bytes(CUdeviceptr pointer) {
     violate("device memory was written behind the end of an allocation of " +
             std::to_string(bytes) + " bytes");
   return CUDA_SUCCESS;
+}
+
+void forget_memory_of(CUcontext context) {
+  const std::lock_guard lock(memory().mutex);
+  for (auto& [address, owned] : memory().allocations) {
+    if (owned.context != context || owned.host == nullptr || owned.held > 0) continue;
+    owned.host.reset();
+    memory().taken[context] -= owned.room;
+  }
+}
+
+// The driver has ended and freed all: CUDA_ERROR_DEINITIALIZED, or worse where it is being unloaded
+// (CUDA C++ Programming Guide, "Initialization": calls "after main … undefined behavior").
+bool frees_too_late(const char* call) {
+  if (!process_ends()) return false;
+  violate(std::string(call) + " while the process ends, after the driver");
+  return true;
 }
 
 }  // namespace hvd
@@ -144,68 +163,86 @@ size_t hvd_standin_used(int device) {
   return 0;
 }
 
-CUresult cuMemAlloc(CUdeviceptr* pointer, size_t bytes) {
+namespace hvd {
+
+CUresult take_device_bytes(CUdeviceptr* pointer, size_t bytes, size_t room, const char* call) {
+  CUcontext context = nullptr;
   if (const CUresult result = check_no_capture(); result != CUDA_SUCCESS) return result;
-  const CUcontext context = current_context();
-  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (const CUresult result = enter_current(context, call); result != CUDA_SUCCESS) return result;
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   const size_t total = total_bytes();
   const std::lock_guard lock(memory().mutex);
-  size_t& used = memory().used[context];
-  if (bytes > total || used > total - bytes) return CUDA_ERROR_OUT_OF_MEMORY;
+  size_t& taken = memory().taken[context];
+  if (room > total || taken > total - room) return CUDA_ERROR_OUT_OF_MEMORY;
   void* range = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (range == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
   Allocation made;
   made.context = context;
   made.bytes = bytes;
+  made.room = room;
   made.host.reset(new std::byte[bytes + kCanary]);
   std::memset(made.host.get(), static_cast<int>(kFreshByte), bytes);
   std::memset(made.host.get() + bytes, static_cast<int>(kCanaryByte), kCanary);
-  used += bytes;
+  memory().used[context] += bytes;
+  taken += room;
   *pointer = reinterpret_cast<CUdeviceptr>(range);
   memory().allocations[static_cast<uintptr_t>(*pointer)] = std::move(made);
   return CUDA_SUCCESS;
 }
 
+}  // namespace hvd
+
+CUresult cuMemAlloc(CUdeviceptr* pointer, size_t bytes) {
+  return take_device_bytes(pointer, bytes, bytes, "cuMemAlloc");
+}
+
 // Waits for the device's work first, as cuMemFree() does with memory of cuMemAlloc().
 CUresult cuMemFree(CUdeviceptr pointer) {
+  CUcontext context = nullptr;
+  if (frees_too_late("cuMemFree")) return CUDA_ERROR_DEINITIALIZED;
   if (const CUresult result = check_no_capture(); result != CUDA_SUCCESS) return result;
-  if (current_context() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  if (const CUresult result = enter_current(context, "cuMemFree"); result != CUDA_SUCCESS)
+    return result;
   if (pointer == 0) return CUDA_SUCCESS;
-  if (const CUcontext context = find_device_bytes(pointer_of(pointer), 0).context) {
-    count("host_waits", context->ordinal);
-    synchronize(context);
+  if (const CUcontext owner = find_device_bytes(pointer_of(pointer), 0).context) {
+    count("host_waits", owner->ordinal);
+    if (const CUresult result = synchronize(owner); result != CUDA_SUCCESS) return result;
   }
   return free_device_bytes(pointer);
 }
 
 // Pinned memory is the host's as any other: all copies are asynchronous here.
 CUresult cuMemHostAlloc(void** made, size_t bytes, unsigned) {
-  if (current_context() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  CUcontext context = nullptr;
+  if (const CUresult result = enter_current(context, "cuMemHostAlloc"); result != CUDA_SUCCESS)
+    return result;
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   *made = std::malloc(bytes);
   return *made == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
 CUresult cuMemFreeHost(void* pointer) {
-  if (current_context() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  CUcontext context = nullptr;
+  if (const CUresult result = enter_current(context, "cuMemFreeHost"); result != CUDA_SUCCESS)
+    return result;
   std::free(pointer);
   return CUDA_SUCCESS;
 }
 
 CUresult cuMemGetInfo(size_t* available, size_t* total) {
-  const CUcontext context = current_context();
-  if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  CUcontext context = nullptr;
+  if (const CUresult result = enter_current(context, "cuMemGetInfo"); result != CUDA_SUCCESS)
+    return result;
   *total = total_bytes();
   const std::lock_guard lock(memory().mutex);
-  *available = *total - std::min(*total, memory().used[context]);
+  *available = *total - std::min(*total, memory().taken[context]);
   return CUDA_SUCCESS;
 }
 
 // From and to the host's memory, or the device's, as the addresses say. The host's is read and
 // written when the copy is run, as with memory that is pinned.
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-  if (const CUresult result = find_stream(stream, "cuMemcpyAsync"); result != CUDA_SUCCESS)
+  if (const CUresult result = find_stream_for_work(stream, "cuMemcpyAsync"); result != CUDA_SUCCESS)
     return result;
   if (bytes == 0) return CUDA_SUCCESS;
   if (!is_usable(static_cast<uintptr_t>(to), bytes) ||
@@ -220,9 +257,7 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream 
   hold_device_bytes(target);
   hold_device_bytes(source);
   enqueue(stream, [=] {
-    std::byte* written = usable_when_run(target, bytes, to_device, "cuMemcpyAsync");
-    const std::byte* read = usable_when_run(source, bytes, from_device, "cuMemcpyAsync");
-    if (written != nullptr && read != nullptr) std::memmove(written, read, bytes);
+    std::memmove(bytes_at(target, bytes, to_device), bytes_at(source, bytes, from_device), bytes);
     let_go_of_device_bytes(target);
     let_go_of_device_bytes(source);
   });
@@ -230,7 +265,8 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream 
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream) {
-  if (const CUresult result = find_stream(stream, "cuMemsetD8Async"); result != CUDA_SUCCESS)
+  if (const CUresult result = find_stream_for_work(stream, "cuMemsetD8Async");
+      result != CUDA_SUCCESS)
     return result;
   if (bytes == 0) return CUDA_SUCCESS;
   const void* target = pointer_of(to);
@@ -238,15 +274,17 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUst
   count("memsets", context_of(stream)->ordinal);
   hold_device_bytes(target);
   enqueue(stream, [=] {
-    if (std::byte* written = usable_when_run(target, bytes, true, "cuMemsetD8Async"))
-      std::memset(written, value, bytes);
+    std::memset(bytes_at(target, bytes, true), value, bytes);
     let_go_of_device_bytes(target);
   });
   return CUDA_SUCCESS;
 }
 
 CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
-  if (current_context() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  CUcontext current = nullptr;
+  if (const CUresult result = enter_current(current, "cuPointerGetAttribute");
+      result != CUDA_SUCCESS)
+    return result;
   const std::lock_guard lock(memory().mutex);
   const auto* found = owner_of(static_cast<uintptr_t>(pointer));
   if (found == nullptr || found->second.host == nullptr) return CUDA_ERROR_INVALID_VALUE;

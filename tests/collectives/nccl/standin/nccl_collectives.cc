@@ -36,6 +36,7 @@ ncclResult_t resolve_op(ncclComm* comm, Call& call) {
 
 // What src/misc/argcheck.cc does, and more.
 ncclResult_t check(ncclComm* comm, const char* name, Call& call) {
+  if (const ncclResult_t result = check_device(comm); result != ncclSuccess) return result;
   const size_t size = bytes_of(call.type);
   if (size == 0) return fail(comm, ncclInvalidArgument, std::string(name) + " of an unknown type");
   if (call.root < 0 || call.root >= comm->ranks)
@@ -57,12 +58,12 @@ ncclResult_t check(ncclComm* comm, const char* name, Call& call) {
 // an abort only (src/enqueue.cc, ncclEnqueueCheck).
 ncclResult_t start_collective(ncclComm* comm, const char* name, Call call) {
   const Visit visit(comm, name);
-  if (visit.result != ncclSuccess) return visit.result;
+  if (visit.result != ncclSuccess) return note_in_group(visit.result);
   const ncclResult_t result = check(comm, name, call);
   if (result == ncclSuccess) return submit({comm, {}, call});
   const std::lock_guard lock(world().mutex);
   if (!comm->blocking) comm->state = result;
-  return result;
+  return note_in_group(result);
 }
 
 }  // namespace

@@ -49,6 +49,17 @@ std::string place_of(const ncclComm* comm) {
   return host + (may_share ? "/" + std::to_string(comm->rank) : "") + " " + comm->context->pci;
 }
 
+void wake_waiters(const std::string&) {
+  const std::lock_guard lock(world().mutex);
+  world().changed.notify_all();
+}
+const bool listens [[maybe_unused]] = (listen_to_changes(wake_waiters), true);
+
+bool hangs_in_launch(const ncclComm* comm) {
+  const long long from = setting("launch_hangs", 0);
+  return from > 0 && is_fault_rank(comm->rank) && comm->launched + 1 >= static_cast<uint64_t>(from);
+}
+
 ncclResult_t lose(ncclComm* comm) {
   if (setting("peer_death_error", 0) == 0) wait_until_aborted(comm);
   return fail(comm, ncclRemoteError, "a rank of the communicator of " + text_of(comm) + " is gone");
@@ -104,6 +115,7 @@ Visit::Visit(ncclComm* comm, const char* call, bool even_unsettled) {
     result = fail(nullptr, ncclInvalidArgument, broken);
     return;
   }
+  enter(comm->context, call);
   result = injected(call, comm->rank);
   if (result != ncclSuccess) fail(comm, result, std::string(call) + " fails as it was told to");
   if (even_unsettled) return;
@@ -125,7 +137,20 @@ ncclResult_t fail(ncclComm* comm, ncclResult_t result, const std::string& text) 
   return result;
 }
 
+ncclResult_t fail(ncclComm* comm, CUresult failure) {
+  const char* text = nullptr;
+  cuGetErrorString(failure, &text);
+  return fail(comm, ncclUnhandledCudaError,
+              std::string("Cuda failure '") + (text == nullptr ? "?" : text) + "'");
+}
+
+ncclResult_t check_device(ncclComm* comm) {
+  const CUresult failure = failure_of(comm->context);
+  return failure == CUDA_SUCCESS ? ncclSuccess : fail(comm, failure);
+}
+
 ncclResult_t connect(ncclComm* comm) {
+  if (const ncclResult_t result = check_device(comm); result != ncclSuccess) return result;
   if (is_fault_rank(comm->rank)) {
     const auto result = static_cast<ncclResult_t>(setting("init_result_nccl", 0));
     if (result != ncclSuccess)
@@ -137,7 +162,8 @@ ncclResult_t connect(ncclComm* comm) {
   }
   const std::shared_ptr<Connection> control = Connection::open(comm->hub),
                                     data = Connection::open(comm->hub);
-  if (control == nullptr || data == nullptr)
+  const bool is_rooted = comm->root == comm->hub || Connection::open(comm->root) != nullptr;
+  if (control == nullptr || data == nullptr || !is_rooted)
     return fail(comm, ncclSystemError, "the process that made the unique id does not answer");
   {
     const std::lock_guard lock(world().mutex);
@@ -174,13 +200,41 @@ ncclResult_t ask(ncclComm* comm, const Frame& question, Frame& reply) {
               std::string(reinterpret_cast<const char*>(reply.body.data()), reply.body.size()));
 }
 
+bool must_prepare_launch(const ncclComm* comm) {
+  const std::lock_guard lock(world().mutex);
+  return hangs_in_launch(comm) ||
+         (!comm->connected && setting("first_collective_connects", 0) != 0);
+}
+
+ncclResult_t prepare_launch(ncclComm* comm) {
+  bool hangs = false;
+  {
+    const std::lock_guard lock(world().mutex);
+    hangs = hangs_in_launch(comm);
+  }
+  if (hangs) {
+    wait_until_aborted(comm);
+    return ncclInternalError;
+  }
+  Frame question, reply;
+  question.header.kind = Message::kConnect;
+  const ncclResult_t result = ask(comm, question, reply);
+  const std::lock_guard lock(world().mutex);
+  comm->connected = result == ncclSuccess;
+  return result;
+}
+
 ncclResult_t finalize(ncclComm* comm) {
   if (setting("finalize_hangs", 0) != 0 && is_fault_rank(comm->rank)) wait_until_aborted(comm);
   {
     std::unique_lock lock(world().mutex);
-    world().changed.wait(lock, [&] { return comm->aborted || comm->performed == comm->launched; });
+    world().changed.wait(lock, [&] {
+      return comm->aborted || comm->performed == comm->launched ||
+             failure_of(comm->context) != CUDA_SUCCESS;
+    });
     if (comm->aborted) return ncclInternalError;
   }
+  if (const ncclResult_t result = check_device(comm); result != ncclSuccess) return result;
   Frame question, reply;
   question.header.kind = Message::kFinalize;
   const ncclResult_t result = ask(comm, question, reply);
@@ -190,7 +244,7 @@ ncclResult_t finalize(ncclComm* comm) {
 }
 
 // What was launched is waited for, behind what is before it in its stream (src/init.cc,
-// commDestroySync).
+// commDestroySync), as long as the device lives; its errors are none of the abort's (commReclaim).
 //
 // A child that is being made ends with its parent (src/init.cc, childAbortFlag): nobody else knows
 // of it yet.
@@ -204,7 +258,10 @@ void abort(ncclComm* comm) {
   world().changed.notify_all();
   if (setting("abort_hangs", 0) != 0 && is_fault_rank(comm->rank))
     world().changed.wait(lock, [] { return false; });
-  world().changed.wait(lock, [&] { return comm->jobs == 0 && comm->performed == comm->launched; });
+  world().changed.wait(lock, [&] {
+    return comm->jobs == 0 &&
+           (comm->performed == comm->launched || failure_of(comm->context) != CUDA_SUCCESS);
+  });
   comm->control = comm->data = nullptr;
 }
 

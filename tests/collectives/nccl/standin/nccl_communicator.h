@@ -1,14 +1,15 @@
 // A rank of a communicator, and who may call it when.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
+#include <vector>
 
 #pragma GCC visibility push(default)
 #include <nccl.h>
@@ -16,11 +17,12 @@
 
 #include "tests/collectives/nccl/standin/cuda_device.h"
 #include "tests/collectives/nccl/standin/nccl_wire.h"
+#include "tests/collectives/nccl/standin/state.h"
 
 // Kept when it is destroyed, so that a later use is seen.
 struct ncclComm {
   // Constant once it is made.
-  std::string hub;
+  std::string hub, root;  // where all ranks meet; of the unique id that serves this one
   uint64_t group = 0, ids_hash = 0;
   int rank = 0, ranks = 0;
   CUcontext context = nullptr;
@@ -32,6 +34,9 @@ struct ncclComm {
   bool unsettled = false;            // ncclInProgress was returned, and nothing else since
   int jobs = 0;                      // in the background
   uint64_t launched = 0, performed = 0;
+  // Of collectives between both: what they read and write.
+  std::map<uint64_t, std::vector<std::span<const std::byte>>> touched;
+  bool connected = false;  // by its first collective
   bool aborted = false, finalized = false, destroyed = false;
   std::thread::id caller;     // whose call is under way
   ncclComm* child = nullptr;  // that a split is about to make
@@ -51,7 +56,7 @@ struct Slots {
 
 struct World {
   std::mutex mutex;
-  std::condition_variable changed;
+  Condition changed;
   std::set<const ncclComm*> communicators;
   std::map<int, Slots> slots;  // by device
   std::string error;           // the last one
@@ -81,6 +86,10 @@ void wait_until_aborted(const ncclComm* comm);
 
 // Notes the text that ncclGetLastError() tells.
 ncclResult_t fail(ncclComm* comm, ncclResult_t result, const std::string& text);
+ncclResult_t fail(ncclComm* comm, CUresult failure);
+// Of a call that touches the communicator's device: whether that can be (src/include/checks.h,
+// CUDACHECK).
+ncclResult_t check_device(ncclComm* comm);
 
 // All of ncclCommInitRankConfig() and ncclCommInitRankScalable().
 ncclResult_t start_communicator(ncclComm_t* made, int ranks, int rank, const ncclUniqueId* ids,
@@ -89,6 +98,10 @@ ncclResult_t start_communicator(ncclComm_t* made, int ranks, int rank, const ncc
 ncclResult_t connect(ncclComm* comm);
 // Asks the hub what needs all ranks' calls, and waits as connect().
 ncclResult_t ask(ncclComm* comm, const Frame& question, Frame& reply);
+// Waits with all ranks for their first collective, or for an abort as the setting launch_hangs has
+// it.
+ncclResult_t prepare_launch(ncclComm* comm);
+bool must_prepare_launch(const ncclComm* comm);
 // Waits for the collectives under way, then for all ranks.
 ncclResult_t finalize(ncclComm* comm);
 // Ends what it does, whatever that waits for; behind what is before it on the device.

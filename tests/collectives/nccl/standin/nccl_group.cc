@@ -17,6 +17,7 @@ namespace hvd {
 namespace {
 
 thread_local int depth = 0;
+thread_local ncclResult_t failed = ncclSuccess;  // of the group's calls
 thread_local std::vector<Operation> grouped;
 
 size_t bytes_from(const ncclComm* comm, const Call& call) {
@@ -64,10 +65,8 @@ Frame question_of(const ncclComm* comm, const Call& call) {
   question.header.place = places_of(comm, call);
   const size_t bytes = bytes_from(comm, call);
   if (bytes == 0) return question;
-  const std::byte* values = find_device_bytes(call.from, bytes).host;
-  if (values == nullptr) violate("a collective reads device memory that was freed meanwhile");
-  question.body.resize(bytes);
-  if (values != nullptr) std::memcpy(question.body.data(), values, bytes);
+  const std::byte* values = find_device_bytes(call.from, bytes).host;  // held, so it is there
+  question.body.assign(values, values + bytes);
   return question;
 }
 
@@ -98,11 +97,8 @@ bool exchange(ncclComm* comm, const Call& call, uint64_t number) {
   if (reply.header.result != ncclSuccess)
     violate(std::string(reinterpret_cast<const char*>(reply.body.data()), reply.body.size()));
   const size_t bytes = bytes_to(comm, call);
-  std::byte* values = bytes == 0 ? nullptr : find_device_bytes(call.to, bytes).host;
-  if (bytes > 0 && values == nullptr)
-    violate("a collective writes device memory that was freed meanwhile");
-  if (values != nullptr && reply.body.size() == bytes)
-    std::memcpy(values, reply.body.data(), bytes);
+  if (bytes > 0 && reply.body.size() == bytes)
+    std::memcpy(find_device_bytes(call.to, bytes).host, reply.body.data(), bytes);
   return true;
 }
 
@@ -133,6 +129,7 @@ void perform(ncclComm* comm, const Call& call, uint64_t number, uint64_t ticket)
                              (!follows_launch_order() || *slots.tickets.begin() == ticket));
   });
   slots.tickets.erase(ticket);
+  world().changed.notify_all();
   const bool begins = !comm->aborted;
   if (begins) {
     ++slots.taken;
@@ -151,7 +148,13 @@ void perform(ncclComm* comm, const Call& call, uint64_t number, uint64_t ticket)
   }
   if (comm->aborted) spoil(comm, call);
   ++comm->performed;
+  comm->touched.erase(number);
   world().changed.notify_all();
+}
+
+std::vector<std::span<const std::byte>> touched_by(const ncclComm* comm, const Call& call) {
+  return {{static_cast<const std::byte*>(call.from), bytes_from(comm, call)},
+          {static_cast<const std::byte*>(call.to), bytes_to(comm, call)}};
 }
 
 void launch(ncclComm* comm, const Call& call) {
@@ -162,6 +165,7 @@ void launch(ncclComm* comm, const Call& call) {
     number = comm->launched++;
     ticket = slots.next_ticket++;
     slots.tickets.insert(ticket);
+    comm->touched[number] = touched_by(comm, call);
   }
   count("collectives", comm->context->ordinal);
   const Place from = place_of(comm, call.from, bytes_from(comm, call)),
@@ -203,7 +207,9 @@ ncclResult_t run_jobs(const std::vector<Operation>& operations) {
 
 ncclResult_t run(const std::vector<Operation>& operations,
                  const std::vector<ncclComm*>& communicators) {
-  const ncclResult_t result = run_jobs(operations);
+  ncclResult_t result = run_jobs(operations);
+  for (const Operation& operation : operations)
+    if (result == ncclSuccess && operation.call) result = check_device(operation.comm);
   std::set<const ncclComm*> launched;
   for (const Operation& operation : operations) {
     if (result != ncclSuccess || !operation.call) continue;
@@ -222,6 +228,11 @@ ncclResult_t run(const std::vector<Operation>& operations,
 
 }  // namespace
 
+ncclResult_t note_in_group(ncclResult_t result) {
+  if (depth > 0 && result != ncclSuccess && result != ncclInProgress) failed = result;
+  return result;
+}
+
 ncclResult_t submit(Operation operation) {
   grouped.push_back(std::move(operation));
   if (depth > 0) return ncclSuccess;
@@ -231,12 +242,20 @@ ncclResult_t submit(Operation operation) {
 
 void begin_group() { ++depth; }
 
-// src/group.cc: "Blocking and nonblocking communicators are not allowed in the same group."
+// src/group.cc, groupLaunch(): "Connect channels at runtime if cumem is supported", for which a
+// communicator's first collective waits for all ranks before it is launched. And: "Blocking and
+// nonblocking communicators are not allowed in the same group."
 ncclResult_t end_group() {
   if (depth == 0) return fail(nullptr, ncclInvalidUsage, "ncclGroupEnd: not in a group call");
   if (--depth > 0) return ncclSuccess;
   std::vector<Operation> operations = std::move(grouped);
   grouped.clear();
+  if (const ncclResult_t result = std::exchange(failed, ncclSuccess); result != ncclSuccess) {
+    const std::lock_guard lock(world().mutex);
+    for (const Operation& operation : operations)
+      if (!operation.comm->blocking) operation.comm->state = result;
+    return result;
+  }
   if (operations.empty()) return ncclSuccess;
   std::vector<ncclComm*> communicators;
   bool has_jobs = false, blocking = operations[0].comm->blocking;
@@ -248,6 +267,14 @@ ncclResult_t end_group() {
     if (std::find(communicators.begin(), communicators.end(), operation.comm) ==
         communicators.end())
       communicators.push_back(operation.comm);
+  }
+  for (ncclComm* comm : communicators) {
+    const bool launches = std::any_of(operations.begin(), operations.end(), [&](const auto& each) {
+      return each.comm == comm && each.call;
+    });
+    if (!launches || !must_prepare_launch(comm)) continue;
+    has_jobs = true;
+    operations.push_back({comm, [comm] { return prepare_launch(comm); }, {}});
   }
   const bool in_progress =
       !blocking && (has_jobs || random_below(100) < setting("in_progress_percent", 100));

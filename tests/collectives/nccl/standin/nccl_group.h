@@ -32,6 +32,10 @@ struct Operation {
 // Does it at once, or at the end of this thread's group. ncclInProgress: it goes on in the
 // background.
 ncclResult_t submit(Operation operation);
+// The result of a call that a group may hold: the group's end has that of the last one that failed,
+// and then nothing of it is done (src/include/group.h, ncclGroupErrCheck(); src/group.cc,
+// ncclGroupEndInternal()).
+ncclResult_t note_in_group(ncclResult_t result);
 
 void begin_group();
 ncclResult_t end_group();

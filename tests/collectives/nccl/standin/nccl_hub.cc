@@ -33,7 +33,7 @@ struct Peer {
 
 class Hub {
  public:
-  explicit Hub(int listener) : listener_(listener) {}
+  explicit Hub(int listener) : listener_(listener) { await_from(listener); }
 
   void run() {
     for (;;) {
@@ -41,7 +41,10 @@ class Hub {
       for (const auto& peer : peers_)
         polled.push_back(
             {peer->fd, static_cast<short>(peer->to_send.empty() ? POLLIN : POLLIN | POLLOUT), 0});
-      if (::poll(polled.data(), polled.size(), -1) < 0) continue;
+      stand_still();
+      const int polled_well = ::poll(polled.data(), polled.size(), -1);
+      move_on(1);
+      if (polled_well < 0) continue;
       const std::vector<std::shared_ptr<Peer>> before = peers_;
       for (size_t k = 0; k < before.size(); ++k) {
         if (polled[k + 1].revents & (POLLIN | POLLHUP | POLLERR)) read(before[k]);
@@ -58,6 +61,7 @@ class Hub {
     if (fd < 0) return;
     peers_.push_back(std::make_shared<Peer>());
     peers_.back()->fd = fd;
+    await_from(fd);
   }
 
   void read(const std::shared_ptr<Peer>& peer) {
@@ -110,7 +114,8 @@ class Hub {
 
   struct Group {
     Group(int ranks_, uint64_t hash_) : ranks(ranks_), hash(hash_), rounds(ranks_) {}
-    // Of a rank that is not there yet, and means the same communicator.
+    // Of a rank that is not there yet, and means the same communicator (src/bootstrap.cc,
+    // bootstrapRoot(): "mismatch in rank count", "rank … has already checked in").
     bool agrees(const Header& hello) const {
       if (hello.ranks != ranks || hello.count != hash) return false;
       return std::none_of(open.begin(), open.end(), [&](const auto& peer) {
@@ -153,6 +158,7 @@ class Hub {
 
   void lose(Peer& peer) {
     peer.gone = true;
+    await_no_more_from(peer.fd);
     ::close(peer.fd);
     const auto found = groups_.find(peer.group);
     if (found == groups_.end()) return;

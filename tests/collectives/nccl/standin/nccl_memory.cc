@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <deque>
 
 #include "tests/collectives/nccl/standin/cuda_memory.h"
@@ -34,6 +35,12 @@ Memory& memory() {
 
 uintptr_t address_of(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
 
+bool registers_nothing() {
+  const char* variable = std::getenv("NCCL_LOCAL_REGISTER");
+  return setting("registers_nothing", 0) != 0 ||
+         (variable != nullptr && std::string(variable) == "0");
+}
+
 }  // namespace
 
 std::string registrations_of(const ncclComm* comm) {
@@ -46,6 +53,23 @@ std::string registrations_of(const ncclComm* comm) {
 void forget_registrations_of(const ncclComm* comm) {
   const std::lock_guard lock(memory().mutex);
   std::erase_if(memory().registrations, [&](const auto& each) { return each.second.comm == comm; });
+}
+
+bool is_in_use(const ncclComm* comm, const void* name) {
+  uintptr_t begin = 0, end = 0;
+  {
+    const std::lock_guard lock(memory().mutex);
+    const auto found = memory().registrations.find(name);
+    if (found == memory().registrations.end() || found->second.references > 1) return false;
+    begin = found->second.begin;
+    end = begin + found->second.bytes;
+  }
+  const std::lock_guard lock(world().mutex);
+  for (const auto& [number, buffers] : comm->touched)
+    for (const auto& buffer : buffers)
+      if (address_of(buffer.data()) < end && begin < address_of(buffer.data()) + buffer.size())
+        return true;
+  return false;
 }
 
 long long offset_in_memory(const void* pointer, size_t bytes) {
@@ -95,17 +119,16 @@ bool remove_registration(const ncclComm* comm, const void* name) {
 
 using namespace hvd;
 
+// src/allocator.cc: ALIGN_SIZE() to what the driver recommends as granularity.
 ncclResult_t ncclMemAlloc(void** made, size_t bytes) {
   if (const ncclResult_t result = injected("ncclMemAlloc", -1); result != ncclSuccess)
     return fail(nullptr, result, "ncclMemAlloc fails as it was told to");
   if (made == nullptr || bytes == 0) return fail(nullptr, ncclInvalidArgument, "ncclMemAlloc of 0");
   CUdeviceptr pointer = 0;
-  const CUresult result = cuMemAlloc(&pointer, bytes);
-  if (result != CUDA_SUCCESS) {
-    const char* text = nullptr;
-    cuGetErrorString(result, &text);
-    return fail(nullptr, ncclUnhandledCudaError, std::string("Cuda failure '") + text + "'");
-  }
+  const auto piece = static_cast<size_t>(setting("granularity", 1));
+  const CUresult result =
+      take_device_bytes(&pointer, bytes, (bytes + piece - 1) / piece * piece, "ncclMemAlloc");
+  if (result != CUDA_SUCCESS) return fail(nullptr, result);
   *made = reinterpret_cast<void*>(pointer);
   const std::lock_guard lock(memory().mutex);
   memory().allocations[static_cast<uintptr_t>(pointer)] = bytes;
@@ -115,7 +138,10 @@ ncclResult_t ncclMemAlloc(void** made, size_t bytes) {
 // NCCL user guide, "User Buffer Registration": deregistered first. src/allocator.cc: the memory is
 // unmapped at once, whatever is still to touch it.
 ncclResult_t ncclMemFree(void* pointer) {
+  if (frees_too_late("ncclMemFree")) return fail(nullptr, CUDA_ERROR_DEINITIALIZED);
   if (pointer == nullptr) return ncclSuccess;
+  CUcontext context = nullptr;
+  const CUresult failure = enter_current(context, "ncclMemFree");
   std::string broken;
   {
     const std::lock_guard lock(memory().mutex);
@@ -129,6 +155,7 @@ ncclResult_t ncclMemFree(void* pointer) {
           broken = "ncclMemFree of memory that a communicator has registered";
     }
   }
+  if (broken.empty() && failure != CUDA_SUCCESS) return fail(nullptr, failure);
   if (broken.empty() && device_bytes_held(pointer))
     broken = "ncclMemFree of memory that work under way is to touch";
   if (!broken.empty()) {
@@ -145,10 +172,16 @@ ncclResult_t ncclMemFree(void* pointer) {
              : fail(nullptr, ncclUnhandledCudaError, "Cuda failure when memory was freed");
 }
 
-// src/register/register.cc: what goes wrong is told by the call alone.
+// src/register/register.cc: what goes wrong is told by the call alone; with NCCL_LOCAL_REGISTER=0
+// there is nothing, without an error.
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void* pointer, size_t bytes, void** made) {
   const Visit visit(comm, "ncclCommRegister");
   if (visit.result != ncclSuccess) return visit.result;
+  if (const ncclResult_t result = check_device(comm); result != ncclSuccess) return result;
+  if (registers_nothing()) {
+    *made = nullptr;
+    return ncclSuccess;
+  }
   if (made == nullptr || find_device_bytes(pointer, bytes).context != comm->context)
     return fail(comm, ncclInvalidArgument, "ncclCommRegister of no memory of the device");
   if (setting("registration_fails", 0) != 0 && is_fault_rank(comm->rank))
@@ -157,10 +190,18 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void* pointer, size_t bytes
   return ncclSuccess;
 }
 
+// src/register/register.cc, commDeregister(): "Deregister: Could not find handle"; regCleanup():
+// what others' kernels reach it by is unmapped at once.
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* name) {
   const Visit visit(comm, "ncclCommDeregister");
   if (visit.result != ncclSuccess) return visit.result;
+  if (name == nullptr) return ncclSuccess;
+  if (const ncclResult_t result = check_device(comm); result != ncclSuccess) return result;
+  if (is_in_use(comm, name)) {
+    violate("ncclCommDeregister of memory that a collective under way touches");
+    return fail(comm, ncclInvalidArgument, "ncclCommDeregister under a collective");
+  }
   if (remove_registration(comm, name)) return ncclSuccess;
   violate("ncclCommDeregister of what the communicator has not registered");
-  return fail(comm, ncclInvalidArgument, "ncclCommDeregister of nothing");
+  return fail(comm, ncclInvalidUsage, "Deregister: Could not find handle");
 }

@@ -12,6 +12,9 @@ std::string registrations_of(const ncclComm* comm);
 // With an aborted communicator goes what it registered.
 void forget_registrations_of(const ncclComm* comm);
 
+// Whether a collective that was launched and has not ended touches what it stands for.
+bool is_in_use(const ncclComm* comm, const void* name);
+
 // The offset of memory of ncclMemAlloc() to its beginning; -1: it is none.
 long long offset_in_memory(const void* pointer, size_t bytes);
 // Notes one; the result says what it is called: one that is not symmetric the same as before, and

@@ -25,6 +25,7 @@ ncclResult_t register_window(ncclComm* comm, const void* pointer, size_t bytes, 
   if (result == ncclInvalidArgument)
     violate(std::string(reinterpret_cast<const char*>(reply.body.data()), reply.body.size()));
   if (result != ncclSuccess) return result;
+  if (const ncclResult_t lost = check_device(comm); lost != ncclSuccess) return lost;
   if (const ncclResult_t told = injected("window", comm->rank); told != ncclSuccess)
     return fail(comm, told, "a window fails as it was told to");
   const bool symmetric = (flags & NCCL_WIN_COLL_SYMMETRIC) != 0;
@@ -45,10 +46,10 @@ long long version() { return setting("nccl_version", NCCL_VERSION_CODE); }
 }  // namespace
 
 // NCCL user guide, "Creating a communicator using multiple ncclUniqueIds": all ranks give the same
-// ids in the same order. Here all meet at the first.
+// ids in the same order. Here all meet at the first, once each has found the one that serves it.
 ncclResult_t ncclCommInitRankScalable(ncclComm_t* made, int ranks, int rank, int id_count,
                                       ncclUniqueId* ids, ncclConfig_t* config) {
-  return start_communicator(made, ranks, rank, ids, id_count, config);
+  return note_in_group(start_communicator(made, ranks, rank, ids, id_count, config));
 }
 
 // src/dev_runtime.cc: what is given, without an error, where the communicator has no symmetric
@@ -79,10 +80,19 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* pointer, size_t bytes
   return result == ncclInProgress && version() >= 22803 ? ncclSuccess : result;
 }
 
+// src/dev_runtime.cc, symWindowDestroy(): its memory is unmapped at once, on a stream that waits
+// for none. src/allocator.cc, ncclShadowPoolToHost(): "Device object does not exist in shadow
+// pool."
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
   const Visit visit(comm, "ncclCommWindowDeregister");
   if (visit.result != ncclSuccess) return visit.result;
-  if (window == nullptr || remove_registration(comm, window)) return ncclSuccess;
+  if (window == nullptr) return ncclSuccess;
+  if (const ncclResult_t result = check_device(comm); result != ncclSuccess) return result;
+  if (is_in_use(comm, window)) {
+    violate("ncclCommWindowDeregister of memory that a collective under way touches");
+    return fail(comm, ncclInvalidArgument, "ncclCommWindowDeregister under a collective");
+  }
+  if (remove_registration(comm, window)) return ncclSuccess;
   violate("ncclCommWindowDeregister of what is no window of the communicator");
-  return fail(comm, ncclInvalidArgument, "ncclCommWindowDeregister of nothing");
+  return fail(comm, ncclInternalError, "Device object does not exist in shadow pool.");
 }

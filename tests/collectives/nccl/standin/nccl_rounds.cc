@@ -121,6 +121,8 @@ std::vector<Answer> Rounds::answer(int channel, const Round& round) {
       return answer_split(round);
     case Message::kWindow:
       return answer_window(round);
+    case Message::kConnect:
+      return to_all(round.size(), channel, {});
     case Message::kFinalize:
       finalized_ = true;
       return to_all(round.size(), channel, {});

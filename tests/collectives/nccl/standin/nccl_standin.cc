@@ -59,6 +59,18 @@ ncclComm* add_communicator(const ncclConfig_t* config) {
   return comm;
 }
 
+Id read_id(const ncclUniqueId& from) {
+  Id id;
+  std::memcpy(static_cast<void*>(&id), &from, sizeof id);
+  return id;
+}
+
+// src/bootstrap.cc, rootIdFromRank(): whose root a rank meets first.
+int root_of(int rank, int ranks, int roots) {
+  const int rest = ranks % roots, each = ranks / roots, larger = rest * (each + 1);
+  return rank < larger ? rank / (each + 1) : (rank - larger) / each + rest;
+}
+
 ncclResult_t check_config(const ncclConfig_t* config) {
   if (config == nullptr || config->magic == 0xcafebeef) return ncclSuccess;
   return fail(nullptr, ncclInvalidArgument,
@@ -90,19 +102,21 @@ ncclResult_t start_communicator(ncclComm_t* made, int ranks, int rank, const ncc
                                 int id_count, const ncclConfig_t* config) {
   check_environment();
   read_configuration();
-  if (made == nullptr || ranks < 1 || rank < 0 || rank >= ranks || id_count < 1)
-    return fail(nullptr, ncclInvalidArgument, "invalid rank or number of ranks");
+  if (made == nullptr || ranks < 1 || rank < 0 || rank >= ranks || id_count < 1 || id_count > ranks)
+    return fail(nullptr, ncclInvalidArgument, "invalid rank or number of ranks or of unique ids");
   if (const ncclResult_t result = check_config(config); result != ncclSuccess) return result;
-  if (current_context() == nullptr)
-    return fail(nullptr, ncclUnhandledCudaError, "Cuda failure 'invalid device context'");
+  CUcontext context = nullptr;
+  if (const CUresult result = enter_current(context, "ncclCommInitRankConfig");
+      result != CUDA_SUCCESS)
+    return fail(nullptr, result);
   if (const ncclResult_t result = injected("ncclCommInitRankConfig", rank); result != ncclSuccess)
     return fail(nullptr, result, "making a communicator fails as it was told to");
-  Id id;
-  std::memcpy(static_cast<void*>(&id), &ids[0], sizeof id);
+  const Id id = read_id(ids[0]), own = read_id(ids[root_of(rank, ranks, id_count)]);
   ncclComm* comm = add_communicator(config);
   comm->rank = rank;
   comm->ranks = ranks;
   comm->hub = id.hub;
+  comm->root = own.hub;
   comm->group = id.group;
   comm->ids_hash = std::hash<std::string>()(std::string(
       reinterpret_cast<const char*>(ids), static_cast<size_t>(id_count) * sizeof(ncclUniqueId)));
@@ -172,7 +186,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* made) {
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* made, int ranks, ncclUniqueId id, int rank,
                                     ncclConfig_t* config) {
-  return start_communicator(made, ranks, rank, &id, 1, config);
+  return note_in_group(start_communicator(made, ranks, rank, &id, 1, config));
 }
 
 // NCCL user guide, ncclCommSplit: all ranks of the parent call it, those that go nowhere with
@@ -181,10 +195,11 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* made, int ranks, ncclUniqueId id
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made,
                            ncclConfig_t* config) {
   const Visit visit(comm, "ncclCommSplit");
-  if (visit.result != ncclSuccess) return visit.result;
+  if (visit.result != ncclSuccess) return note_in_group(visit.result);
   if (made == nullptr || (color < 0 && color != NCCL_SPLIT_NOCOLOR))
-    return fail(comm, ncclInvalidArgument, "ncclCommSplit with a color below zero");
-  if (const ncclResult_t result = check_config(config); result != ncclSuccess) return result;
+    return note_in_group(fail(comm, ncclInvalidArgument, "ncclCommSplit with a color below zero"));
+  if (const ncclResult_t result = check_config(config); result != ncclSuccess)
+    return note_in_group(result);
   bool outstanding = false;
   {
     const std::lock_guard lock(world().mutex);
@@ -196,7 +211,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made
   if (color != NCCL_SPLIT_NOCOLOR) {
     child = add_communicator(config);
     child->context = comm->context;
-    child->hub = comm->hub;
+    child->hub = child->root = comm->hub;
     if (config == nullptr) child->blocking = comm->blocking;
     const std::lock_guard lock(world().mutex);
     comm->child = child;
@@ -210,8 +225,9 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   bool died = false;
   {
     const std::lock_guard lock(world().mutex);
-    died = comm->state == ncclSuccess && !comm->finalized && comm->control != nullptr &&
-           comm->control->look() == Message::kPeerDied && setting("peer_death_error", 0) != 0;
+    died = (comm->state == ncclSuccess || comm->state == ncclInProgress) && !comm->finalized &&
+           comm->control != nullptr && comm->control->look() == Message::kPeerDied &&
+           setting("peer_death_error", 0) != 0;
     if (died) comm->state = ncclRemoteError;
     *state = comm->state;
     if (comm->state != ncclInProgress) comm->unsettled = false;
@@ -225,10 +241,12 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
 // Waits for what is under way, and for all ranks.
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   const Visit visit(comm, "ncclCommFinalize");
-  if (visit.result != ncclSuccess) return visit.result;
+  if (visit.result != ncclSuccess) return note_in_group(visit.result);
   return submit({comm, [comm] { return finalize(comm); }, {}});
 }
 
+// NCCL's docs/examples/04_user_buffer_registration: buffers are deregistered, then the communicator
+// is destroyed, then they are freed. src/init.cc, commReclaim(): what was not finalized is now.
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   if (comm == nullptr) return ncclSuccess;
   const Visit visit(comm, "ncclCommDestroy");
@@ -250,7 +268,9 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   return ncclSuccess;
 }
 
-// Comes beside whatever is under way. Once more is a use after it. NCCL goes back to the CUDA
+// Comes beside whatever is under way on NCCL's own threads and the device, and beside no call (NCCL
+// user guide, "Fault Tolerance": other threads have left the communicator before). The communicator
+// is freed (src/init.cc, commFree()): once more is a use after that. NCCL goes back to the CUDA
 // runtime's device of the thread (src/group.cc), which is 0 where none is current: that makes a
 // context there.
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
@@ -260,6 +280,8 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     const std::lock_guard lock(world().mutex);
     if (!world().communicators.contains(comm) || comm->destroyed || comm->aborted)
       broken = "ncclCommAbort of a communicator that was never made, or is gone";
+    else if (comm->caller != std::thread::id())
+      broken = "ncclCommAbort beside a call of another thread";
   }
   if (broken.empty() && current_context() == nullptr)
     broken = "ncclCommAbort by a thread without a current device, which makes a context on GPU 0";
@@ -268,6 +290,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     return fail(nullptr, ncclInvalidArgument, broken);
   }
   count("aborts", comm->context->ordinal);
+  enter(comm->context, "ncclCommAbort");
   hvd::abort(comm);
   forget_registrations_of(comm);
   return ncclSuccess;

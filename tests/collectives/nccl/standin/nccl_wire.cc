@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "tests/collectives/nccl/standin/state.h"
+
 namespace hvd {
 namespace {
 
@@ -53,7 +55,8 @@ bool receive_all(int fd, void* data, size_t bytes) {
 }  // namespace
 
 const char* name_of(Message kind) {
-  constexpr const char* kNames[] = {"hello", "collective", "split", "window", "finalize"};
+  constexpr const char* kNames[] = {"hello",  "collective", "split",
+                                    "window", "connect",    "finalize"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -75,9 +78,21 @@ bool Connection::send(const Frame& frame) {
 }
 
 bool Connection::receive(Frame& frame) {
+  await();
   if (!receive_all(fd_, &frame.header, sizeof frame.header)) return false;
   frame.body.resize(frame.header.bytes);
   return receive_all(fd_, frame.body.data(), frame.body.size());
+}
+
+void Connection::await() const {
+  if (!is_in_background()) return;
+  await_from(fd_);
+  stand_still();
+  char first = 0;
+  while (::recv(fd_, &first, 1, MSG_PEEK) < 0 && errno == EINTR) {
+  }
+  move_on(1);
+  await_no_more_from(fd_);
 }
 
 Message Connection::look() const {

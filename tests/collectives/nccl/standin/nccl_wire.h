@@ -15,6 +15,7 @@ enum class Message : uint32_t {
   kCollective,
   kSplit,
   kWindow,
+  kConnect,
   kFinalize,
   kReply,
   kPeerDied,
@@ -66,6 +67,8 @@ class Connection {
   void close() noexcept;
 
  private:
+  void await() const;  // something to receive
+
   const int fd_;
 };
 

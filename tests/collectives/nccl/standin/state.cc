@@ -1,5 +1,7 @@
 #include "tests/collectives/nccl/standin/state.h"
 
+#include <poll.h>
+
 #include <cctype>
 #include <chrono>
 #include <condition_variable>
@@ -11,6 +13,7 @@
 #include <random>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #pragma GCC visibility push(default)
 #include "tests/collectives/nccl/standin.h"
@@ -27,6 +30,7 @@ struct State {
   size_t forgotten = 0;
   std::mt19937_64 random{static_cast<uint64_t>(1)};
   bool seeded = false;
+  std::vector<Listener> listeners;
 };
 
 // Never destroyed: threads go on while the process ends.
@@ -48,7 +52,22 @@ Background& background() {
   return only;
 }
 
+// Of jobs.
+struct Movement {
+  std::mutex mutex;
+  int moving = 0;
+  std::vector<pollfd> awaited;
+};
+
+Movement& movement() {
+  static Movement& only = *new Movement;
+  return only;
+}
+
+thread_local bool in_background = false;
+
 void serve() {
+  in_background = true;
   Background& pool = background();
   std::unique_lock lock(pool.mutex);
   for (;;) {
@@ -60,6 +79,7 @@ void serve() {
     lock.unlock();
     job();
     job = nullptr;
+    stand_still();
     lock.lock();
   }
 }
@@ -120,21 +140,68 @@ void pass_time(long long us) {
   never.wait_for(lock, std::chrono::microseconds(us), [] { return false; });
 }
 
+void listen_to_changes(Listener listener) {
+  const std::lock_guard lock(state().mutex);
+  state().listeners.push_back(listener);
+}
+
+void tell_change(const std::string& setting) {
+  std::vector<Listener> listeners;
+  {
+    const std::lock_guard lock(state().mutex);
+    listeners = state().listeners;
+  }
+  for (const Listener listener : listeners) listener(setting);
+}
+
 void run_in_background(std::function<void()> job) {
   Background& pool = background();
+  move_on(1);
   const std::lock_guard lock(pool.mutex);
   pool.jobs.push_back(std::move(job));
   if (pool.jobs.size() > pool.idle) pool.threads.emplace_back(serve);
   pool.changed.notify_one();
 }
 
+bool is_in_background() { return in_background; }
+
+void stand_still() {
+  const std::lock_guard lock(movement().mutex);
+  --movement().moving;
+}
+
+void move_on(int jobs) {
+  const std::lock_guard lock(movement().mutex);
+  movement().moving += jobs;
+}
+
+void await_from(int fd) {
+  const std::lock_guard lock(movement().mutex);
+  movement().awaited.push_back({fd, POLLIN, 0});
+}
+
+void await_no_more_from(int fd) {
+  const std::lock_guard lock(movement().mutex);
+  std::erase_if(movement().awaited, [fd](const pollfd& each) { return each.fd == fd; });
+}
+
 }  // namespace hvd
 
 void hvd_standin_set(const char* name, const char* value) {
-  const std::lock_guard lock(hvd::state().mutex);
-  if (value == nullptr) hvd::state().settings.erase(name);
-  if (value != nullptr) hvd::state().settings[name] = value;
-  if (std::string(name) == "seed") hvd::state().seeded = false;
+  {
+    const std::lock_guard lock(hvd::state().mutex);
+    if (value == nullptr) hvd::state().settings.erase(name);
+    if (value != nullptr) hvd::state().settings[name] = value;
+    if (std::string(name) == "seed") hvd::state().seeded = false;
+  }
+  hvd::tell_change(name);
+}
+
+// Who is told or sent something moves on before that is taken, so nothing is missed.
+int hvd_standin_quiet() {
+  const std::lock_guard lock(hvd::movement().mutex);
+  std::vector<pollfd>& awaited = hvd::movement().awaited;
+  return hvd::movement().moving == 0 && ::poll(awaited.data(), awaited.size(), 0) == 0 ? 1 : 0;
 }
 
 long long hvd_standin_count(const char* name, int device) {

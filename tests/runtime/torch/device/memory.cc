@@ -52,7 +52,8 @@ void make_free(Block* block) {
   memory().free[{block->stream.device_index(), block->stream.id(), block->bytes}].push_back(block);
 }
 
-void release(void* context) {
+// Of a device that is lost nothing can be had again, and who lets go of a tensor hears no error.
+void release(void* context) try {
   auto* block = static_cast<Block*>(context);
   for (const c10::Stream& other : std::exchange(block->others, {})) {
     block->awaited.emplace_back(other.device_type());
@@ -61,6 +62,7 @@ void release(void* context) {
   const std::lock_guard lock(memory().mutex);
   if (block->awaited.empty()) return make_free(block);
   memory().awaiting.push_back(block);
+} catch (const std::exception&) {
 }
 
 // With the mutex.
