@@ -56,23 +56,25 @@ std::optional<CommandLine> parse_words(std::span<const std::string> words,
 GpuPlan seen_by_ranks(const GpuOptions& options, const GpuFacts& facts, std::span<const Gpu> gpus) {
   GpuPlan plan;
   plan.shared = options.share;
-  plan.ordered_by_bus = facts.order == "PCI_BUS_ID" || !options.devices.empty();
   if (!options.devices.empty()) {
     std::vector<ListedGpu> listed;
     for (const Gpu& gpu : gpus) listed.push_back(gpu.listed);
     check_gpu_list(kOption, options.devices, listed);
     plan.source = kOption;
-    plan.seen = seen_gpus(options.devices, gpus);
+    plan.seen = named_gpus(options.devices, gpus);
+    plan.order_known = true;  // names have their own, and ranks count indices by bus
     return plan;
   }
   std::optional<std::vector<GpuName>> names;
-  if (facts.visible) {
-    names = names_visible_to_cuda(*facts.visible);
+  if (facts.visible) names = names_visible_to_cuda(*facts.visible);
+  plan.seen = seen_by_cuda(names, gpus);
+  plan.order_known = facts.order == "PCI_BUS_ID" ||
+                     (names && !names->empty() && (*names)[0].kind != GpuName::Kind::kIndex);
+  const bool part = !plan.seen.empty() && !plan.seen[0].part.empty();
+  if (names)
     plan.source = kVisible;
-  }
-  plan.seen = seen_gpus(names, gpus);
-  // Of the parts of divided GPUs CUDA shows a process one.
-  if (!plan.seen.empty() && !plan.seen[0].part.empty()) plan.seen.resize(1);
+  else if (part)
+    plan.source = "CUDA, which shows a program one part of a divided GPU and nothing else";
   return plan;
 }
 
@@ -90,12 +92,15 @@ class Report {
     const std::string heading = alone_ ? "" : printable(spec_.hosts[size_t(host)].name) + ":\n";
     if (const int error = try_print(heading + gpu_table(gpus, plan)); error != 0)
       unwritten_ = error;
+    const auto in_trouble =
+        std::ranges::any_of(gpus, [](const Gpu& gpu) { return !gpu.trouble.empty(); });
     if (plan.seen.empty())
       say(host,
           facts.visible ? std::string(kVisible) + "=" + in_quotes(*facts.visible) +
                               " leaves no GPU; unset it, or name some"
-                        : "every GPU here has MIG on but no MIG device; make some, or switch it "
-                          "off, by nvidia-smi mig",
+          : in_trouble ? "no GPU here is of use; reset or repair who does not answer"
+                       : "every GPU here has MIG on but no MIG device; make some, or switch it "
+                         "off, by nvidia-smi mig",
           kExitNoGpu);
   } catch (const Error& error) {
     say(host, error.what(),

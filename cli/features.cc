@@ -44,7 +44,7 @@ constexpr Feature kOperations[] = {
     {"hierarchical", true, "both, between hosts with several ranks each"},
     {"NCCL", !kNccl.empty(),
      kNccl.empty() ? "built without CUDA"
-                   : "among GPUs, a plug-in compiled for NCCL " HVD_NCCL_VERSION},
+                   : "among GPUs, a plug-in of this build's libhvd, for NCCL " HVD_NCCL_VERSION},
     {"DDL", false, "not needed"},
     {"CCL", false, "not needed"},
     {"MPI", false, "not needed"},

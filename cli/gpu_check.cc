@@ -50,11 +50,12 @@ std::optional<Refusal> check_devices(const JobSpec& spec, std::span<const Slot> 
   const int present = present_gpus();
   try {
     std::vector<ListedGpu> gpus = counted_gpus(present);
-    if (present == 0 || !are_indices(names) || (visible && !are_indices(*visible))) {
+    const bool files_tell = present > 0 && !gpus_are_divided();
+    if (!files_tell || !are_indices(names) || (visible && !are_indices(*visible))) {
       settle_signals();
       const GpuQuestion question = list_question();
       const NvidiaSmiAnswers answers = ask_nvidia_smi(std::span(&question, 1), start, kAnswerLimit);
-      const std::string why = no_answer(answers, present);
+      const std::string why = no_answer(answers, may_have_gpus());
       if (answers.trouble == NvidiaSmiAnswers::Trouble::kLate) {
         notes.push_back("the GPUs of --devices go unchecked: " + why);
         return std::nullopt;

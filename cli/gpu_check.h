@@ -13,9 +13,9 @@
 
 namespace hvd {
 
-// Of indices a look into /dev decides; for names nvidia-smi is asked, and waited for 5 s at most:
-// what it does not tell in time goes unchecked, which `notes` say. Without --devices, and where no
-// rank is here, nothing is looked at. Call as spawn().
+// Of indices the driver's files decide, unless a GPU is divided; for names nvidia-smi is asked, and
+// waited for 5 s at most: what it does not tell in time goes unchecked, which `notes` say. Without
+// --devices, and where no rank is here, nothing is looked at. Call as spawn().
 std::optional<Refusal> check_devices(const JobSpec& spec, std::span<const Slot> slots,
                                      const StartState& start, std::vector<std::string>& notes);
 

@@ -38,7 +38,7 @@ GpuFacts look_at_gpu_facts(const StartState& start, std::chrono::milliseconds li
                                              list_question()};
   GpuFacts facts;
   facts.answers = ask_nvidia_smi(questions, start, limit);
-  facts.present = present_gpus();
+  facts.may_have_gpus = may_have_gpus();
   facts.nodes = look_at_nodes(facts.answers);
   if (is_set_in(start.environment, kVisible))
     facts.visible = value_in(start.environment, kVisible, "");
@@ -51,7 +51,7 @@ proto::GpuFacts to_proto(const GpuFacts& facts) {
   message.set_trouble(int(facts.answers.trouble));
   message.set_why(facts.answers.why);
   for (const std::string& text : facts.answers.texts) message.add_answers(text);
-  message.set_present(facts.present);
+  message.set_present(facts.may_have_gpus ? 1 : 0);
   for (const auto& [pci, number] : facts.nodes) {
     message.add_nodes()->set_pci(pci);
     message.mutable_nodes()->rbegin()->set_number(number);
@@ -69,7 +69,7 @@ GpuFacts from_proto(const proto::GpuFacts& message) {
   facts.answers.why = printable(message.why());
   facts.answers.texts.assign(message.answers().begin(), message.answers().end());
   facts.answers.texts.resize(kQuestions);
-  facts.present = message.present();
+  facts.may_have_gpus = message.present() != 0;
   for (const auto& node : message.nodes()) facts.nodes[node.pci()] = node.number();
   if (message.hides()) facts.visible = message.visible();
   facts.order = message.order();
@@ -77,7 +77,7 @@ GpuFacts from_proto(const proto::GpuFacts& message) {
 }
 
 std::vector<Gpu> gpus_of(const GpuFacts& facts) {
-  if (const std::string why = no_answer(facts.answers, facts.present); !why.empty())
+  if (const std::string why = no_answer(facts.answers, facts.may_have_gpus); !why.empty())
     throw Error(ErrorCode::kUnavailable, why);
   const std::vector<std::string>& texts = facts.answers.texts;
   std::vector<Gpu> gpus = read_gpus(texts[kGpus]);
@@ -91,8 +91,8 @@ std::vector<Gpu> gpus_of(const GpuFacts& facts) {
 }
 
 std::string no_gpu(const GpuFacts& facts) {
-  if (facts.answers.trouble == Trouble::kMissing && facts.present == 0)
-    return no_answer(facts.answers, facts.present);
+  if (facts.answers.trouble == Trouble::kMissing && !facts.may_have_gpus)
+    return no_answer(facts.answers, facts.may_have_gpus);
   if (facts.answers.trouble == Trouble::kNone && says_no_gpu(facts.answers.texts[kGpus]))
     return "NVIDIA's driver finds no GPU here; give the container or the job some";
   return "";

@@ -16,7 +16,7 @@ namespace hvd {
 
 struct GpuFacts {
   NvidiaSmiAnswers answers;            // to the questions of gpus.h, in their order there
-  int present = 0;                     // as present_gpus() has it
+  bool may_have_gpus = false;          // as that function says
   std::map<std::string, int> nodes;    // of NUMA, by PCI address as nvidia-smi writes it
   std::optional<std::string> visible;  // CUDA_VISIBLE_DEVICES
   std::string order;                   // CUDA_DEVICE_ORDER

@@ -39,6 +39,13 @@ std::optional<GpuName> read_name(std::string_view word) {
   return GpuName{GpuName::Kind::kIndex, index, std::to_string(index)};
 }
 
+// "MIG-a,MIG-b"
+std::string joined(std::span<const std::string> names) {
+  std::string out;
+  for (const std::string& name : names) out += (out.empty() ? "" : ",") + name;
+  return out;
+}
+
 // Whether who may use `visible` may use what `name` says: a part of it, or the same.
 bool covers(const GpuName& visible, const GpuName& name, std::span<const ListedGpu> gpus) {
   constexpr auto kPart = GpuName::Kind::kMig;
@@ -92,8 +99,9 @@ std::vector<GpuName> names_visible_to_cuda(std::string_view cuda_visible_devices
   return names;
 }
 
-int visible_gpus(int present, const std::optional<std::string>& cuda_visible_devices) {
-  if (!cuda_visible_devices) return present;
+int visible_gpus(int present, const std::optional<std::string>& cuda_visible_devices,
+                 bool divided) {
+  if (!cuda_visible_devices) return divided ? std::min(present, 1) : present;
   std::vector<GpuName> names = names_visible_to_cuda(*cuda_visible_devices);
   const auto absent = std::ranges::find_if(names, [&](const GpuName& one) {
     return one.kind == GpuName::Kind::kIndex && one.index >= present;
@@ -105,7 +113,7 @@ int visible_gpus(int present, const std::optional<std::string>& cuda_visible_dev
 }
 
 std::optional<size_t> find_gpu(const GpuName& name, std::span<const ListedGpu> gpus) {
-  std::optional<size_t> found;
+  std::vector<size_t> begins;
   for (size_t place = 0; place < gpus.size(); ++place) {
     const ListedGpu& gpu = gpus[place];
     if (name.kind == GpuName::Kind::kIndex) {
@@ -116,20 +124,29 @@ std::optional<size_t> find_gpu(const GpuName& name, std::span<const ListedGpu> g
     for (const std::string& one :
          name.kind == GpuName::Kind::kGpu ? own : std::span<const std::string>(gpu.parts)) {
       if (one == name.text) return place;
-      if (!one.starts_with(name.text)) continue;
-      if (found) return std::nullopt;
-      found = place;
+      if (one.starts_with(name.text)) begins.push_back(place);
     }
   }
-  return found;
+  return begins.size() == 1 ? std::optional(begins[0]) : std::nullopt;
 }
 
 std::string find_part(const GpuName& name, const ListedGpu& gpu) {
   if (name.kind != GpuName::Kind::kMig) return "";
+  if (std::ranges::find(gpu.parts, name.text) != gpu.parts.end()) return name.text;
   const auto begins = [&](const std::string& part) { return part.starts_with(name.text); };
-  const auto exact = std::ranges::find(gpu.parts, name.text);
-  const auto found = exact != gpu.parts.end() ? exact : std::ranges::find_if(gpu.parts, begins);
-  return found == gpu.parts.end() ? "" : *found;
+  const auto found = std::ranges::find_if(gpu.parts, begins);
+  return std::ranges::count_if(gpu.parts, begins) == 1 ? *found : "";
+}
+
+std::vector<GpuName> whole_names(std::span<const GpuName> names, std::span<const ListedGpu> gpus) {
+  std::vector<GpuName> whole(names.begin(), names.end());
+  for (GpuName& name : whole) {
+    const std::optional<size_t> place = find_gpu(name, gpus);
+    if (!place || name.kind == GpuName::Kind::kIndex) continue;
+    name.text =
+        name.kind == GpuName::Kind::kGpu ? gpus[*place].uuid : find_part(name, gpus[*place]);
+  }
+  return whole;
 }
 
 void check_gpu_list(std::string_view source, std::span<const GpuName> names,
@@ -149,6 +166,13 @@ void check_gpu_list(std::string_view source, std::span<const GpuName> names,
       refuse(source, place,
              in_quotes(name.text) + ", is the same GPU as word " +
                  std::to_string(same - found.begin() + 1) + "; name each GPU once");
+    const std::vector<std::string>& parts = gpus[*gpu].parts;
+    if (!parts.empty() && name.kind != GpuName::Kind::kMig)
+      refuse(source, place,
+             in_quotes(name.text) +
+                 ", is divided (MIG), and CUDA uses its parts alone; name MIG "
+                 "devices: " +
+                 joined(parts));
     found.push_back(*gpu);
   }
 }

@@ -8,15 +8,18 @@ namespace hvd {
 namespace {
 
 constexpr size_t kNamedMax = 4;  // GPUs in a line
+constexpr const char *kProhibited = "Prohibited", *kExclusive = "Exclusive_Process";
 
 // `parts` are those of it that ranks are given; none: the whole.
 std::string trouble_of(const Gpu& gpu, const std::set<std::string>& parts,
                        const std::function<GpuUser(int pid)>& user) {
   const std::string name = "GPU " + std::to_string(gpu.listed.index);
-  if (gpu.divided && gpu.listed.parts.empty())
-    return name + " has MIG on but no MIG device, so CUDA cannot use it";
+  if (!gpu.trouble.empty()) return name + ": nvidia-smi says " + gpu.trouble;
+  if (is_useless(gpu)) return name + " has MIG on but no MIG device, so CUDA cannot use it";
+  if (gpu.mode == kProhibited)
+    return name + " is in compute mode Prohibited, so CUDA cannot use it";
   std::vector<const GpuUse*> others;
-  bool tells_memory = !gpu.divided && gpu.free_mib && gpu.total_mib;
+  bool tells_memory = !gpu.divided && !gpu.uses_unknown && gpu.free_mib && gpu.total_mib;
   for (const GpuUse& use : gpu.uses) {
     if (!use.part.empty() && !parts.empty() && !parts.contains(use.part)) continue;
     const GpuUser whose = user(use.pid);
@@ -38,19 +41,31 @@ std::string trouble_of(const Gpu& gpu, const std::set<std::string>& parts,
 
 }  // namespace
 
-std::vector<SeenGpu> gpus_of_ranks(const JobSpec& spec, std::span<const Slot> slots,
+std::vector<SeenGpu> gpus_of_ranks(const GpuOptions& options, size_t ranks,
                                    const std::optional<std::string>& visible,
                                    std::span<const Gpu> gpus) {
   std::optional<std::vector<GpuName>> names;
-  if (!spec.gpus.devices.empty())
-    names = spec.gpus.devices;
-  else if (visible)
-    names = names_visible_to_cuda(*visible);
-  std::vector<SeenGpu> seen = seen_gpus(names, gpus);
-  const auto here = std::ranges::count_if(
-      slots, [&](const Slot& slot) { return !spec.hosts.at(size_t(slot.host)).remote; });
-  if (seen.size() > size_t(here)) seen.resize(size_t(here));
+  if (visible) names = names_visible_to_cuda(*visible);
+  std::vector<SeenGpu> seen =
+      options.devices.empty() ? seen_by_cuda(names, gpus) : named_gpus(options.devices, gpus);
+  if (seen.size() > ranks) seen.resize(ranks);
   return seen;
+}
+
+std::string why_not_shared(const GpuOptions& options, size_t ranks, std::span<const SeenGpu> seen,
+                           std::span<const Gpu> gpus, bool mps) {
+  if (!options.share || ranks <= seen.size()) return "";
+  for (const SeenGpu& one : seen) {
+    const Gpu& gpu = gpus[one.place];
+    const std::string index = std::to_string(gpu.listed.index);
+    const bool exclusive = gpu.mode == kExclusive && !mps && !gpu.mps;
+    if (!exclusive && gpu.mode != kProhibited) continue;
+    return "--share-gpu: GPU " + index + " is in compute mode " + gpu.mode + ", which lets " +
+           (exclusive ? "one process use it" : "nobody use it") +
+           "; change that by nvidia-smi -i " + index + " -c DEFAULT" +
+           (exclusive ? ", or start CUDA's MPS" : "");
+  }
+  return "";
 }
 
 std::string gpu_note(std::span<const Gpu> gpus, std::span<const SeenGpu> seen,

@@ -13,11 +13,16 @@
 
 namespace hvd {
 
-// That this job's ranks here are to use, in the order of their local ranks: `visible` is the value
-// of CUDA_VISIBLE_DEVICES.
-std::vector<SeenGpu> gpus_of_ranks(const JobSpec& spec, std::span<const Slot> slots,
+// That so many ranks of a host are to use, in the order of their local ranks: `visible` is the
+// value of CUDA_VISIBLE_DEVICES that they find.
+std::vector<SeenGpu> gpus_of_ranks(const GpuOptions& options, size_t ranks,
                                    const std::optional<std::string>& visible,
                                    std::span<const Gpu> gpus);
+
+// Why `seen` cannot be shared as --share-gpu has it, and what to do; empty: they can. `mps`: ranks
+// go through CUDA's MPS, which a variable of theirs says.
+std::string why_not_shared(const GpuOptions& options, size_t ranks, std::span<const SeenGpu> seen,
+                           std::span<const Gpu> gpus, bool mps);
 
 // Whose process it is; kUnknown: there is none of this number here, as for one that another
 // container counts.

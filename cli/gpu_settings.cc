@@ -220,6 +220,8 @@ GpuSettings gpu_settings(const JobSpec& spec, std::span<const Slot> slots,
     check_named_gpus(spec, slots, additions);
     add_devices(spec, slots, additions);
   }
+  // A rank that finds none says so and ends, instead of training on its CPU.
+  if (!gpus.devices.empty() || gpus.share) additions.set("HVD_EXPECT_GPU", "1");
   if (gpus.share && spec.size_open)
     throw Error(
         ErrorCode::kInvalidArgument,
@@ -229,6 +231,14 @@ GpuSettings gpu_settings(const JobSpec& spec, std::span<const Slot> slots,
   if (gpus.launch_blocking) additions.need("--launch-blocking", "CUDA_LAUNCH_BLOCKING", "1");
   if (!gpus.debug_ranks.empty()) add_debug(spec, slots, directory, additions);
   return additions.take();
+}
+
+void take_whole_names(JobSpec& spec, std::span<const ListedGpu> gpus) {
+  if (spec.gpus.devices.empty()) return;
+  spec.gpus.devices = whole_names(spec.gpus.devices, gpus);
+  for (EnvironmentSetting& one : spec.environment)  // no other says it where --devices does
+    if (one.name == kVisible && one.value)
+      one.value = gpu_list_text(whole_names(names_visible_to_cuda(*one.value), gpus));
 }
 
 }  // namespace hvd

@@ -31,4 +31,7 @@ void check_devices_of(const JobSpec& spec, const std::string& host, int gpus);
 GpuSettings gpu_settings(const JobSpec& spec, std::span<const Slot> slots,
                          std::span<const std::string> environment, const std::string& directory);
 
+// For the shortened names of --devices, also where ranks find them, those of these GPUs.
+void take_whole_names(JobSpec& spec, std::span<const ListedGpu> gpus);
+
 }  // namespace hvd

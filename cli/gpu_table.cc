@@ -7,6 +7,8 @@
 namespace hvd {
 namespace {
 
+constexpr const char* kDefaultMode = "Default";
+
 using Row = std::array<std::string, 8>;
 
 std::string text(const std::optional<long long>& number) {
@@ -49,7 +51,16 @@ std::string table(std::span<const Row> rows) {
   return out;
 }
 
-std::string peer_lines(std::span<const Gpu> gpus) {
+// Those that answer.
+std::vector<Gpu> sound(std::span<const Gpu> all) {
+  std::vector<Gpu> gpus;
+  for (const Gpu& gpu : all)
+    if (gpu.trouble.empty()) gpus.push_back(gpu);
+  return gpus;
+}
+
+std::string peer_lines(std::span<const Gpu> all) {
+  const std::vector<Gpu> gpus = sound(all);
   if (gpus.size() < 2) return "";
   if (std::ranges::any_of(gpus, [](const Gpu& gpu) { return !gpu.peers_known; }))
     return "peer access: not known\n";
@@ -70,48 +81,79 @@ std::string use_lines(const Gpu& gpu) {
            (use.part.empty() ? "" : ", " + use.part + ",") + " by process " +
            std::to_string(use.pid) + ", " + use.name +
            (use.mib ? ", " + std::to_string(*use.mib) + " MiB" : "") + "\n";
+  if (gpu.uses_unknown)
+    out += "in use: GPU " + std::to_string(gpu.listed.index) + ", by whom is not known\n";
   return out;
 }
 
-bool is_useless(const Gpu& gpu) { return gpu.divided && gpu.listed.parts.empty(); }
+std::string trouble_line(const Gpu& gpu) {
+  if (gpu.trouble.empty()) return "";
+  return "trouble: GPU " + std::to_string(gpu.listed.index) + ": nvidia-smi says " + gpu.trouble +
+         "\n";
+}
+
+// Who starts a job without --share-gpu minds Prohibited alone.
+std::string mode_line(const Gpu& gpu) {
+  if (gpu.mode.empty() || gpu.mode == kDefaultMode) return "";
+  return "compute mode: GPU " + std::to_string(gpu.listed.index) + " is in " + gpu.mode +
+         (gpu.mps ? ", and has an MPS server" : "") + "\n";
+}
 
 std::string part_lines(const Gpu& gpu) {
   if (!gpu.divided) return "";
   std::string names;
   for (const std::string& part : gpu.listed.parts) names += (names.empty() ? "" : ",") + part;
-  return "divided: GPU " + std::to_string(gpu.listed.index) +
-         (is_useless(gpu) ? " has MIG on but no MIG device; CUDA cannot use it\n"
-                          : " (MIG) into " + names +
-                                "; a rank takes one by --devices, and NCCL one rank of "
-                                "each GPU, unless by --share-gpu\n");
+  const std::string head = "divided: GPU " + std::to_string(gpu.listed.index);
+  if (gpu.parts_unknown) return head + " (MIG), into what is not known\n";
+  return head + (is_useless(gpu) ? " has MIG on but no MIG device; CUDA cannot use it\n"
+                                 : " (MIG) into " + names +
+                                       "; a rank takes one by --devices, and NCCL one rank of "
+                                       "each GPU, unless by --share-gpu\n");
 }
 
 // On which GPUs CUDA's count may differ.
-std::string order_line(std::span<const Gpu> gpus, const GpuPlan& plan) {
+std::string order_line(std::span<const Gpu> all, const GpuPlan& plan) {
+  const std::vector<Gpu> gpus = sound(all);
   const auto other = [&](const Gpu& gpu) { return gpu.name != gpus[0].name; };
-  if (plan.ordered_by_bus || std::ranges::none_of(gpus, other)) return "";
+  if (plan.order_known || std::ranges::none_of(gpus, other)) return "";
   return "order: CUDA counts GPUs of several kinds fastest first, not as above; "
          "CUDA_DEVICE_ORDER=PCI_BUS_ID changes that\n";
 }
 
+std::string driver_line(std::span<const Gpu> gpus) {
+  const auto tells = std::ranges::find_if(gpus, [](const Gpu& gpu) { return !gpu.driver.empty(); });
+  return tells == gpus.end() ? "" : "driver: " + tells->driver + "\n";
+}
+
 }  // namespace
 
-std::vector<SeenGpu> seen_gpus(const std::optional<std::vector<GpuName>>& names,
-                               std::span<const Gpu> gpus) {
+bool is_useless(const Gpu& gpu) {
+  return !gpu.trouble.empty() || (gpu.divided && gpu.listed.parts.empty() && !gpu.parts_unknown);
+}
+
+std::vector<SeenGpu> named_gpus(std::span<const GpuName> names, std::span<const Gpu> gpus) {
   std::vector<SeenGpu> seen;
-  if (!names) {
-    for (size_t place = 0; place < gpus.size(); ++place)
-      if (!is_useless(gpus[place])) seen.push_back({place, ""});
-    return seen;
-  }
   std::vector<ListedGpu> listed;
   for (const Gpu& gpu : gpus) listed.push_back(gpu.listed);
-  for (const GpuName& name : *names) {
+  for (const GpuName& name : names) {
     const std::optional<size_t> place = find_gpu(name, listed);
     if (!place) break;
     SeenGpu one{*place, find_part(name, listed[*place])};
     if (std::ranges::find(seen, one) != seen.end()) return {};
     seen.push_back(std::move(one));
+  }
+  return seen;
+}
+
+std::vector<SeenGpu> seen_by_cuda(const std::optional<std::vector<GpuName>>& names,
+                                  std::span<const Gpu> gpus) {
+  std::vector<SeenGpu> seen;
+  if (names) seen = named_gpus(*names, gpus);
+  for (size_t place = 0; !names && place < gpus.size(); ++place)
+    if (!is_useless(gpus[place])) seen.push_back({place, ""});
+  for (const SeenGpu& one : seen) {
+    const std::vector<std::string>& parts = gpus[one.place].listed.parts;
+    if (!parts.empty()) return {{one.place, one.part.empty() ? parts[0] : one.part}};
   }
   return seen;
 }
@@ -132,6 +174,7 @@ std::string gpu_table(std::span<const Gpu> gpus, const GpuPlan& plan) {
     rows.push_back(row_of(gpus[plan.seen[i].place], "-", plan.seen[i].part));
   for (size_t place = 0; place < gpus.size(); ++place) {
     const Gpu& gpu = gpus[place];
+    if (!gpu.trouble.empty()) continue;  // it has a line
     if (std::ranges::none_of(plan.seen, [&](const SeenGpu& one) { return one.place == place; })) {
       rows.push_back(row_of(gpu, "-", ""));
       if (!is_useless(gpu)) hidden.push_back(gpu.listed.index);
@@ -145,10 +188,12 @@ std::string gpu_table(std::span<const Gpu> gpus, const GpuPlan& plan) {
   if (!without.empty())
     out += "no GPU left: " + counted("rank", without) +
            "; start fewer ranks here, or let them share by --share-gpu\n";
+  for (const Gpu& gpu : gpus) out += trouble_line(gpu);
   out += peer_lines(gpus);
   for (const Gpu& gpu : gpus) out += use_lines(gpu);
   for (const Gpu& gpu : gpus) out += part_lines(gpu);
-  return out + order_line(gpus, plan) + "driver: " + gpus[0].driver + "\n";
+  for (const Gpu& gpu : gpus) out += mode_line(gpu);
+  return out + order_line(gpus, plan) + driver_line(gpus);
 }
 
 }  // namespace hvd

@@ -17,18 +17,23 @@ struct SeenGpu {
   friend bool operator==(const SeenGpu&, const SeenGpu&) = default;
 };
 
-// In the order of local ranks: of all GPUs, as CUDA shows them, but for those that have MIG on and
-// no MIG device; of `names`, up to the first that is not there, and none where two are one, as CUDA
-// has it.
-std::vector<SeenGpu> seen_gpus(const std::optional<std::vector<GpuName>>& names,
-                               std::span<const Gpu> gpus);
+// CUDA cannot use it: it does not answer, or has MIG on and no MIG device.
+bool is_useless(const Gpu& gpu);
+
+// In the order of local ranks, as CUDA shows a program what `names` of CUDA_VISIBLE_DEVICES leave:
+// up to the first that is not there, none where two are one, and where parts are among them the
+// first part alone. Without names: of all that are of use.
+std::vector<SeenGpu> seen_by_cuda(const std::optional<std::vector<GpuName>>& names,
+                                  std::span<const Gpu> gpus);
+// Of --devices, which gives each rank its own part; `names` that are there.
+std::vector<SeenGpu> named_gpus(std::span<const GpuName> names, std::span<const Gpu> gpus);
 
 struct GpuPlan {
-  std::vector<int> ranks;       // of this host, in the order of their local ranks
-  std::vector<SeenGpu> seen;    // by local rank
-  bool shared = false;          // local ranks go round; else who finds none left has none
-  std::string source;           // that left GPUs out: an option or a variable; empty: none did
-  bool ordered_by_bus = false;  // CUDA counts as nvidia-smi does, whatever the GPUs are
+  std::vector<int> ranks;     // of this host, in the order of their local ranks
+  std::vector<SeenGpu> seen;  // by local rank
+  bool shared = false;        // local ranks go round; else who finds none left has none
+  std::string source;         // that left GPUs out: an option or a variable; empty: none did
+  bool order_known = false;   // CUDA counts as they are seen here, whatever the GPUs are
 };
 
 std::string gpu_table(std::span<const Gpu> gpus, const GpuPlan& plan);

@@ -10,7 +10,7 @@ namespace hvd {
 namespace {
 
 constexpr size_t kWordsMax = 200;  // of nvidia-smi's, in a message
-constexpr std::string_view kSeparator = ", ";
+constexpr std::string_view kSeparator = ", ", kMpsServer = "nvidia-cuda-mps-server";
 
 [[noreturn]] void fail(const std::string& message) {
   throw Error(ErrorCode::kUnavailable, message);
@@ -46,8 +46,16 @@ std::vector<std::string> lines_of(std::string_view answer) {
 
 // Where it lists nothing it says why, in words.
 [[noreturn]] void fail_without_rows(std::span<const std::string> lines) {
-  fail("nvidia-smi says " + (lines.empty() ? "nothing" : in_quotes(trimmed(lines[0]), kWordsMax)) +
-       "; load or install NVIDIA's driver, or give the container its GPUs");
+  const std::string_view words = lines.empty() ? std::string_view() : trimmed(lines[0]);
+  fail("nvidia-smi says " + (lines.empty() ? "nothing" : in_quotes(words, kWordsMax)) + "; " +
+       advice_on(words));
+}
+
+// "GPU is lost" of "[GPU is lost]", which stands where a GPU does not answer; empty: that is none.
+std::string trouble_in(std::string_view field) {
+  if (!field.starts_with('[')) return "";
+  field.remove_prefix(1);
+  return printable(field.substr(0, field.find(']')));
 }
 
 template <typename Number>
@@ -81,6 +89,7 @@ std::string_view uuid_in(std::string_view line) {
 }
 
 Gpu* gpu_of(std::string_view uuid, std::span<Gpu> gpus) {
+  if (uuid.empty()) return nullptr;
   const auto found = std::ranges::find_if(gpus, [&](const Gpu& gpu) {
     return gpu.listed.uuid == uuid ||
            std::ranges::find(gpu.listed.parts, uuid) != gpu.listed.parts.end();
@@ -110,11 +119,27 @@ std::vector<std::string_view> words_of(std::string_view line) {
 GpuQuestion gpu_question() {
   return {
       "--query-gpu=index,uuid,name,pci.bus_id,memory.free,memory.total,mig.mode.current,"
-      "driver_version",
+      "compute_mode,driver_version",
       "--format=csv,noheader,nounits"};
 }
 
 bool says_no_gpu(std::string_view answer) { return answer.starts_with("No devices were found"); }
+
+std::string advice_on(std::string_view words) {
+  const auto say = [&](std::string_view part) { return words.find(part) != words.npos; };
+  if (say("ersion mismatch"))  // "Driver/library", "API"
+    return "the driver was updated while its module is loaded: reboot, or unload the module and "
+           "load the new one";
+  if (say("No devices were found") || say("blocked by the operating system") ||
+      say("Insufficient Permissions"))
+    return "give the container or the job its GPUs";
+  if (say("couldn't communicate") || say("Driver Not Loaded"))
+    return "load NVIDIA's driver, or install it anew";
+  if (say("Unknown Error"))
+    return "start a container that had GPUs before anew, or load NVIDIA's driver or install it "
+           "anew";
+  return "load or install NVIDIA's driver, or give the container its GPUs";
+}
 
 std::vector<Gpu> read_gpus(std::string_view answer) {
   const std::vector<std::string> lines = lines_of(answer);
@@ -123,15 +148,21 @@ std::vector<Gpu> read_gpus(std::string_view answer) {
     const std::vector<std::string_view> fields = fields_of(line);
     const std::optional<int> index = number<int>(fields[0]);
     if (!index) continue;  // a warning, of a damaged board say
-    if (fields.size() != 8 || !fields[1].starts_with("GPU-")) fail_to_understand(line);
+    if (fields.size() != 9) fail_to_understand(line);
     Gpu gpu;
-    gpu.listed = {*index, printable(fields[1]), {}};
+    gpu.listed.index = *index;
+    gpu.trouble = trouble_in(fields[1]);
     gpu.name = printable(fields[2]);
     gpu.pci = printable(fields[3]);
-    gpu.free_mib = mib(fields[4]);
-    gpu.total_mib = mib(fields[5]);
-    gpu.divided = fields[6] == "Enabled";
-    gpu.driver = printable(fields[7]);
+    gpu.driver = trouble_in(fields[8]).empty() ? printable(fields[8]) : "";
+    if (gpu.trouble.empty()) {
+      if (!fields[1].starts_with("GPU-")) fail_to_understand(line);
+      gpu.listed.uuid = printable(fields[1]);
+      gpu.free_mib = mib(fields[4]);
+      gpu.total_mib = mib(fields[5]);
+      gpu.divided = fields[6] == "Enabled";
+      gpu.mode = trouble_in(fields[7]).empty() ? printable(fields[7]) : "";
+    }
     gpus.push_back(std::move(gpu));
   }
   if (gpus.empty()) fail_without_rows(lines);
@@ -143,23 +174,31 @@ GpuQuestion use_question() {
           "--format=csv,noheader,nounits"};
 }
 
-void read_uses(std::string_view answer, std::span<Gpu> gpus) {
+void read_uses(std::string_view answer, std::span<Gpu> gpus) try {
   for (const std::string& line : lines_of(answer)) {
     const std::vector<std::string_view> fields = fields_of(line);
     Gpu* const gpu = gpu_of(fields[0], gpus);
     if (gpu == nullptr) continue;
     const std::optional<int> pid = fields.size() < 4 ? std::nullopt : number<int>(fields[1]);
-    if (!pid) fail_to_understand(line);
+    if (!pid) {
+      gpu->uses_unknown = true;
+      continue;
+    }
     std::string name(fields[2]);  // which may hold the separator itself
     for (size_t at = 3; at + 1 < fields.size(); ++at) name.append(kSeparator).append(fields[at]);
-    gpu->uses.push_back({*pid, printable(name), mib(fields.back()),
-                         fields[0] == gpu->listed.uuid ? "" : std::string(fields[0])});
+    if (name.substr(name.rfind('/') + 1) == kMpsServer)
+      gpu->mps = true;  // it computes for others alone, who are listed themselves
+    else
+      gpu->uses.push_back({*pid, printable(name), mib(fields.back()),
+                           fields[0] == gpu->listed.uuid ? "" : std::string(fields[0])});
   }
+} catch (const Error&) {
+  for (Gpu& gpu : gpus) gpu.uses_unknown = true;
 }
 
 GpuQuestion peer_question() { return {"topo", "-p2p", "r"}; }
 
-void read_peers(std::string_view answer, std::span<Gpu> gpus) {
+void read_peers(std::string_view answer, std::span<Gpu> gpus) try {
   std::vector<int> columns;
   for (const std::string& line : lines_of(answer)) {
     const std::vector<std::string_view> words = words_of(line);
@@ -171,7 +210,7 @@ void read_peers(std::string_view answer, std::span<Gpu> gpus) {
     }
     const std::optional<int> row = matrix_index(words[0]);
     if (!row) break;  // the legend
-    if (words.size() != columns.size() + 1) fail_to_understand(line);
+    if (words.size() != columns.size() + 1) continue;
     const auto gpu =
         std::ranges::find_if(gpus, [&](const Gpu& one) { return one.listed.index == *row; });
     if (gpu == gpus.end()) continue;
@@ -179,6 +218,8 @@ void read_peers(std::string_view answer, std::span<Gpu> gpus) {
     for (size_t at = 0; at < columns.size(); ++at)
       if (words[at + 1] == "OK") gpu->peers.push_back(columns[at]);
   }
+} catch (const Error&) {
+  for (Gpu& gpu : gpus) gpu.peers_known = false;
 }
 
 GpuQuestion list_question() { return {"-L"}; }
@@ -192,8 +233,8 @@ std::vector<ListedGpu> read_list(std::string_view answer) {
     const std::optional<int> index = text.starts_with("GPU ") && colon > 4
                                          ? number<int>(text.substr(4, colon - 4))
                                          : std::nullopt;
-    if (index && uuid.starts_with("GPU-"))
-      gpus.push_back({*index, printable(uuid), {}});
+    if (index && (uuid.starts_with("GPU-") || uuid.starts_with('[')))
+      gpus.push_back({*index, uuid[0] == '[' ? "" : printable(uuid), {}});
     else if (text.starts_with("MIG ") && uuid.starts_with("MIG-") && !gpus.empty())
       gpus.back().parts.push_back(printable(uuid));
     else if (index || text.starts_with("MIG "))
@@ -203,15 +244,17 @@ std::vector<ListedGpu> read_list(std::string_view answer) {
   return gpus;
 }
 
-void read_parts(std::string_view answer, std::span<Gpu> gpus) {
+void read_parts(std::string_view answer, std::span<Gpu> gpus) try {
   for (ListedGpu& one : read_list(answer))
     if (Gpu* const gpu = gpu_of(one.uuid, gpus)) gpu->listed.parts = std::move(one.parts);
+} catch (const Error&) {
+  for (Gpu& gpu : gpus) gpu.parts_unknown = true;
 }
 
 std::string pci_folder(std::string_view pci) {
   std::string name(pci);
-  if (name.size() == std::string_view("00000000:19:00.0").size() && name.starts_with("0000"))
-    name.erase(0, 4);
+  const size_t digits = std::min(name.find(':'), name.size());
+  if (digits > 4) name.erase(0, std::min(name.find_first_not_of('0'), digits - 4));
   std::ranges::transform(name, name.begin(), [](char c) {
     return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
   });

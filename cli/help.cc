@@ -230,13 +230,16 @@ constexpr std::string_view kShipping =
 constexpr std::string_view kDevices =
     "hvdrun devices [-np N] [-H LIST] [--devices LIST] prints which rank of a job would use which "
     "GPU of this machine, or of the hosts, with each GPU's name, address and NUMA node, its memory "
-    "and who else uses it, and which GPUs read each other's memory. It asks nvidia-smi on each "
+    "(but not that of a MIG device, which nvidia-smi does not list) and who else uses it, and "
+    "which GPUs read each other's memory. It asks nvidia-smi on each "
     "host, and waits 10 s at most, or as --timeout says; CUDA_VISIBLE_DEVICES of each host's "
     "session counts. It ends with 0, with 1 when a CUDA program would find no GPU on one of them, "
-    "or with 125 when that is not known. A job asks, too, and tells before its ranks start which "
-    "of their GPUs on this machine others use, or are short of memory: they wait for nvidia-smi "
-    "for 2 s at most, or half of --start-timeout, and what it answers later is told then. Of other "
-    "hosts' GPUs only hvdrun devices tells. A job that uses none does not wait with "
+    "or with 125 when that is not known. A job that is known to use GPUs, by --devices, "
+    "--share-gpu or because they were counted, asks, too, and tells before its ranks start which "
+    "of them others use, or are short of memory, and ends where they cannot be used: ranks wait "
+    "for nvidia-smi for 2 s at most, 4 s if they are on other hosts, or half of --start-timeout, "
+    "and what it answers later is told then. Any other job on a machine with GPUs asks beside its "
+    "ranks, which do not wait, and tells what is known before they end; it does not ask with "
     "CUDA_VISIBLE_DEVICES= in its environment, or with --log-level error.";
 constexpr std::string_view kManOutput =
     "Each line that a rank prints comes out whole, behind its rank and stream: [0]<stdout>:text. "

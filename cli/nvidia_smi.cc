@@ -1,7 +1,8 @@
 #include "cli/nvidia_smi.h"
 
+#include <poll.h>
 #include <signal.h>
-#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +18,7 @@ namespace hvd {
 namespace {
 
 constexpr size_t kAnswerBytesMax = 1u << 20;
+constexpr std::chrono::milliseconds kEndLimit{500};  // of who is killed; the driver may hold it
 
 using Trouble = NvidiaSmiAnswers::Trouble;
 
@@ -32,6 +34,14 @@ NvidiaSmi::NvidiaSmi(Loop& loop, std::span<const GpuQuestion> questions, const S
 
 NvidiaSmi::~NvidiaSmi() {
   for (Asked& one : asked_) close(one);
+  const Deadline limit = Deadline::in(kEndLimit);
+  for (const Asked& one : asked_) {
+    pollfd ended{one.process.get(), POLLIN, 0};
+    while (poll(&ended, 1, limit.poll_timeout_ms()) < 0 && errno == EINTR) {
+    }
+    siginfo_t info{};
+    waitid(P_PIDFD, id_t(one.process.get()), &info, WEXITED | WNOHANG);
+  }
 }
 
 void NvidiaSmi::ask(const GpuQuestion& question, const StartState& start) try {
@@ -58,7 +68,7 @@ void NvidiaSmi::ask(const GpuQuestion& question, const StartState& start) try {
   set_nonblocking(out.read.get());
   const size_t number = asked_.size();
   loop_.watch(out.read.get(), EPOLLIN, [this, number](uint32_t) { on_readable(number); });
-  asked_.push_back({std::move(out.read), std::move(child.pidfd)});
+  asked_.push_back({std::move(out.read), child.pid, std::move(child.pidfd)});
 } catch (const Error& error) {
   answers_.trouble = Trouble::kFailed;
   answers_.why = error.what();
@@ -75,12 +85,13 @@ void NvidiaSmi::on_readable(size_t question) {
   one.out.reset();
 }
 
-// Who has not said all is ended; one that hangs in the driver stays for as long as that holds it.
+// Ends it, with what it started; one that hangs in the driver stays for as long as that holds it.
 void NvidiaSmi::close(Asked& one) {
-  if (!one.out) return;
-  loop_.unwatch(one.out.get());
+  if (one.out) loop_.unwatch(one.out.get());
   one.out.reset();
-  if (one.process) syscall(SYS_pidfd_send_signal, one.process.get(), SIGKILL, nullptr, 0);
+  siginfo_t info{};
+  const int found = waitid(P_PIDFD, id_t(one.process.get()), &info, WEXITED | WNOHANG | WNOWAIT);
+  if (found == 0) kill(-one.pid, SIGKILL);  // not reaped yet, so the number is its own
 }
 
 void NvidiaSmi::turn(TimePoint now) {
@@ -98,7 +109,7 @@ std::optional<TimePoint> NvidiaSmi::next_deadline() const {
   return asked_.empty() ? TimePoint{} : deadline_.when();
 }
 
-std::string no_answer(const NvidiaSmiAnswers& answers, int present) {
+std::string no_answer(const NvidiaSmiAnswers& answers, bool may_have_gpus) {
   switch (answers.trouble) {
     case Trouble::kNone:
       return "";
@@ -109,9 +120,9 @@ std::string no_answer(const NvidiaSmiAnswers& answers, int present) {
     case Trouble::kMissing:
       break;
   }
-  if (present == 0)
-    return "there is no GPU here: no /dev/nvidia0, and no nvidia-smi on the PATH; install NVIDIA's "
-           "driver, or give the container its GPUs";
+  if (!may_have_gpus)
+    return "there is no GPU here: no /dev/nvidia0 that may be opened, and no nvidia-smi on the "
+           "PATH; install NVIDIA's driver, or give the container its GPUs";
   return "nvidia-smi, which tells of GPUs, is not on the PATH; add the folder that it is in";
 }
 

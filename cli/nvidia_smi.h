@@ -1,8 +1,11 @@
 // Asks nvidia-smi, which comes with NVIDIA's driver, several questions at once.
 //
-// It may take seconds, or hang with the driver: whoever asks waits for no longer than a deadline,
-// and not for its end. Lives on its owner's loop and thread; who reaps children meets its own.
+// It may take seconds, or hang with the driver: whoever asks waits for no longer than a deadline.
+// Its processes end with the object, unless the driver holds one. Lives on its owner's loop and
+// thread; who reaps children meanwhile meets its own.
 #pragma once
+
+#include <sys/types.h>
 
 #include <functional>
 #include <optional>
@@ -42,6 +45,7 @@ class NvidiaSmi {
  private:
   struct Asked {
     UniqueFd out;  // closed: it has said all
+    pid_t pid;     // of a process group, too
     UniqueFd process;
   };
   void ask(const GpuQuestion& question, const StartState& start);
@@ -55,9 +59,9 @@ class NvidiaSmi {
   NvidiaSmiAnswers answers_;
 };
 
-// Why there are none, and what to do; empty: there are some. `present` is what present_gpus() says.
+// Why there are none, and what to do; empty: there are some. `may_have_gpus` as that function says.
 // Pure.
-std::string no_answer(const NvidiaSmiAnswers& answers, int present);
+std::string no_answer(const NvidiaSmiAnswers& answers, bool may_have_gpus);
 
 // Waits for the answers.
 NvidiaSmiAnswers ask_nvidia_smi(std::span<const GpuQuestion> questions, const StartState& start,

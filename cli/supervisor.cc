@@ -1,8 +1,6 @@
 #include "cli/supervisor.h"
 
 #include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -162,11 +160,13 @@ void Supervisor::reap() {
   const auto first = [this](pid_t pid) {
     if (remote_hosts_) remote_hosts_->kill_ssh(pid);
     if (cleaning_) cleaning_->kill_ssh(pid);
+    if (gpu_look_) gpu_look_->kill_ssh(pid);
     return false;
   };
   reap_until(first, [this](pid_t pid, int status) {
     if (remote_hosts_ && remote_hosts_->child_ended(pid, status)) return;
     if (cleaning_ && cleaning_->child_ended(pid, status)) return;
+    if (gpu_look_ && gpu_look_->child_ended(pid, status)) return;
     for (const auto& agent : agents_)
       if (pid == agent->pipes().pid() && !agent->keeper_gone()) on_keeper_gone(*agent, status);
   });

@@ -215,6 +215,7 @@ bool Supervisor::no_rank_runs() const {
 void Supervisor::end_ssh() {
   if (remote_hosts_) remote_hosts_->end();
   if (cleaning_) cleaning_->end();
+  gpu_look_.reset();
 }
 
 // A keeper ends when nobody is left below it whom anybody can end. If it was killed, its agent is
@@ -324,7 +325,6 @@ void Supervisor::note_what_never_came() {
 ExitStatus Supervisor::finish() {
   fault_point("hvdrun_finish");
   end_ssh();  // also one that still asks what is known by now
-  gpu_look_.reset();
   sweep();
   note_lost(Clock::now());
   output_.finish();

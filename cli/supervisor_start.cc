@@ -21,6 +21,17 @@ namespace {
 
 constexpr std::chrono::milliseconds kProgressFirst{1000};
 
+// By host, elsewhere: of all, or of those whose files tell of GPUs.
+std::map<int, int> ranks_with_gpus(const std::vector<std::unique_ptr<HostAgent>>& agents,
+                                   const std::vector<Slot>& slots, bool of_all) {
+  std::map<int, int> ranks;
+  for (const auto& agent : agents)
+    if (agent->remote() && (of_all || agent->gpus_there > 0))
+      if (const auto own = std::ranges::count(slots, agent->number(), &Slot::host); own > 0)
+        ranks[agent->number()] = int(own);
+  return ranks;
+}
+
 }  // namespace
 
 Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, const StartState& start)
@@ -43,7 +54,7 @@ Supervisor::Supervisor(const JobSpec& spec, const std::vector<Slot>& slots, cons
                   {.size_min = 0,
                    .start_timeout = spec.start_timeout,
                    .hosts_come = authority_.has_value(),
-                   .gpus_unseen = wants_warnings(spec) && wants_gpu_look(spec, slots, start)},
+                   .gpus_unseen = uses_gpus(spec) && wants_gpu_look(spec, slots, start)},
                   Clock::now()),
       relay_(
           [this](int host, const proto::ToAgent& order) { agent_of(host)->order(server_, order); }),
@@ -70,15 +81,22 @@ void Supervisor::begin(Carrier& carrier, const ShipOffer* offer) {
   fault_point("hvdrun_bootstrap_sent");
 }
 
-// Beside the rest of the start, but that no rank starts before it is over.
+// Beside the rest of the start, but that no rank that uses GPUs starts before it is over.
 void Supervisor::look_at_gpus() {
-  if (!membership_.gpus_unseen()) return;
-  gpu_look_.emplace(loop_, spec_, slots_, start_,
-                    GpuLook::Events{.say =
-                                        [this](const std::string& words) {
-                                          if (!membership_.ending()) say(words);
-                                        },
-                                    .enough = [this] { tell(event::GpusSeen{}); }});
+  if (!wants_gpu_look(spec_, slots_, start_)) return;
+  gpu_look_.emplace(
+      loop_, spec_, slots_, start_,
+      GpuLook::Events{
+          .say =
+              [this](const std::string& words) {
+                if (!membership_.ending() && !record_.all_ended()) say(words);
+              },
+          .listed = [this](const std::vector<ListedGpu>& gpus) { take_whole_names(spec_, gpus); },
+          .refuse =
+              [this](const std::string& why) {
+                tell(event::EndAsked{EndCause::kNotStarted, SIGTERM, why});
+              },
+          .enough = [this] { tell(event::GpusSeen{}); }});
   gpu_look_->turn(Clock::now());  // there may be none to ask
 }
 
@@ -241,6 +259,7 @@ void Supervisor::on_all_hosts_there() {
       if (slot.host == agent->number()) ranks.insert(slot.world.rank);
     if (agent->remote()) server_.permit(agent->number(), std::move(ranks));
   }
+  if (gpu_look_) gpu_look_->ask_elsewhere(ranks_with_gpus(agents_, slots_, !counts));
   begin_stdin();  // all who read it are there
   const bool unproven = begin_links();
   perform(membership_.seat(slots_, unproven, clock_.time(Clock::now())));

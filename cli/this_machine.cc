@@ -151,7 +151,9 @@ std::string why_descendants_are_unseen() {
          "kernel that was built with CONFIG_PROC_CHILDREN";
 }
 
-int look_at_gpus() { return visible_gpus(present_gpus(), env::get("CUDA_VISIBLE_DEVICES")); }
+int look_at_gpus() {
+  return visible_gpus(present_gpus(), env::get("CUDA_VISIBLE_DEVICES"), gpus_are_divided());
+}
 
 ThisMachine look_at_this_machine(const std::optional<std::string>& cuda_visible_devices) {
   ThisMachine machine;
@@ -169,7 +171,7 @@ ThisMachine look_at_this_machine(const std::optional<std::string>& cuda_visible_
     if (machine.users.empty())
       if (auto name = env::get(variable)) machine.users.push_back(std::move(*name));
   }
-  machine.gpus = visible_gpus(present_gpus(), cuda_visible_devices);
+  machine.gpus = visible_gpus(present_gpus(), cuda_visible_devices, gpus_are_divided());
   return machine;
 }
 

@@ -49,7 +49,7 @@ TEST_CASE("gpu list: what is none, of another kind or there twice is refused by 
 }
 
 TEST_CASE("gpu list: each word must name one GPU that is there, and no other word the same") {
-  for (const char* good : {"0", "2,0,1", "GPU-11aa,GPU-2", "MIG-1a,MIG-1b", "MIG-1b"})
+  for (const char* good : {"0", "1,0", "GPU-11b,GPU-11a", "MIG-1a,MIG-1b", "MIG-1b"})
     CHECK(checked(good) == "ok");
   CHECK(checked("0,3") ==
         "--devices: word 2, \"3\", names none of the 3 GPUs here; hvdrun devices lists them");
@@ -57,8 +57,16 @@ TEST_CASE("gpu list: each word must name one GPU that is there, and no other wor
   CHECK_THAT(checked("GPU-11"),
              Catch::EndsWith("here, or more than one; hvdrun devices lists them"));
   CHECK_THAT(checked("MIG-1"), Catch::StartsWith("--devices: word 1, \"MIG-1\", names none"));
-  CHECK(checked("GPU-22,GPU-11a,GPU-11aa") ==
+  CHECK(checked("GPU-11b,GPU-11a,GPU-11aa") ==
         "--devices: word 3, \"GPU-11aa\", is the same GPU as word 2; name each GPU once");
+}
+
+TEST_CASE("gpu list: a divided GPU is not taken as a whole: its parts are named") {
+  for (const char* whole : {"0,2", "GPU-11aa,GPU-2"})
+    CHECK_THAT(checked(whole),
+               Catch::StartsWith("--devices: word 2, \"") &&
+                   Catch::EndsWith("\", is divided (MIG), and CUDA uses its parts alone; name MIG "
+                                   "devices: MIG-1a,MIG-1b"));
 }
 
 TEST_CASE("gpu list: what CUDA_VISIBLE_DEVICES leaves out is not taken") {
@@ -109,8 +117,27 @@ TEST_CASE("gpu list: a part that is cut short is found by its whole name") {
   };
   CHECK(found("MIG-0a") == "MIG-0a");
   CHECK(found("MIG-0ab") == "MIG-0abc");
+  CHECK(found("MIG-0").empty());
   CHECK(found("MIG-1").empty());
   CHECK(found("0").empty());
+  // The names of older drivers may begin with one another.
+  const std::vector<ListedGpu> old = {
+      {0, "GPU-0", {"MIG-GPU-0/1/10", "MIG-GPU-0/1/11", "MIG-GPU-0/1/1"}}};
+  const GpuName exact = parse_gpu_list("", "MIG-GPU-0/1/1")[0];
+  CHECK(find_gpu(exact, old) == 0u);
+  CHECK(find_part(exact, old[0]) == "MIG-GPU-0/1/1");
+}
+
+TEST_CASE("gpu list: shortened names become whole ones, and what is not there stays") {
+  const auto whole = [](std::string_view list) {
+    return gpu_list_text(whole_names(parse_gpu_list("", list), kGpus));
+  };
+  CHECK(whole("GPU-11b,GPU-22") == "GPU-11bb,GPU-22cc");
+  CHECK(whole("MIG-1b,MIG-1") == "MIG-1b,MIG-1");
+  CHECK(whole("GPU-11,GPU-3") == "GPU-11,GPU-3");
+  CHECK(whole("1,0") == "1,0");
+  const std::vector<ListedGpu> silent = {{0, "", {}}};
+  CHECK(gpu_list_text(whole_names(parse_gpu_list("", "GPU-1"), silent)) == "GPU-1");
 }
 
 TEST_CASE("gpu list: CUDA_VISIBLE_DEVICES leaves some of the GPUs") {
@@ -138,6 +165,9 @@ TEST_CASE("gpu list: CUDA stops at another kind of word, and shows nothing where
 
 TEST_CASE("gpu list: of several MIG devices a process sees one") {
   CHECK(visible_gpus(8, "MIG-1a,MIG-1b") == 1);
+  CHECK(visible_gpus(8, std::nullopt, true) == 1);
+  CHECK(visible_gpus(0, std::nullopt, true) == 0);
+  CHECK(visible_gpus(8, "1,2", true) == 2);
 }
 
 }  // namespace hvd

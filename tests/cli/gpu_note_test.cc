@@ -26,13 +26,21 @@ std::string note(const std::vector<Gpu>& gpus, const std::vector<SeenGpu>& seen 
   return gpu_note(gpus, seen, user);
 }
 
-std::vector<SeenGpu> of_ranks(const std::vector<std::string>& names, int ranks, int elsewhere,
+std::vector<SeenGpu> of_ranks(std::string_view devices, size_t ranks,
                               const std::optional<std::string>& visible = std::nullopt) {
-  JobSpec spec;
-  if (!names.empty()) spec.gpus.devices = parse_gpu_list("", names[0]);
-  spec.hosts = {{"here", "", ranks}, {"there", "", elsewhere, true}};
-  const std::vector<Gpu> gpus = {gpu(0, 1), gpu(1, 1), gpu(2, 1)};
-  return gpus_of_ranks(spec, assign_slots(spec.hosts, ranks + elsewhere), visible, gpus);
+  GpuOptions options;
+  if (!devices.empty()) options.devices = parse_gpu_list("", devices);
+  return gpus_of_ranks(options, ranks, visible, std::vector<Gpu>{gpu(0, 1), gpu(1, 1), gpu(2, 1)});
+}
+
+// Of ranks with one GPU in this mode.
+std::string not_shared(const char* mode, size_t ranks = 2, bool mps = false, bool server = false) {
+  Gpu one = gpu(3, 1);
+  one.mode = mode;
+  one.mps = server;
+  GpuOptions options;
+  options.share = true;
+  return why_not_shared(options, ranks, kFirst, std::vector<Gpu>{one}, mps);
 }
 
 }  // namespace
@@ -71,6 +79,9 @@ TEST_CASE("gpu note: of a divided GPU the ranks' parts count, and one without pa
   divided.divided = true;
   CHECK(note({divided}) ==
         "GPU 0 has MIG on but no MIG device, so CUDA cannot use it; hvdrun devices tells of all");
+  divided.parts_unknown = true;
+  CHECK_THAT(note({divided}), Catch::StartsWith("GPU 0 is in use by process 7"));
+  divided.parts_unknown = false;
   divided.listed.parts = {"MIG-a", "MIG-b"};
   const std::string in_use = "GPU 0 is in use by process 7 (x, 5 MiB); hvdrun devices tells of all";
   CHECK(note({divided}, {{0, "MIG-b"}}).empty());
@@ -92,12 +103,41 @@ TEST_CASE("gpu note: a line has no more than four GPUs") {
                              "tells of all"));
 }
 
-TEST_CASE("gpu note: the job's GPUs are those of its ranks here") {
-  CHECK(of_ranks({"2,1"}, 2, 4) == std::vector<SeenGpu>{{2, ""}, {1, ""}});
-  CHECK(of_ranks({"2,1"}, 1, 1, "0") == std::vector<SeenGpu>{{2, ""}});
-  CHECK(of_ranks({}, 2, 0, "1,0,2") == std::vector<SeenGpu>{{1, ""}, {0, ""}});
-  CHECK(of_ranks({}, 5, 0).size() == 3);
-  CHECK(of_ranks({}, 0, 2).empty());
+TEST_CASE("gpu note: the job's GPUs are those of its ranks") {
+  CHECK(of_ranks("2,1", 2) == std::vector<SeenGpu>{{2, ""}, {1, ""}});
+  CHECK(of_ranks("2,1", 1, "0") == std::vector<SeenGpu>{{2, ""}});
+  CHECK(of_ranks("", 2, "1,0,2") == std::vector<SeenGpu>{{1, ""}, {0, ""}});
+  CHECK(of_ranks("", 5).size() == 3);
+  CHECK(of_ranks("", 0).empty());
+}
+
+TEST_CASE("gpu note: who does not answer, and who lets nobody in, is told") {
+  Gpu lost = gpu(1, 1), closed = gpu(2, 990), exclusive = gpu(3, 990);
+  lost.trouble = "GPU is lost";
+  closed.mode = "Prohibited";
+  exclusive.mode = "Exclusive_Process";
+  CHECK(note({lost}) == "GPU 1: nvidia-smi says GPU is lost; hvdrun devices tells of all");
+  CHECK(note({closed}) ==
+        "GPU 2 is in compute mode Prohibited, so CUDA cannot use it; hvdrun devices tells of all");
+  CHECK(note({exclusive}).empty());
+  Gpu hidden = gpu(0, 1);
+  hidden.uses_unknown = true;  // the memory may be a rank's
+  CHECK(note({hidden}).empty());
+}
+
+TEST_CASE("gpu note: a GPU for one process is not shared, but under MPS") {
+  CHECK(not_shared("Exclusive_Process") ==
+        "--share-gpu: GPU 3 is in compute mode Exclusive_Process, which lets one process use it; "
+        "change that by nvidia-smi -i 3 -c DEFAULT, or start CUDA's MPS");
+  CHECK(not_shared("Prohibited", 2, true) ==
+        "--share-gpu: GPU 3 is in compute mode Prohibited, which lets nobody use it; change that "
+        "by nvidia-smi -i 3 -c DEFAULT");
+  CHECK(not_shared("Exclusive_Process", 2, true).empty());
+  CHECK(not_shared("Exclusive_Process", 2, false, true).empty());
+  CHECK(not_shared("Exclusive_Process", 1).empty());
+  for (const char* fine : {"Default", ""}) CHECK(not_shared(fine).empty());
+  const std::vector<Gpu> unasked = {gpu(0, 1)};
+  CHECK(why_not_shared({}, 2, kFirst, unasked, false).empty());
 }
 
 }  // namespace hvd

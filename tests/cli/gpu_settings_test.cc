@@ -38,6 +38,9 @@ GpuSettings settings_of(const Words& words, const Words& environment = {}) {
 }
 
 // What a rank finds of the variables: "A=1 B=2", sorted.
+// What every rank that is told to use GPUs finds besides.
+const std::string kExpects = "HVD_EXPECT_GPU=1";
+
 std::string found_by(int rank, const Words& words, const Words& environment = {}) {
   Job one = job(words);
   const GpuSettings all = gpu_settings(one.spec, one.slots, environment, "/here");
@@ -48,6 +51,7 @@ std::string found_by(int rank, const Words& words, const Words& environment = {}
     if (std::ranges::binary_search(setting.ranks, rank))
       own.push_back(setting.name + "=" + *setting.value);
   entries = with_entries(entries, own);
+  std::erase(entries, kExpects);
   std::ranges::sort(entries);
   std::string text;
   for (const std::string& entry : entries) text += (text.empty() ? "" : " ") + entry;
@@ -102,6 +106,29 @@ TEST_CASE("gpu settings: of MIG devices each rank finds its own") {
   CHECK(shared.variables[0] == EnvironmentSetting{"CUDA_VISIBLE_DEVICES", "MIG-a", {0, 2}, true});
 }
 
+TEST_CASE("gpu settings: once it is known what GPUs there are, ranks find whole names") {
+  const std::vector<ListedGpu> gpus = {{0, "GPU-11aa", {"MIG-aa", "MIG-ab"}}, {1, "GPU-22bb", {}}};
+  const auto found = [&](const char* devices, int rank) {
+    Job one = job({"-np", "2", "--devices", devices, "--share-gpu", "-x", "OTHER=MIG-aa"});
+    const GpuSettings all = gpu_settings(one.spec, one.slots, {}, "/here");
+    one.spec.environment = all.variables;
+    take_whole_names(one.spec, gpus);
+    for (const EnvironmentSetting& setting : one.spec.environment)
+      if (setting.name == "CUDA_VISIBLE_DEVICES" &&
+          (setting.ranks.empty() || std::ranges::binary_search(setting.ranks, rank)))
+        return *setting.value + " of " + gpu_list_text(one.spec.gpus.devices);
+    return std::string();
+  };
+  CHECK(found("GPU-2,GPU-11", 0) == "GPU-22bb,GPU-11aa of GPU-22bb,GPU-11aa");
+  CHECK(found("MIG-ab,MIG-aa", 0) == "MIG-ab of MIG-ab,MIG-aa");
+  CHECK(found("MIG-a", 1) == "MIG-a of MIG-a");  // two are meant
+  CHECK(found("1,0", 1) == "1,0 of 1,0");
+  JobSpec own;  // without --devices the user's word stands
+  own.environment = {{"CUDA_VISIBLE_DEVICES", "GPU-2"}};
+  take_whole_names(own, gpus);
+  CHECK(own.environment[0].value == "GPU-2");
+}
+
 TEST_CASE(
     "gpu settings: more ranks than named GPUs are refused with what to do, but not to share") {
   CHECK(error_of({"-np", "3", "--devices", "0,1"}) ==
@@ -137,6 +164,17 @@ TEST_CASE("gpu settings: of another host indices are known to be there, or not")
         "h2: --devices: word 2, \"2\", names none of the 2 GPUs here; hvdrun devices lists them");
   CHECK(refusal("0,2", 0).empty());  // nothing is known
   CHECK(refusal("GPU-11aa,GPU-22bb", 1).empty());
+}
+
+TEST_CASE("gpu settings: who is told to use GPUs expects one, and nobody else does") {
+  const auto expects = [](const Words& words) {
+    return std::ranges::any_of(settings_of(words).variables, [](const EnvironmentSetting& one) {
+      return one.name + "=" + one.value.value_or("") == kExpects;
+    });
+  };
+  CHECK(expects({"-np", "2", "--devices", "0,1"}));
+  CHECK(expects({"-np", "2", "--share-gpu"}));
+  CHECK_FALSE(expects({"-np", "2", "--deterministic"}));
 }
 
 TEST_CASE("gpu settings: ranks that share a GPU are hosts of their own to NCCL") {

@@ -109,7 +109,7 @@ TEST_CASE("features: the build is described in Horovod's layout") {
     CHECK(has(text, std::string("[X] ") + backend + "\n"));
   const std::string more = check_build_text(true);
   CHECK((has(more, "[ ] NCCL (built without CUDA)") ||
-         has(more, "[X] NCCL (among GPUs, a plug-in compiled for NCCL 2.")));
+         has(more, "[X] NCCL (among GPUs, a plug-in of this build's libhvd, for NCCL 2.")));
 }
 
 TEST_CASE("features: the version names what is linked in") {

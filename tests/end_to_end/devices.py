@@ -44,10 +44,12 @@ class Machine:
         return self.log.read_text().splitlines() if self.log.exists() else []
 
 
-def machine(folder, count, parts=(), uses=(), free=80000, place=None):
-    """With so many GPUs, the first of them divided into the parts if there are any."""
+def machine(folder, count, parts=(), uses=(), free=80000, compute="Default", lost=(), place=None):
+    """With so many GPUs, the first of them divided into the parts if there are any; these are lost."""
     mode = lambda i: "Enabled" if parts and i == 0 else "Disabled"
-    rows = [f"{i}, GPU-{i}{i}aa, NVIDIA H100 80GB HBM3, 00000000:{i}9:00.0, {free}, 81559, {mode(i)}, 550.54.14\n" for i in range(count)]
+    rows = [f"{i}, GPU-{i}{i}aa, NVIDIA H100 80GB HBM3, 00000000:{i}9:00.0, {free}, 81559, {mode(i)}, {compute}, 550.54.14\n" for i in range(count)]
+    for i in lost:
+        rows[i] = f"{i}" + ", [GPU is lost]" * 8 + "\n"
     listed = [f"GPU {i}: NVIDIA H100 80GB HBM3 (UUID: GPU-{i}{i}aa)\n" for i in range(count)]
     listed[1:1] = [f"  MIG 3g.40gb     Device  {n}: (UUID: {part})\n" for n, part in enumerate(parts)]
     columns = "".join(f"\tGPU{i}" for i in range(count))
@@ -74,6 +76,10 @@ def each_rank_has_a_gpu_of_its_own():
             expect("every other" in seen.stdout, count > 1)
             assert "00000000:09:00.0" in seen.stdout and "GPU-00aa" in seen.stdout, seen.stdout
     with tempfile.TemporaryDirectory() as folder:
+        seen = machine(folder, 3, lost=[1], compute="Exclusive_Process").run("devices")
+        expect((seen.returncode, seen.stderr, table(seen)), (0, "", [("0", "0"), ("1", "2")]))
+        assert "trouble: GPU 1: nvidia-smi says GPU is lost\n" in seen.stdout and "compute mode: GPU 2 is in Exclusive_Process\n" in seen.stdout, seen.stdout
+    with tempfile.TemporaryDirectory() as folder:
         seen = machine(folder, 2, uses=["GPU-11aa, 4321, python3, 10240\n"]).run("devices", "-np", "3")
         expect(table(seen), [("0", "0"), ("1", "1")])
         assert "no GPU left: rank 2; " in seen.stdout and "in use: GPU 1 by process 4321, python3, 10240 MiB\n" in seen.stdout, seen.stdout
@@ -82,11 +88,14 @@ def each_rank_has_a_gpu_of_its_own():
 def variables_that_hide_gpus_count():
     with tempfile.TemporaryDirectory() as folder:
         two = machine(folder, 3, parts=["MIG-a", "MIG-b"])
-        for value, rows in (("2,1", ["2", "1"]), ("GPU-22", ["2"]), ("MIG-b,MIG-a", ["0"]), ("1,9,0", ["1"])):
+        for value, rows in (("2,1", ["2", "1"]), ("GPU-22", ["2"]), ("MIG-b,MIG-a", ["0"]), ("1,9,0", ["1"]), ("2,0,1", ["0"])):
             seen = two.run("devices", CUDA_VISIBLE_DEVICES=value)
             expect([gpu for rank, gpu in table(seen) if rank != "-"], rows, seen.stdout)
             expect(seen.stdout.count(" MIG-a\n"), 1)
             assert ", by CUDA_VISIBLE_DEVICES\n" in seen.stdout, seen.stdout
+        seen = two.run("devices")  # CUDA shows a part alone
+        expect((table(seen)[0], [rank for rank, _ in table(seen)[1:]], seen.returncode), (("0", "0"), ["-"] * 3, 0))
+        assert seen.stdout.splitlines()[1].endswith(" MIG-a") and "left out: GPUs 1,2, by CUDA, which shows" in seen.stdout, seen.stdout
         for value in ("", "-1", "0,0", "GPU-22aa,GPU-2", "no\x1bne"):
             seen = two.run("devices", CUDA_VISIBLE_DEVICES=value)
             expect(seen.returncode, 1)
@@ -116,7 +125,7 @@ def troubles_are_told_in_a_line():
     if not os.path.exists("/dev/nvidia0"):
         seen = subprocess.run([support.options.hvdrun, "devices"], capture_output=True, text=True, env={"PATH": "/nowhere"})
         expect((seen.returncode, seen.stdout), (1, ""))
-        assert seen.stderr.startswith("hvdrun: there is no GPU here: no /dev/nvidia0, and no nvidia-smi on the PATH; install"), seen.stderr
+        assert seen.stderr.startswith("hvdrun: there is no GPU here: no /dev/nvidia0 that may be opened, and no nvidia-smi on the PATH; install"), seen.stderr
 
 
 def said(seen):
@@ -138,7 +147,8 @@ def ranks_see_the_gpus_that_are_named():
         expect((seen.returncode, printed(seen)), (0, ["[0]:2,1 PCI_BUS_ID", "[1]:2,1 PCI_BUS_ID"]), seen.stderr)
         expect(said(seen), ["hvdrun: -np is not given: starting 2 ranks, one for each GPU of --devices"])
         seen = here.run("-np", "1", "--devices", "GPU-22,GPU-1", *PRINT, CUDA_VISIBLE_DEVICES="1,2")
-        expect((printed(seen), said(seen)), (["[0]:GPU-22,GPU-1"], []))
+        if "has not answered yet" not in seen.stderr:
+            expect((printed(seen), said(seen)), (["[0]:GPU-22aa,GPU-11aa"], []))
         seen = here.run("-np", "1", "--devices", "MIG-b,MIG-a", *PRINT)
         expect((printed(seen), said(seen)), (["[0]:MIG-b"], []))
         seen = here.run("-np", "2", "--devices", "MIG-b,MIG-a", "--share-gpu", *PRINT)
@@ -146,21 +156,34 @@ def ranks_see_the_gpus_that_are_named():
         seen = here.run("-np", "2", "--devices", "MIG-b,MIG-a", *PRINT)
         expect((seen.returncode, seen.stdout), (2, ""))
         assert 'word 2, "MIG-a", is a part of the same GPU as word 1' in said(seen)[-1], seen.stderr
-        for wanted in (["--devices", "1,0"], ["--devices", "GPU-1"]):
+        for wanted in (["--devices", "1,2"], ["--devices", "GPU-1"]):
             seen = here.run("devices", "-np", "1", *wanted, CUDA_VISIBLE_DEVICES="2")
             expect((table(seen)[0], seen.returncode), (("0", "1"), 0))
             assert ", by --devices\n" in seen.stdout, seen.stdout
         expect([gpu for _, gpu in table(here.run("devices", "-np", "3", "--devices", "1,2", "--share-gpu"))], ["1", "2", "1", "0", "0", "0"])
 
 
-def beside_two_gpus(words, PATH=os.environ["PATH"], **variables):
-    """In a /dev of its own, with two of the driver's files; None: there is no right to mount."""
+def waits_for_go(folder, first=":"):
+    """Ranks do this first, and run until the folder has a file `go`; `fifo` is there already."""
+    return ["bash", "-c", f"{first}; until [ -e {folder}/go ]; do read -t 0.02 <>{folder}/fifo; done; exit 0"]
+
+
+def communicated(job):
+    out, err = job.communicate(timeout=60)
+    return job.returncode, out, err
+
+
+def beside_two_gpus(words, PATH=os.environ["PATH"], during=None, **variables):
+    """In a /dev of its own, with two of the driver's files; None: there is no right to mount. `during` is called beside the job."""
     with tempfile.TemporaryDirectory() as folder:
         here = machine(folder, 2)
         line = (f"mount -t tmpfs none {folder} && mkdir {folder}/dev && cd {folder}/dev && touch null nvidia0 nvidia1 nvidiactl && "
                 f"mount --bind /dev/null null && mount --rbind {folder}/dev /dev || exit 77; exec '{support.options.hvdrun}' \"$@\"")
-        seen = subprocess.run(["unshare", "--map-root-user", "--mount", "bash", "-c", line, "bash", *words], stdin=subprocess.DEVNULL,
-                              capture_output=True, text=True, timeout=60, env=here.environment(PATH=PATH, **variables))
+        job = subprocess.Popen(["unshare", "--map-root-user", "--mount", "bash", "-c", line, "bash", *words], stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=here.environment(PATH=PATH, **variables))
+        if during:
+            during(job)
+        seen = subprocess.CompletedProcess(words, *communicated(job))
         return None if seen.returncode == 77 or seen.stderr.startswith("unshare: ") else seen
 
 
@@ -194,11 +217,31 @@ def jobs_beside_gpus_look_at_them_unless_they_are_hidden():
                                     (["-np", "2"], {"CUDA_VISIBLE_DEVICES": ""}, None), (["-np", "2", "-x", "CUDA_VISIBLE_DEVICES=-1"], {}, None)):
         with tempfile.TemporaryDirectory() as folder:
             there = machine(folder, 2, uses=["GPU-11aa, 1, first, 5\n"])
-            seen = beside_two_gpus([*words, "--", "echo", "done"], PATH=there.environment()["PATH"], **variables)
+            os.mkfifo(there.folder / "fifo")
+            told = []
+
+            def during(job):
+                if notes:
+                    told.append(job.stderr.readline().rstrip("\n"))
+                support.wait_for(lambda: notes is None or job.poll() is not None or len(there.asked()) == 2)
+                (there.folder / "go").touch()
+            seen = beside_two_gpus([*words, "--", *waits_for_go(folder)], PATH=there.environment()["PATH"], during=during, **variables)
             if seen is None:
                 return "left out: no right to mount"
-            expect((seen.returncode, said(seen)), (0, notes or []), words)
-            expect(len(there.asked()), 0 if notes is None else 3, words)
+            expect((seen.returncode, told + said(seen)), (0, notes or []), words)
+            expect(len(there.asked()), 0 if notes is None else 2, words)
+
+
+def who_need_not_use_gpus_waits_for_none():
+    """And nothing of a look that is under way is left."""
+    with tempfile.TemporaryDirectory() as folder:
+        there = Machine(folder, script=f"cat {folder}/fifo")
+        os.mkfifo(there.folder / "fifo")
+        seen = beside_two_gpus(["-np", "2", "--", "bash", "-c", f"until [ -e {folder}/asked ]; do :; done"], PATH=there.environment()["PATH"])
+        if seen is None:
+            return "left out: no right to mount"
+        expect((seen.returncode, said(seen)), (0, []))
+        support.wait_for(lambda: not any(folder in support.read(pid, "cmdline") for pid in os.listdir("/proc") if pid.isdigit()))
 
 
 def wrong_lists_start_nothing():
@@ -271,9 +314,7 @@ def kernels_are_fixed_or_waited_for():
 
 
 def job_that_waits(here, *words, first=":", **variables):
-    """Ranks do this first, and run until the folder has a file `go`; `fifo` is there already."""
-    script = f"{first}; until [ -e {here.folder}/go ]; do read -t 0.02 <>{here.folder}/fifo; done; exit 0"
-    return subprocess.Popen([support.options.hvdrun, *words, "--", "bash", "-c", script], stdin=subprocess.DEVNULL,
+    return subprocess.Popen([support.options.hvdrun, *words, "--", *waits_for_go(here.folder, first)], stdin=subprocess.DEVNULL,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=here.environment(**variables))
 
 
@@ -287,14 +328,14 @@ def ranks_start_when_the_look_is_over():
         def attempt():
             with tempfile.TemporaryDirectory() as folder:
                 here = Machine(folder, script=f"""exec 3<>{folder}/fifo; timeout 0.3 cat <&3
-case "$*" in --query-gpu*) echo 0, GPU-00aa, H100, 00000000:09:00.0, 300, 81559, Disabled, 1;; -L) echo "GPU 0: H100 (UUID: GPU-00aa)";; *) echo GPU-00aa, 999999999, elsewhere, 5;; esac
+case "$*" in --query-gpu*) echo 0, GPU-00aa, H100, 00000000:09:00.0, 300, 81559, Disabled, Default, 1;; *) echo GPU-00aa, 999999999, elsewhere, 5;; esac
 echo answered >>{folder}/asked""")
                 os.mkfifo(here.folder / "fifo")
                 seen = here.run("-np", "2", *hosts, "-x", "CUDA_VISIBLE_DEVICES=0", "--share-gpu", "--", "bash", "-c", f"echo started >>{folder}/asked")
                 expect(seen.returncode, 0, seen.stderr)
                 if "has not answered yet" not in seen.stderr:
                     expect(said(seen)[-1], "hvdrun: GPU 0 is in use by process 999999999 (elsewhere, 5 MiB); hvdrun devices tells of all")
-                    expect(here.asked()[3:], ["answered"] * 3 + ["started"] * 2)
+                    expect(here.asked()[2:], ["answered"] * 2 + ["started"] * 2)
                 return seen.stderr
         until_in_time(attempt)
 
@@ -305,7 +346,7 @@ def who_waits_for_the_look_can_be_interrupted():
             here = Machine(folder, script="exec sleep 600")
             os.mkfifo(here.folder / "fifo")
             job = job_that_waits(here, "-np", "1", "--share-gpu", first="echo started")
-            support.wait_for(lambda: len(here.asked()) == 3)
+            support.wait_for(lambda: len(here.asked()) == 2)
             job.send_signal(signal.SIGINT)
             out, err = job.communicate(timeout=60)
             if b"has not answered yet" not in err:
@@ -313,6 +354,40 @@ def who_waits_for_the_look_can_be_interrupted():
                 assert b"hvdrun: interrupted; ending the ranks" in err, err
             return err.decode()
     until_in_time(attempt)
+
+
+def a_gpu_for_one_process_is_not_shared():
+    def started(folder, *words, **variables):
+        here = machine(folder, 1, compute="Exclusive_Process")
+        seen = here.run(*words, "--", "echo", "started", **variables)
+        return seen, "has not answered yet" in seen.stderr
+
+    def attempt():
+        with tempfile.TemporaryDirectory() as folder:
+            seen, late = started(folder, "-np", "2", "--share-gpu")
+            if not late:
+                expect((seen.returncode, seen.stdout), (125, ""), seen.stderr)
+                assert "--share-gpu: GPU 0 is in compute mode Exclusive_Process, which lets one process use it; change" in seen.stderr, seen.stderr
+            return seen.stderr
+    until_in_time(attempt)
+    for words, variables in ((["-np", "1"], {}), (["-np", "2"], {"CUDA_MPS_PIPE_DIRECTORY": "/nowhere"})):
+        with tempfile.TemporaryDirectory() as folder:
+            seen, _ = started(folder, *words, "--share-gpu", **variables)
+            expect((seen.returncode, seen.stdout.count("started")), (0, int(words[1])), seen.stderr)
+
+
+def parts_are_found_out_where_a_gpu_is_divided():
+    with tempfile.TemporaryDirectory() as folder:
+        here = machine(folder, 1, parts=["MIG-a", "MIG-b"], uses=["MIG-b, 1, second, 5\n", "MIG-a, 1, first, 5\n"])
+        os.mkfifo(here.folder / "fifo")
+        job = job_that_waits(here, "-np", "1", "--share-gpu")  # CUDA shows it the first part
+        expect(support.wait_for_words(job, b"hvdrun: GPU "), b"hvdrun: GPU 0 is in use by process 1 (first, 5 MiB); hvdrun devices tells of all\n")
+        (here.folder / "go").touch()
+        job.communicate(timeout=60)
+        expect((job.returncode, len(here.asked())), (0, 3))
+        seen = here.run("--devices", "0", "--", "echo", "started")
+        expect((seen.returncode, seen.stdout), (2, ""))
+        assert 'word 1, "0", is divided (MIG), and CUDA uses its parts alone; name MIG devices: MIG-a,MIG-b' in said(seen)[-1], seen.stderr
 
 
 def gpus_in_use_are_said():
@@ -336,7 +411,7 @@ def nobody_waits_for_who_does_not_answer():
         seen = here.run("--devices", "0", "--", "echo", "done")
         expect((seen.returncode, seen.stdout), (0, "[0]<stdout>:done\n"))
         expect(said(seen)[1:], ["hvdrun: nvidia-smi has not answered yet, and ranks start: who else uses their GPUs is said when it is known"])
-        expect(len(here.asked()), 4)
+        expect(len(here.asked()), 3)
         os.mkfifo(here.folder / "fifo")
         job = job_that_waits(here, "--devices", "0")
         expect(support.wait_for_words(job, b"does not answer"), b"hvdrun: nvidia-smi does not answer; try it by hand: where that hangs too, the driver does\n")
@@ -349,7 +424,7 @@ def own_ranks_are_no_strangers():
     """Nor is who cannot be told from them; and the memory that they have may be theirs."""
     with tempfile.TemporaryDirectory() as folder:
         here = Machine(folder, {"-L": "GPU 0: H100 (UUID: GPU-00aa)\nGPU 1: H100 (UUID: GPU-11aa)\n"}, script=f"""until read -r pid 2>&- <{folder}/pid; do :; done
-case "$*" in --query-gpu*) for i in 0 1; do echo $i, GPU-$i${{i}}aa, H100, 00000000:09:00.0, 300, 81559, Disabled, 1; done;;
+case "$*" in --query-gpu*) for i in 0 1; do echo $i, GPU-$i${{i}}aa, H100, 00000000:09:00.0, 300, 81559, Disabled, Default, 1; done;;
 *) echo GPU-00aa, $pid, rank, 5; echo GPU-00aa, 999999999, elsewhere, 5; echo GPU-11aa, 1, first, 5;; esac""")
         os.mkfifo(here.folder / "fifo")
         job = job_that_waits(here, "-np", "2", "--devices", "0,1", first=f"[ $RANK = 1 ] || {{ echo $$ >{folder}/new; mv {folder}/new {folder}/pid; }}")
@@ -364,5 +439,6 @@ if __name__ == "__main__":
     support.main(each_rank_has_a_gpu_of_its_own, variables_that_hide_gpus_count, troubles_are_told_in_a_line, without_np_there_is_a_rank_for_each_gpu,
                  ranks_see_the_gpus_that_are_named, wrong_lists_start_nothing, jobs_that_ask_for_no_gpu_are_left_alone,
                  ranks_share_a_gpu_as_hosts_of_their_own, nccl_tells_in_the_ranks_that_are_asked, kernels_are_fixed_or_waited_for,
-                 jobs_beside_gpus_look_at_them_unless_they_are_hidden, ranks_start_when_the_look_is_over, who_waits_for_the_look_can_be_interrupted,
+                 jobs_beside_gpus_look_at_them_unless_they_are_hidden, who_need_not_use_gpus_waits_for_none,
+                 a_gpu_for_one_process_is_not_shared, parts_are_found_out_where_a_gpu_is_divided, ranks_start_when_the_look_is_over, who_waits_for_the_look_can_be_interrupted,
                  gpus_in_use_are_said, nobody_waits_for_who_does_not_answer, own_ranks_are_no_strangers)

@@ -19,6 +19,11 @@ def equip(host, count, **more):
     world.run(host, "mount", "--bind", folder, "/usr/local/sbin")
 
 
+def asked(host):
+    log = pathlib.Path(world.path(host, f"/run/smi-{host}/asked"))
+    return log.read_text() if log.exists() else ""
+
+
 def run(*words):
     return world.run("h0", support.options.hvdrun, *words, check=False)
 
@@ -44,7 +49,7 @@ def hosts_without_gpus_are_named():
     expect((seen.returncode, devices.rows(seen.stdout)), (125, [("0", "0")]))
     lines = sorted(seen.stderr.splitlines())
     expect(len(lines), 2, lines)
-    assert lines[0].startswith("hvdrun: h2: there is no GPU here: no /dev/nvidia0, and no nvidia-smi on the PATH"), lines
+    assert lines[0].startswith("hvdrun: h2: there is no GPU here: no /dev/nvidia0 that may be opened, and no nvidia-smi on the PATH"), lines
     assert lines[1].startswith("hvdrun: nowhere: cannot be asked: its name is not known here"), lines
     seen = run("devices", "-H", "h1:1,h2:1", "--devices", "1")
     expect(seen.returncode, 2)
@@ -64,7 +69,36 @@ def ranks_there_see_the_gpus_that_are_named():
     expect((read("rank.0/nccl"), read("rank.0/stderr"), read("rank.1/stderr")), ("told\n", "", "[1]<stderr>:told\n"))
 
 
+def a_job_tells_of_gpus_elsewhere_before_it_starts():
+    equip("h1", 2, uses=["GPU-11aa, 4321, python3, 10240\n"])
+    equip("h2", 1, compute="Exclusive_Process")
+    in_use = "hvdrun: h1: GPU 1 is in use by process 4321 (python3, 10240 MiB); hvdrun devices tells of all"
+
+    def attempt(*words, command=("echo", "started")):
+        """Whom the machine keeps for so long that ranks wait no longer tries again."""
+        for _ in range(10):
+            seen = run(*words, "--", *command)
+            if "has not answered yet" not in seen.stderr:
+                return seen
+        raise AssertionError(seen.stderr)
+    for words in (["--devices", "0,1", "-H", "h1"], ["-np", "1", "-H", "h1:1", "--devices", "GPU-1"]):
+        seen = attempt(*words)
+        expect((seen.returncode, "started" in seen.stdout), (0, True), seen.stderr)
+        assert in_use in seen.stderr.splitlines(), seen.stderr
+    seen = attempt("-np", "2", "-H", "h1:2", "--devices", "GPU-11,GPU-0", command=["bash", "-c", "echo $CUDA_VISIBLE_DEVICES"])
+    expect(sorted(seen.stdout.splitlines()), ["[0]<stdout>:GPU-11aa,GPU-00aa", "[1]<stdout>:GPU-11aa,GPU-00aa"])
+    for words, part in ((["-np", "3", "-H", "h1:1,h2:2", "--share-gpu"], "h2: --share-gpu: GPU 0 is in compute mode Exclusive_Process, which lets one"),
+                        (["-np", "1", "-H", "h1:1", "--devices", "GPU-33"], 'h1: --devices: word 1, "GPU-33", names none of the 2 GPUs here')):
+        seen = attempt(*words)
+        expect((seen.returncode, seen.stdout), (125, ""), seen.stderr)
+        assert part in seen.stderr, seen.stderr
+    before = asked("h1")
+    expect(run("-np", "2", "-H", "h1:1,h2:1", "--", "echo").returncode, 0)
+    expect(asked("h1"), before)
+
+
 if __name__ == "__main__":
     support.parse_options()
-    cases = [each_host_tells_of_its_own, hosts_without_gpus_are_named, ranks_there_see_the_gpus_that_are_named]
+    cases = [each_host_tells_of_its_own, hosts_without_gpus_are_named, ranks_there_see_the_gpus_that_are_named,
+             a_job_tells_of_gpus_elsewhere_before_it_starts]
     support.main(*map(hosts.on_hosts, cases), why_not=hosts.why_not())

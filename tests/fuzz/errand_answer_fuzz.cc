@@ -43,7 +43,7 @@ void devices(const std::string& bytes) {
   try {
     const std::vector<Gpu> gpus = gpus_of(facts);
     GpuPlan plan;
-    plan.seen = seen_gpus(std::nullopt, gpus);
+    plan.seen = seen_by_cuda(std::nullopt, gpus);
     plan.ranks = {0, 1};
     expect_shown(gpu_table(gpus, plan));
   } catch (const Error& error) {

@@ -28,13 +28,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t count) {
   std::vector<hvd::Gpu> gpus(2);
   gpus[0].listed = {0, "GPU-a", {"MIG-a"}};
   gpus[1].listed = {1, "GPU-b", {}};
-  expect_one_line([&] { hvd::read_uses(text, gpus); });
-  expect_one_line([&] { hvd::read_peers(text, gpus); });
+  hvd::read_uses(text, gpus);
+  hvd::read_peers(text, gpus);
+  hvd::read_parts(text, gpus);
   for (const hvd::GpuUse& use : gpus[0].uses)
     HVD_CHECK(hvd::is_shown(use.name), "the name of a process is not printable");
   expect_one_line([&] {
     for (const hvd::Gpu& gpu : hvd::read_gpus(text))
-      HVD_CHECK(hvd::is_shown(gpu.listed.uuid + gpu.name + gpu.pci + gpu.driver) &&
+      HVD_CHECK(hvd::is_shown(gpu.listed.uuid + gpu.trouble + gpu.name + gpu.pci + gpu.mode +
+                              gpu.driver) &&
                     hvd::is_shown(hvd::pci_folder(gpu.pci)),
                 "words of a GPU are not printable");
   });

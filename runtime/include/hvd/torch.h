@@ -106,6 +106,11 @@ HVD_API void broadcast_parameters(const std::vector<torch::Tensor>& tensors, int
 // backward() throws what step() throws for as long as it lives, and for longer where a hook of
 // yours stands behind its own.
 //
+// On a GPU step() returns when its sums are launched: the device applies them. Where a later call
+// throws CommFailure a sum may have come to nothing, so parameters and state are undefined then;
+// what is to outlast that is saved once the device is through (torch::cuda::synchronize()) and, for
+// the others', after a barrier().
+//
 // A gradient becomes memory that the ranks share, valid as long as the tensor is held; one that is
 // kept while the next two steps are made is overwritten: clone() what you keep for longer. That
 // memory, as much as all gradients and, where some are kept, once more (step() throws CommFailure
