@@ -40,7 +40,10 @@ enum class OperationKind : uint8_t {
   // anew on all ranks, with nothing registered.
   kRegister,
   kDeregister,
-  kReconnect
+  kReconnect,
+  // On a device only: ranks of one color have a communicator of their own then, see
+  // NcclCommunicator::take_split().
+  kSplit
 };
 
 enum class Outcome : uint8_t {
@@ -70,6 +73,7 @@ struct Operation {
   std::function<void*(std::span<const uint64_t> counts)> allocate = {};
   Reduction reduction = {};  // allreduce
   int root = 0;              // broadcast
+  int color = 0, key = 0;    // kSplit: need not agree; a color below zero is none
   uint32_t segment = 0;      // kSegment: number of the segment to add, used up even when refused
   uint64_t segment_bytes = 0;
   uint64_t populate_bytes =

@@ -31,8 +31,9 @@ std::string shortened(std::string_view name) {
 }
 
 const char* name_of(OperationKind kind) {
-  constexpr const char* kNames[] = {"allreduce",    "allgather", "broadcast",  "barrier",
-                                    "arena_buffer", "register",  "deregister", "reconnect"};
+  constexpr const char* kNames[] = {"allreduce",  "allgather",    "broadcast",
+                                    "barrier",    "arena_buffer", "register",
+                                    "deregister", "reconnect",    "split"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -75,6 +76,7 @@ uint64_t hash_of(const Operation& operation, uint64_t seed) {
     case OperationKind::kAllgather:
     case OperationKind::kBarrier:
     case OperationKind::kReconnect:
+    case OperationKind::kSplit:
       break;
   }
   return mix_text(mix_hash(hash, operation.shape_hash), operation.name);
@@ -83,7 +85,8 @@ uint64_t hash_of(const Operation& operation, uint64_t seed) {
 std::string describe(const Operation& operation) {
   std::string text = name_of(operation.kind);
   if (!operation.name.empty()) text += " \"" + shortened(operation.name) + "\"";
-  if (operation.kind == OperationKind::kBarrier || operation.kind == OperationKind::kReconnect)
+  if (operation.kind == OperationKind::kBarrier || operation.kind == OperationKind::kReconnect ||
+      operation.kind == OperationKind::kSplit)
     return text;
   if (operation.kind == OperationKind::kSegment)
     return text + " of " + std::to_string(operation.segment_bytes) + " bytes";

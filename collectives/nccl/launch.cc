@@ -28,7 +28,8 @@ NcclThread::Step NcclThread::launch() {
     finish_launch(operation);
   } else if (operation.kind == OperationKind::kReconnect) {
     return reconnect();
-  } else if (launched_.size() >= kMostLaunched) {
+  } else if (launched_.size() >= kMostLaunched ||
+             (operation.kind == OperationKind::kSplit && !launched_.empty())) {
     return Step::kWait;
   } else if (const HostPart* part = to_launch_.front().host.get(); part == nullptr) {
     call(operation);
@@ -42,6 +43,8 @@ NcclThread::Step NcclThread::launch() {
 
 // Once all that was launched before has been done.
 NcclThread::Step NcclThread::reconnect() {
+  if (members_.size() > 1)
+    throw Error(ErrorCode::kUnavailable, spoilt_ + "; what was split from it is lost with it");
   if (!launched_.empty()) return Step::kWait;
   doing_.store(Doing::kSharesIds, std::memory_order_release);
   {
@@ -67,14 +70,18 @@ void NcclThread::take_host_part(Operation& operation) {
 void NcclThread::refuse(Operation& operation, ErrorCode code, const std::string& why) {
   operation.code = code;
   operation.error = why;
-  go_to_next({.operation = &operation, .refused = true});
+  go_to_next({.operation = &operation, .member = to_launch_.front().member, .refused = true});
 }
 
 void NcclThread::call(Operation& operation) {
-  called_for_.store(operation.sequence, std::memory_order_release);
+  {
+    MutexLock lock(mutex_);
+    called_for_[to_launch_.front().member] = operation.sequence;
+  }
   fault_point("collective_entered");
   const bool registers = operation.kind == OperationKind::kRegister;
-  begin_call(describe(operation) + (registers ? " (NCCL_WIN_ENABLE=0 does without)" : ""));
+  begin_call(describe(operation) + (registers ? " (NCCL_WIN_ENABLE=0 does without)" : ""),
+             to_launch_.front().member);
   if (operation.kind == OperationKind::kAllgather)
     operation.result.data = operation.allocate(to_launch_.front().host->counts);
   if (operation.ready != nullptr)
@@ -95,14 +102,16 @@ ncclResult_t NcclThread::call_nccl(Operation& operation) {
     case OperationKind::kBroadcast:
       if (data.count == 0) break;
       return nccl_.ncclBroadcast(data.data, data.data, data.bytes(), ncclUint8, operation.root,
-                                 communicator_, device_.stream());
+                                 member().communicator, device_.stream());
     case OperationKind::kAllreduce:
       if (data.count == 0) break;
       return call_allreduce(operation);
     case OperationKind::kRegister:
-      return windows_.add(communicator_, data);
+      return member().windows.add(member().communicator, data);
     case OperationKind::kDeregister:
-      return windows_.remove(communicator_, data);
+      return member().windows.remove(member().communicator, data);
+    case OperationKind::kSplit:
+      return call_split(operation);
     case OperationKind::kBarrier:
     case OperationKind::kSegment:
     case OperationKind::kReconnect:
@@ -111,23 +120,36 @@ ncclResult_t NcclThread::call_nccl(Operation& operation) {
   return ncclSuccess;
 }
 
+// Of all ranks of the first one, with nothing of any member's in flight (NCCL's user guide,
+// ncclCommSplit); those that go nowhere call it, too. NCCL writes the child there when it is done.
+ncclResult_t NcclThread::call_split(const Operation& operation) {
+  const ncclComm_t first = members_[0].communicator;
+  Member& child = members_.emplace_back(nccl_);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  config.splitShare = 1;
+  return nccl_.ncclCommSplit(first, operation.color < 0 ? NCCL_SPLIT_NOCOLOR : operation.color,
+                             operation.key, &child.communicator, &config);
+}
+
 ncclResult_t NcclThread::call_allreduce(const Operation& operation) {
   const Buffer& data = operation.result;
   void* at = goes_aside(operation) ? operation.aside : data.data;
   const ncclDataType_t type = nccl_type_of(data.type);
-  NcclReduction reduction = nccl_reduction_of(operation.reduction, data.type, size_);
+  NcclReduction reduction =
+      nccl_reduction_of(operation.reduction, data.type, to_launch_.front().size);
   device_.kernels().scale(data.type, reduction.before, at, data.count, device_.stream());
   if (reduction.factor != 1) {
     NcclScalar scalar = nccl_scalar(reduction.factor, data.type);
     const ncclResult_t made = nccl_.ncclRedOpCreatePreMulSum(
-        &reduction.op, scalar.bytes, type, ncclScalarHostImmediate, communicator_);
+        &reduction.op, scalar.bytes, type, ncclScalarHostImmediate, member().communicator);
     if (made == ncclInProgress)  // which would be taken for the allreduce
       throw Error(ErrorCode::kUnavailable,
                   "NCCL failed in " + calling_ + ": ncclRedOpCreatePreMulSum is still under way");
     if (made != ncclSuccess) return made;
     own_op_ = reduction.op;
   }
-  return nccl_.ncclAllReduce(at, at, data.count, type, reduction.op, communicator_,
+  return nccl_.ncclAllReduce(at, at, data.count, type, reduction.op, member().communicator,
                              device_.stream());
 }
 
@@ -142,15 +164,15 @@ ncclResult_t NcclThread::call_allgather(Operation& operation) {
   if (sum == 0) return ncclSuccess;
   if (std::equal(counts.begin() + 1, counts.end(), counts.begin()))
     return nccl_.ncclAllGather(operation.input.data, to, operation.input.bytes(), ncclUint8,
-                               communicator_, stream);
+                               member().communicator, stream);
   ncclResult_t result = nccl_.ncclGroupStart();
   if (result != ncclSuccess) return result;
-  for (int k = 0; k < size_; ++k) {
+  for (int k = 0; k < to_launch_.front().size; ++k) {
     const size_t bytes = counts[static_cast<size_t>(k)] * each;
-    const void* from = k == me_ ? operation.input.data : to;
+    const void* from = k == to_launch_.front().me ? operation.input.data : to;
     if (bytes != 0) {
       const ncclResult_t one =
-          nccl_.ncclBroadcast(from, to, bytes, ncclUint8, k, communicator_, stream);
+          nccl_.ncclBroadcast(from, to, bytes, ncclUint8, k, member().communicator, stream);
       if (one != ncclSuccess && one != ncclInProgress) result = one;
     }
     to += bytes;
@@ -160,16 +182,17 @@ ncclResult_t NcclThread::call_allgather(Operation& operation) {
 }
 
 void NcclThread::finish_launch(Operation& operation) {
-  if (own_op_) nccl_.ncclRedOpDestroy(*own_op_, communicator_);
+  if (own_op_) nccl_.ncclRedOpDestroy(*own_op_, member().communicator);
   own_op_.reset();
-  if (operation.kind == OperationKind::kRegister && !windows_.finish_add(communicator_))
+  if (operation.kind == OperationKind::kRegister &&
+      !member().windows.finish_add(member().communicator))
     return refuse(operation, ErrorCode::kUnsupported, "NCCL does not register memory here");
   if (goes_aside(operation))
     device_.copy(operation.result.data, operation.aside, operation.result.bytes());
   if (operation.kind == OperationKind::kAllreduce)
     scale_result(operation.result, operation.reduction);
   fault_point("nccl_launched");
-  Launched launched{&operation, static_cast<CUevent>(operation.done)};
+  Launched launched{&operation, to_launch_.front().member, static_cast<CUevent>(operation.done)};
   if (launched.done == nullptr) {
     launched.own = device_.take_event();
     launched.done = launched.own.get();
@@ -180,7 +203,7 @@ void NcclThread::finish_launch(Operation& operation) {
 }
 
 void NcclThread::scale_result(const Buffer& data, const Reduction& reduction) {
-  const Factors factors = nccl_reduction_of(reduction, data.type, size_).after;
+  const Factors factors = nccl_reduction_of(reduction, data.type, to_launch_.front().size).after;
   device_.kernels().scale(data.type, factors, data.data, data.count, device_.stream());
 }
 

@@ -33,14 +33,14 @@ void NcclAborter::be(Step step) {
 
 // NCCL goes back to the device that was current (src/group.cc since 2.23): to a thread without one
 // that is the first, on which the CUDA runtime then makes a context for this rank.
-void NcclAborter::run(ncclComm_t communicator) {
-  if (communicator != nullptr) {
+void NcclAborter::run(const std::vector<ncclComm_t>& communicators) {
+  if (!communicators.empty()) {
     std::optional<CudaDevice::Current> current;
     try {
       current.emplace(device_);
     } catch (const Error&) {  // it is aborted all the same
     }
-    nccl_.ncclCommAbort(communicator);
+    for (const ncclComm_t one : communicators) nccl_.ncclCommAbort(one);
     be(Step::kOnDevice);
     while (device_.is_busy()) poll(nullptr, 0, kLookAgainMs);
   }

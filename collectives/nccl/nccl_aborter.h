@@ -1,5 +1,5 @@
-// How a communicator of NCCL's is ended: on NCCL's thread, while the holder goes on answering the
-// agent.
+// How a communicator of NCCL's is ended, with all that were split from it: on NCCL's thread, while
+// the holder goes on answering the agent.
 //
 // Beside ncclCommAbort() nothing is called of NCCL. It waits for what it has launched (src/init.cc,
 // commDestroySync), which comes to nothing, but behind the program's own work on the device; memory
@@ -28,8 +28,8 @@ class NcclAborter {
   // Any thread: from now on an abort is waited for. `program`: behind these events, of the
   // program's streams, is what is in the device's; they are there until it is over.
   void begin(std::vector<CUevent> program);
-  // NCCL's thread, once begun. The communicator is gone then.
-  void run(ncclComm_t communicator);
+  // NCCL's thread, once begun. The communicators are gone then; the first one is aborted first.
+  void run(const std::vector<ncclComm_t>& communicators);
   // Any thread: "NCCL did not end its abort within 5000 ms": what is over its limit; empty: nothing
   // is.
   std::string overdue();

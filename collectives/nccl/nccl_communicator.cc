@@ -35,7 +35,7 @@ NcclCommunicator::NcclCommunicator(Peers& peers, CudaDevice& device, const NcclL
       queue_(0) {}
 
 NcclCommunicator::~NcclCommunicator() {
-  if (!thread_) return;
+  if (!thread_ || (member_ != 0 && queue_.empty())) return;
   if (!closed_) thread_->end(NcclThread::End::kAbort, program_before());
   while (!thread_->is_gone()) {
     if (const std::string why = thread_->overdue(); !why.empty()) end_process(why);
@@ -46,13 +46,26 @@ NcclCommunicator::~NcclCommunicator() {
 void NcclCommunicator::start(Operation& operation) {
   if (!queue_.push(operation) || closed_) return;
   try {
-    if (!thread_) thread_.emplace(peers_, device_, nccl_, name_, rank(), size(), limits_);
-    thread_->give({&operation, needs_host(operation.kind) ? start_host_part(operation) : nullptr});
+    if (!thread_)
+      thread_ =
+          std::make_shared<NcclThread>(peers_, device_, nccl_, name_, rank(), size(), limits_);
+    if (operation.kind == OperationKind::kSplit)
+      operation.stage = static_cast<uint32_t>(thread_->next_member());
+    thread_->give({&operation, needs_host(operation.kind) ? start_host_part(operation) : nullptr,
+                   member_, rank(), size()});
   } catch (const Error& error) {
     const int rank = peers_.world().rank;
     raise_trouble(peers_, TroubleReason::kEngineError,
                   rank_text(peers_, rank) + ": " + error.what(), std::span(&rank, 1));
   }
+}
+
+std::unique_ptr<NcclCommunicator> NcclCommunicator::take_split(const Operation& split,
+                                                               Communicator& control) {
+  auto made = std::make_unique<NcclCommunicator>(peers_, device_, nccl_, name_, control, limits_);
+  made->thread_ = thread_;
+  made->member_ = split.stage;
+  return made;
 }
 
 std::shared_ptr<NcclThread::HostPart> NcclCommunicator::start_host_part(
@@ -82,7 +95,10 @@ bool NcclCommunicator::progress() {
   if (!thread_) return false;
   if (const std::string why = thread_->overdue(); !why.empty()) end_process(why);
   bool moved = thread_->take_news();
-  for (const auto& [operation, outcome] : thread_->take_finished()) queue_.resolve(outcome);
+  for (const auto& [operation, outcome] : thread_->take_finished(member_)) {
+    queue_.resolve(outcome);
+    moved = true;
+  }
   while (!host_parts_.empty() &&
          host_parts_.front()->operation.outcome.load(kAcquire) != Outcome::kPending) {
     host_parts_.pop_front();
@@ -100,7 +116,9 @@ void NcclCommunicator::close() {
   fault_point("collective_closed");
   if (!thread_) return;
   const bool whole = queue_.empty() && peers_.block().trouble.load(kAcquire) == 0;
-  if (whole)
+  if (whole && member_ != 0)
+    left_ = true;
+  else if (whole)
     thread_->end(NcclThread::End::kLeave);
   else
     thread_->end(NcclThread::End::kAbort, program_before());
@@ -110,7 +128,7 @@ void NcclCommunicator::close() {
 std::vector<CUevent> NcclCommunicator::program_before() const {
   std::vector<CUevent> events;
   for (const Operation* one = queue_.oldest(); one != nullptr; one = one->next) {
-    if (one->sequence > thread_->called()) break;
+    if (one->sequence > thread_->called(member_)) break;
     if (one->ready != nullptr) events.push_back(static_cast<CUevent>(one->ready));
   }
   return events;
@@ -130,7 +148,8 @@ void NcclCommunicator::end_process(const std::string& why) {
 
 void NcclCommunicator::fail_rest() {
   if (thread_)
-    for (const auto& [operation, outcome] : thread_->take_finished()) queue_.resolve(outcome);
+    for (const auto& [operation, outcome] : thread_->take_finished(member_))
+      queue_.resolve(outcome);
   queue_.be_over();
   while (!queue_.empty()) queue_.resolve(Outcome::kFailedUndefined);
 }
@@ -155,7 +174,7 @@ std::vector<int> NcclCommunicator::missing_ranks() const {
 
 // Of the oldest operation, once nothing of the program's own is before it on the device.
 DeviceWait NcclCommunicator::device_wait() const {
-  if (closed_ || !thread_) return {};
+  if (closed_ || !thread_ || (member_ != 0 && queue_.empty())) return {};
   switch (thread_->doing()) {
     case NcclThread::Doing::kSharesIds:
       return {"sharing NCCL's unique ids", 0, true, thread_->missing()};
@@ -168,7 +187,7 @@ DeviceWait NcclCommunicator::device_wait() const {
       return {};
   }
   const Operation* oldest = queue_.oldest();
-  if (oldest == nullptr || oldest->sequence > thread_->called()) return {};
+  if (oldest == nullptr || oldest->sequence > thread_->called(member_)) return {};
   if (oldest->ready != nullptr && !device_.is_done(static_cast<CUevent>(oldest->ready))) return {};
   return {describe(*oldest), oldest->sequence};
 }

@@ -17,7 +17,6 @@
 
 #include <deque>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +35,13 @@ class NcclCommunicator final : public Communicator {
                    Communicator& control, const NcclLimits& limits = {});
   ~NcclCommunicator() override;
 
+  // Once `split`, a kSplit that all ranks have started here in one order, is complete, of a rank
+  // that has given a color: a communicator among all that have given the same, in the order of
+  // their keys, and of ranks where these are equal. `control` is one of these ranks; this outlives
+  // it. Operations of all of one family are started in one order on all ranks, as those of one are.
+  // It goes with this one, and is closed with it.
+  std::unique_ptr<NcclCommunicator> take_split(const Operation& split, Communicator& control);
+
   int rank() const override { return control_.rank(); }
   int size() const override { return control_.size(); }
   void start(Operation& operation) override;
@@ -48,11 +54,11 @@ class NcclCommunicator final : public Communicator {
   void abort() noexcept override;
   std::vector<int> missing_ranks() const override;
   DeviceWait device_wait() const override;
-  uint64_t entered() const override { return thread_ ? thread_->called() : 0; }
+  uint64_t entered() const override { return thread_ ? thread_->called(member_) : 0; }
 
  private:
   std::shared_ptr<NcclThread::HostPart> start_host_part(const Operation& operation);
-  bool is_gone() const { return !thread_ || thread_->is_gone(); }
+  bool is_gone() const { return !thread_ || left_ || thread_->is_gone(); }
   std::vector<CUevent> program_before() const;
   [[noreturn]] void end_process(const std::string& why);
 
@@ -68,7 +74,9 @@ class NcclCommunicator final : public Communicator {
   OperationQueue queue_;
   std::deque<std::shared_ptr<NcclThread::HostPart>> host_parts_;  // that have no outcome
   bool closed_ = false;
-  std::optional<NcclThread> thread_;  // from the first operation on
+  bool left_ = false;                   // in a whole epoch, of one that was split from another
+  std::shared_ptr<NcclThread> thread_;  // the family's; from the first operation on
+  size_t member_ = 0;                   // there
 };
 
 }  // namespace hvd

@@ -20,8 +20,8 @@ namespace hvd {
   X(ncclCommInitRankConfig) X(ncclCommFinalize) X(ncclCommDestroy) \
   X(ncclCommAbort) X(ncclCommGetAsyncError) X(ncclAllReduce) X(ncclBroadcast) X(ncclAllGather) \
   X(ncclGroupStart) X(ncclGroupEnd) X(ncclMemAlloc) X(ncclMemFree) \
-  X(ncclRedOpCreatePreMulSum) X(ncclRedOpDestroy)
-// Others, null where they are missing: 2.19, 2.23, 2.27.
+  X(ncclRedOpCreatePreMulSum) X(ncclRedOpDestroy) X(ncclCommSplit)
+// Since 2.18, and null where they are missing since 2.19, 2.23, 2.27.
 #define HVD_NEW_NCCL_CALLS(X) \
   X(ncclCommRegister) X(ncclCommDeregister) X(ncclCommInitRankScalable) X(ncclCommWindowRegister) \
   X(ncclCommWindowDeregister)

@@ -54,7 +54,6 @@ NcclThread::NcclThread(Peers& peers, CudaDevice& device, const NcclLibrary& nccl
       size_(size),
       limits_(limits),
       aborter_(nccl, device, limits),
-      windows_(nccl),
       thread_(start_thread("NCCL's", [this](const std::stop_token&) { run(); })) {}
 
 // --- The holder's.
@@ -75,18 +74,24 @@ void NcclThread::wake() {
   wake_.notify_one();
 }
 
-std::vector<NcclThread::Finished> NcclThread::take_finished() {
+std::vector<NcclThread::Finished> NcclThread::take_finished(size_t member) {
   MutexLock lock(mutex_);
-  return std::exchange(finished_, {});
+  return std::exchange(finished_[member], {});
 }
 
 void NcclThread::end(End how, std::vector<CUevent> program) {
   if (how == End::kAbort) aborter_.begin(std::move(program));
   {
     MutexLock lock(mutex_);
-    ordered_ = how;
+    if (ordered_ != End::kAbort) ordered_ = how;
   }
   wake();
+}
+
+uint64_t NcclThread::called(size_t member) const {
+  MutexLock lock(mutex_);
+  const auto found = called_for_.find(member);
+  return found == called_for_.end() ? 0 : found->second;
 }
 
 std::vector<int> NcclThread::missing() const {
@@ -203,7 +208,8 @@ bool NcclThread::complete() {
     const Launched& one = launched_.front();
     if (!one.refused && !device_.is_done(one.done)) break;
     MutexLock lock(mutex_);
-    finished_.push_back({one.operation, one.refused ? Outcome::kRefused : Outcome::kComplete});
+    finished_[one.member].push_back(
+        {one.operation, one.refused ? Outcome::kRefused : Outcome::kComplete});
   }
   return moved;
 }
@@ -245,18 +251,23 @@ void NcclThread::expect_soon(const std::string& what) {
 
 // --- Calls.
 
-void NcclThread::begin_call(std::string what) {
+void NcclThread::begin_call(std::string what, size_t member) {
   calling_ = std::move(what);
-  said_before_ = nccl_.last_words(communicator_);
+  called_on_ = member;
+  said_before_ = nccl_.last_words(called_on());
 }
 
-// Is NCCL through with the last call, and well?
+// Is NCCL through with the last call, and well? A failure may be any member's. While the first one
+// is at it NCCL may be about to write a child.
 bool NcclThread::settled() {
-  if (communicator_ == nullptr) return true;
-  ncclResult_t state = ncclSuccess;
-  check(nccl_.ncclCommGetAsyncError(communicator_, &state));
-  under_way_ = state == ncclInProgress;
-  check(state);
+  under_way_ = false;
+  for (const Member& one : members_) {
+    if (under_way_ || one.communicator == nullptr) continue;
+    ncclResult_t state = ncclSuccess;
+    check(nccl_.ncclCommGetAsyncError(one.communicator, &state));
+    under_way_ = state == ncclInProgress;
+    check(state);
+  }
   return !under_way_;
 }
 
@@ -277,7 +288,7 @@ void NcclThread::check(ncclResult_t result) const {
 Error NcclThread::failure_in(const std::string& call, ncclResult_t result) const {
   return {ErrorCode::kUnavailable,
           "NCCL failed in " + call + ": " +
-              with_advice(nccl_.text_of(result, communicator_, said_before_))};
+              with_advice(nccl_.text_of(result, called_on(), said_before_))};
 }
 
 // --- Connecting.
@@ -289,7 +300,7 @@ void NcclThread::start_sharing_ids() {
   const bool makes = makes_unique_id(me_, size_, ids);
   ncclUniqueId own{};
   const CudaDevice::Current current(device_);
-  begin_call("making a unique id");
+  begin_call("making a unique id", 0);
   if (const ncclResult_t result = makes ? nccl_.ncclGetUniqueId(&own) : ncclSuccess;
       result != ncclSuccess)
     throw failure_in(calling_, result);
@@ -317,8 +328,10 @@ void NcclThread::make_communicator() {
   fault_point("nccl_connect");
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
+  config.splitShare = 1;
   config.commName = name_.c_str();
-  begin_call("connecting the ranks' GPUs");
+  members_.emplace_back(nccl_);
+  begin_call("connecting the ranks' GPUs", 0);
   state_ = State::kConnects;
   doing_.store(Doing::kConnects, kRelease);
   std::vector<ncclUniqueId> ids;
@@ -329,8 +342,9 @@ void NcclThread::make_communicator() {
   const auto count = static_cast<int>(ids.size());
   const ncclResult_t result =
       count == 1
-          ? nccl_.ncclCommInitRankConfig(&communicator_, size_, ids[0], me_, &config)
-          : nccl_.ncclCommInitRankScalable(&communicator_, size_, me_, count, ids.data(), &config);
+          ? nccl_.ncclCommInitRankConfig(&members_[0].communicator, size_, ids[0], me_, &config)
+          : nccl_.ncclCommInitRankScalable(&members_[0].communicator, size_, me_, count, ids.data(),
+                                           &config);
   check_nccl_environment();  // of ranks that make no id this has been the first look
   went(result);
 }
@@ -341,13 +355,13 @@ void NcclThread::make_communicator() {
 bool NcclThread::leave() {
   const bool whole = block_.trouble.load(kAcquire) == 0;
   if (state_ != State::kFinalizes) {
-    if (communicator_ == nullptr) {
+    if (members_.empty()) {
       state_ = State::kGone;
       return true;
     }
     if (!whole || failed_ || under_way_ || !suspicion_.empty() || !spoilt_.empty())
       throw Error(ErrorCode::kUnavailable, "nothing is left by all ranks now");
-    begin_call("leaving");
+    begin_call("leaving", 0);
     state_ = State::kFinalizes;
     leaves_.begin(Clock::now());
   }
@@ -356,26 +370,33 @@ bool NcclThread::leave() {
   return finalize();
 }
 
+// The youngest member first.
 bool NcclThread::finalize() {
   if (!settled()) return false;
-  if (!windows_.empty()) {
-    went(windows_.remove_last(communicator_));
-    return true;
+  Member& last = members_.back();
+  if (last.communicator == nullptr) {
+    members_.pop_back();
+    if (members_.empty()) state_ = State::kGone;
+  } else if (!last.windows.empty()) {
+    went(last.windows.remove_last(last.communicator));
+  } else if (!std::exchange(last.finalized, true)) {
+    went(nccl_.ncclCommFinalize(last.communicator));
+  } else {
+    went(nccl_.ncclCommDestroy(std::exchange(last.communicator, nullptr)));
   }
-  if (!std::exchange(finalized_, true)) {
-    went(nccl_.ncclCommFinalize(communicator_));
-    return true;
-  }
-  went(nccl_.ncclCommDestroy(std::exchange(communicator_, nullptr)));
-  state_ = State::kGone;
   return true;
 }
 
-// Then it is gone or, to connect anew, waits for unique ids.
+// Then it is gone or, to connect anew, waits for unique ids. Children first, since they use what is
+// the first one's; but of one that is being made NCCL has nothing given out.
 void NcclThread::abort() {
   fault_point("nccl_abort");
-  aborter_.run(std::exchange(communicator_, nullptr));
-  windows_.forget();
+  const bool splits = called_ && under_way_ && next().kind == OperationKind::kSplit;
+  std::vector<ncclComm_t> communicators;
+  for (auto one = members_.rbegin() + (splits ? 1 : 0); one != members_.rend(); ++one)
+    if (one->communicator != nullptr) communicators.push_back(one->communicator);
+  aborter_.run(communicators);
+  members_.clear();
   spoilt_.clear();
   under_way_ = false;
   state_ = end_ == End::kNone ? State::kSharesIds : State::kGone;

@@ -12,6 +12,9 @@
 // Of a rank's death NCCL may hear before the agents tell it, by a connection that broke. It does
 // not know whose it was, so such a failure is told only if no such word comes.
 //
+// Communicators that are split from the first one have its thread, since NCCL wants one order of
+// all on a device. They share NCCL's resources, too, and are aborted with it.
+//
 // A failure in the midst of registering memory leaves a communicator that is good for nothing else
 // (src/group.cc sets its error for good), and the other ranks wait in NCCL for the one that failed:
 // each of them takes too long for a failure, too. It is *spoilt* then, and made anew by kReconnect.
@@ -20,6 +23,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -50,6 +54,8 @@ class NcclThread {
   struct Given {
     Operation* operation = nullptr;
     std::shared_ptr<HostPart> host = {};  // null: it has none
+    size_t member = 0;     // of the family: the first one, then by the number of the split
+    int me = 0, size = 1;  // in that member
   };
   struct Finished {
     Operation* operation = nullptr;
@@ -73,8 +79,10 @@ class NcclThread {
   void wake();
   // Is there anything new since the last look?
   bool take_news() { return news_.exchange(false, std::memory_order_acquire); }
-  // In the order in which they were given.
-  std::vector<Finished> take_finished();
+  // What that member was given, in that order.
+  std::vector<Finished> take_finished(size_t member);
+  // The one that the next split makes, on all ranks alike.
+  size_t next_member() { return ++splits_; }
   // Nothing is given any more. kLeave: with all other ranks, in a whole epoch, once all that was
   // given has been taken back; else by an abort, behind these events of the program's.
   void end(End how, std::vector<CUevent> program = {});
@@ -84,16 +92,24 @@ class NcclThread {
 
   Doing doing() const { return doing_.load(std::memory_order_acquire); }
   bool is_gone() const { return doing() == Doing::kGone; }
-  // The number of the last operation that NCCL was called for.
-  uint64_t called() const { return called_for_.load(std::memory_order_acquire); }
+  // The number of the last operation of that member that NCCL was called for.
+  uint64_t called(size_t member) const;
   // Ranks whose unique ids have not come.
   std::vector<int> missing() const;
 
  private:
   enum class State : uint8_t { kUnmade, kSharesIds, kConnects, kReady, kFinalizes, kGone };
   enum class Step : uint8_t { kWait, kMoved };
+  // Without a communicator where this rank is none.
+  struct Member {
+    explicit Member(const NcclLibrary& nccl) : windows(nccl) {}
+    ncclComm_t communicator = nullptr;
+    NcclWindows windows;
+    bool finalized = false;
+  };
   struct Launched {
     Operation* operation = nullptr;
+    size_t member = 0;
     CUevent done = nullptr;
     CudaDevice::Event own = {};  // where the operation has none
     bool refused = false;
@@ -113,7 +129,7 @@ class NcclThread {
   bool settled();
   bool went(ncclResult_t result);
   void check(ncclResult_t result) const;
-  void begin_call(std::string what);
+  void begin_call(std::string what, size_t member);
   bool leave();
   bool finalize();
   void abort();
@@ -125,6 +141,10 @@ class NcclThread {
   void expect_soon(const std::string& what);
   Error failure_in(const std::string& call, ncclResult_t result) const;
   Operation& next() const { return *to_launch_.front().operation; }
+  Member& member() { return members_[to_launch_.front().member]; }  // next()'s
+  ncclComm_t called_on() const {
+    return called_on_ < members_.size() ? members_[called_on_].communicator : nullptr;
+  }
 
   // launch.cc
   Step launch();
@@ -133,6 +153,7 @@ class NcclThread {
   void call(Operation& operation);
   Step reconnect();
   ncclResult_t call_nccl(Operation& operation);
+  ncclResult_t call_split(const Operation& operation);
   ncclResult_t call_allreduce(const Operation& operation);
   ncclResult_t call_allgather(Operation& operation);
   void finish_launch(Operation& operation);
@@ -153,32 +174,33 @@ class NcclThread {
   bool woken_ GUARDED_BY(mutex_) = false;
   std::deque<Given> given_ GUARDED_BY(mutex_);
   End ordered_ GUARDED_BY(mutex_) = End::kNone;
-  std::vector<Finished> finished_ GUARDED_BY(mutex_);
+  std::map<size_t, std::vector<Finished>> finished_ GUARDED_BY(mutex_);  // by member
+  std::map<size_t, uint64_t> called_for_ GUARDED_BY(mutex_);             // the same
   std::optional<SharedIds> ids_ GUARDED_BY(mutex_);
   std::atomic<bool> news_{false};
   std::atomic<Doing> doing_{Doing::kNothing};
-  std::atomic<uint64_t> called_for_{0};
   NcclAborter aborter_;
+  size_t splits_ = 0;  // the holder's
 
   // The thread's own.
   State state_ = State::kUnmade;
   End end_ = End::kNone;
-  ncclComm_t communicator_ = nullptr;
-  bool under_way_ = false;         // the last one of NCCL's calls
+  std::deque<Member> members_;     // each stays where it is: NCCL writes into one while it splits
+  size_t called_on_ = 0;           // the member of the last one of NCCL's calls
+  bool under_way_ = false;         // that call
   std::string calling_;            // what it is for, for texts
   std::string said_before_;        // NCCL's last words when it was made
   std::deque<Given> to_launch_;    // the first one is next
   std::deque<Launched> launched_;  // and not done
   bool called_ = false;            // NCCL was, for the next one
   std::optional<ncclRedOp_t> own_op_;
-  NcclWindows windows_;
   std::string suspicion_;  // what NCCL said that may come of another rank's death
   WaitedFor suspected_;
   std::string spoilt_;  // why it is; empty: it is not
   TimePoint called_at_{};
   WaitedFor expected_;  // the end of that call, or what spoilt it
   int meetings_ = 0;    // for which there were ids
-  bool failed_ = false, finalized_ = false;
+  bool failed_ = false;
   WaitedFor leaves_;
 
   std::jthread thread_;  // the last: it uses the others

@@ -165,6 +165,7 @@ Place SharedMemoryCommunicator::place_of(Operation& operation) {
     case OperationKind::kRegister:
     case OperationKind::kDeregister:
     case OperationKind::kReconnect:
+    case OperationKind::kSplit:
       return Place::kNone;
     case OperationKind::kSegment:
       return new_segment_.unable().empty() ? Place::kNone : Place::kUnable;
@@ -253,6 +254,7 @@ SharedMemoryCommunicator::Step SharedMemoryCommunicator::work_on(Operation& oper
     case OperationKind::kRegister:
     case OperationKind::kDeregister:
     case OperationKind::kReconnect:
+    case OperationKind::kSplit:
       break;
   }
   return Step::kDone;

@@ -31,6 +31,7 @@ TcpCommunicator::Step TcpCommunicator::flow(Operation& operation) {
     case OperationKind::kRegister:
     case OperationKind::kDeregister:
     case OperationKind::kReconnect:
+    case OperationKind::kSplit:
       break;
   }
   return Step::kDone;

@@ -153,6 +153,7 @@ Rider TcpCommunicator::rider_of(const Operation& operation) const {
     case OperationKind::kRegister:
     case OperationKind::kDeregister:
     case OperationKind::kReconnect:
+    case OperationKind::kSplit:
       break;
   }
   return Rider::kNobody;

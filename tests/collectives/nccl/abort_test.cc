@@ -73,7 +73,7 @@ int wait_for_an_abort() {
     return 1;
   auto* aborter = new NcclAborter(nccl, standin_device(0), {.abort = 100ms});
   aborter->begin({});
-  const auto* const stuck = new std::jthread([=] { aborter->run(communicator); });
+  const auto* const stuck = new std::jthread([=] { aborter->run({communicator}); });
   std::string why;
   until("a word", [&] { return !(why = aborter->overdue()).empty(); });
   if (!aborter->is_waited_for() || !stuck->joinable()) return 2;
