@@ -269,6 +269,8 @@ constexpr Variable kVariables[] = {
     {"NCCL_SOCKET_FAMILY", "AF_INET6 where other hosts are reached by IPv6; unless it is set"},
     {"CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER",
      "with --devices the GPUs that it names, and that indices count as in hvdrun devices"},
+    {"HVD_EXPECT_GPU, HVD_SHARE_GPU",
+     "1 with --devices or --share-gpu: hvd::local_device() has to be a GPU, or several ranks' one"},
     {"NCCL_HOSTID and more of NCCL's, CUBLAS_WORKSPACE_CONFIG, CUDA_LAUNCH_BLOCKING",
      "what options about GPUs come to, which --dry-run shows; unless they are set"},
     {"NCCL_LAUNCH_ORDER_IMPLICIT",

@@ -358,10 +358,16 @@ void EngineBucketList::run(Operation& operation) {
     throw_failure(operation);
 }
 
-void EngineBucketList::wait_for_launches() const {
+// A bucket that was refused, as one whose name somebody else has used, is none of this step's any
+// more on any rank.
+void EngineBucketList::wait_for_launches() {
   try {
     on_device_->wait();
   } catch (const CommFailure&) {
+    throw_over();
+  } catch (const Error& error) {
+    give_up(std::string(" cannot sum its gradients: ") + error.what());
+    parts_->progress.wait_until_over();
     throw_over();
   }
 }

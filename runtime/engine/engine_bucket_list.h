@@ -79,7 +79,7 @@ class EngineBucketList final : public BucketList, private Feed {
   StepVerdict read_control(const StepWord& word);
   std::string exchange_poison(int poisoned_rank, const std::string& mine);
   void run(Operation& operation);
-  void wait_for_launches() const;
+  void wait_for_launches();
   void reset_step();
   [[noreturn]] void throw_failure(const Operation& last);
   [[noreturn]] void throw_over() const;

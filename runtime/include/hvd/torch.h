@@ -114,13 +114,14 @@ HVD_API void broadcast_parameters(const std::vector<torch::Tensor>& tensors, int
 // A gradient becomes memory that the ranks share, valid as long as the tensor is held; one that is
 // kept while the next two steps are made is overwritten: clone() what you keep for longer. That
 // memory, as much as all gradients and, where some are kept, once more (step() throws CommFailure
-// without room), goes back with the optimizer and the last gradient; a GPU's only when the ranks
-// make their next optimizer, or at shutdown(). What other streams do with a gradient has to be
-// joined to the one that runs backward before it is let go of: its memory is used again. One memory
-// map, of the 65530 that Linux grants a process, and for each rank of the host less than 50 kB and
-// a byte a parameter stay until shutdown(): one optimizer for a training, not one for each step. A
-// forked child has none of it. A parameter that changes its type (to(kDouble)) makes every later
-// step() throw, on all ranks: make another optimizer then.
+// without room), on a GPU that of the largest bucket besides, goes back with the optimizer and the
+// last gradient; a GPU's only when the ranks make their next optimizer, or at shutdown(). What
+// other streams do with a gradient has to be joined to the one that runs backward before it is let
+// go of: its memory is used again. One memory map, of the 65530 that Linux grants a process, and
+// for each rank of the host less than 50 kB and a byte a parameter stay until shutdown(): one
+// optimizer for a training, not one for each step. A forked child has none of it. A parameter that
+// changes its type (to(kDouble)) makes every later step() throw, on all ranks: make another
+// optimizer then.
 class HVD_API DistributedOptimizer {
  public:
   using NamedParameters = torch::OrderedDict<std::string, torch::Tensor>;

@@ -372,3 +372,30 @@ TEST_CASE(
           "Error: this stream is being captured into a CUDA graph, in which collectives cannot be; "
           "call them before or after the capture");
 }
+
+// The other rank uses the name of its bucket for something else, before that bucket is ready.
+TEST_CASE("engine on devices: a bucket that is refused ends the epoch of all by name") {
+  const auto said = errors_on_devices(2, [&](const DeviceRank& r) {
+    const auto list = r.engine.make_bucket_list(list_of(r, 1));
+    std::array<std::array<float, 3>, 9> data{};
+    std::vector<std::shared_ptr<Work>> others;
+    for (size_t number = 0; r.rank == 1 && number < data.size(); ++number) {
+      auto submission = std::make_unique<Submission>();
+      submission->name = "sgd.list." + std::to_string(number) + ".bucket.0";
+      submission->operation.kind = OperationKind::kAllreduce;
+      submission->operation.result = {data[number].data(), 3, DataType::kFloat32};
+      others.push_back(r.engine.submit(std::move(submission)));
+    }
+    r.stream.write(list->memory(0, BucketList::Home::kHome), std::vector<float>(3000, 1));
+    if (r.rank == 1)
+      until("the refusal", [&] {
+        return std::ranges::any_of(others, [](const auto& work) { return work->done(); });
+      });
+    list->ready(0, BucketList::Home::kHome, r.stream.get());
+    list->finish({});
+  });
+  for (const std::string& text : said)
+    CHECK_THAT(text, Catch::StartsWith("CommFailure: step 1 of ") &&
+                         Catch::Contains("rank 0 cannot sum its gradients: ") &&
+                         Catch::Contains(".bucket.0\" differs between ranks: "));
+}
