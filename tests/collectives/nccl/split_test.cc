@@ -37,9 +37,9 @@ class Members final : public Communicator {
 };
 
 // A rank's communicator, and what it has started.
-class Scene {
+class Family {
  public:
-  explicit Scene(Rank& rank)
+  explicit Family(Rank& rank)
       : number_(rank.rank),
         block_(rank.peers->block()),
         stream_(rank.rank),
@@ -112,7 +112,7 @@ TEST_CASE("nccl split: ranks of one color sum among themselves, in the order of 
   std::array<float, 4> before{}, among{}, after{};
   RankThreads(4).run([&](Rank& rank) {
     const auto at = static_cast<size_t>(rank.rank);
-    Scene scene(rank);
+    Family scene(rank);
     before[at] = scene.sum(scene.first());
     Operation split;
     scene.split(split, rank.rank == 3 ? -1 : rank.rank % 2, -rank.rank);
@@ -133,7 +133,7 @@ TEST_CASE("nccl split: in a broken epoch the whole family is aborted") {
   const long long aborts = hvd_standin_count("aborts", -1);
   std::atomic<int> summed{0}, wrong{0};
   RankThreads(2).run([&](Rank& rank) {
-    Scene scene(rank);
+    Family scene(rank);
     Operation split;
     scene.split(split, 0, rank.rank);
     Members control(rank.rank, 2);
@@ -154,7 +154,7 @@ TEST_CASE("nccl split: where it fails the epoch breaks, in NCCL's words") {
   const Setting fails("fail_call", "ncclCommSplit:1:3"), of_rank("fault_rank", "1");
   std::atomic<int> failed{0}, named{0};
   RankThreads(2).run([&](Rank& rank) {
-    Scene scene(rank);
+    Family scene(rank);
     Operation split;
     scene.start_split(split, 0, rank.rank);
     scene.wait_until_broken();
