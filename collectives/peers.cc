@@ -66,11 +66,11 @@ void ring_sleepers(Peers& peers) {
   }
 }
 
-void ring_own_sleepers(Peers& peers) {
+void ring_own_sleepers(Peers& peers, bool all) {
   full_fence();
   const int me = peers.world().local_rank;
-  if (const uint32_t asleep = peers.block().rank(me).asleep.load(std::memory_order_relaxed))
-    ring_each(peers, me, asleep);
+  const uint32_t asleep = peers.block().rank(me).asleep.load(std::memory_order_relaxed);
+  ring_each(peers, me, all ? asleep : asleep & 1u << kCaller);
 }
 
 void raise_trouble(Peers& peers, TroubleReason reason, const std::string& text,

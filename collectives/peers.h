@@ -77,8 +77,9 @@ void full_fence();
 // always a few loads of words that nobody writes.
 void ring_sleepers(Peers& peers);
 
-// The same for the threads of this rank's own, by another one of its threads.
-void ring_own_sleepers(Peers& peers);
+// The same for this rank's own threads, by another one of them: who waits in a call and, if `all`,
+// the engine's.
+void ring_own_sleepers(Peers& peers, bool all);
 
 // This rank declares the epoch broken: notes its reason (the first one of all ranks is kept),
 // raises trouble, wakes everybody and tells the agent. What comes of it is told in

@@ -1,4 +1,5 @@
 // From an operation to what NCCL is called for, and its events.
+#include <algorithm>
 #include <numeric>
 
 #include "collectives/describe.h"
@@ -46,7 +47,7 @@ NcclThread::Step NcclThread::reconnect() {
   if (members_.size() > 1)
     throw Error(ErrorCode::kUnavailable, spoilt_ + "; what was split from it is lost with it");
   if (!launched_.empty()) return Step::kWait;
-  doing_.store(Doing::kSharesIds, std::memory_order_release);
+  if (doing() != Doing::kSharesIds) be(Doing::kSharesIds);
   {
     MutexLock lock(mutex_);
     if (!ids_->have_come()) return Step::kWait;
@@ -199,6 +200,7 @@ void NcclThread::finish_launch(Operation& operation) {
   }
   device_.record(launched.done, device_.stream());
   operation.launched.store(true, std::memory_order_release);
+  news_to_tell_ = std::max(news_to_tell_, News::kForWaiters);
   go_to_next(std::move(launched));
 }
 

@@ -23,6 +23,7 @@ constexpr auto kRelease = std::memory_order_release;
 // NCCL and devices have nothing to sleep on. Each launch is made by a thread of NCCL's own
 // (src/group.cc since 2.23), in some tens of microseconds where the ranks are connected.
 constexpr std::chrono::microseconds kLookAgain{1000}, kLookForLaunch{20}, kLaunchMost{500};
+constexpr std::chrono::microseconds kLookSeldom{5000}, kLongSince{50'000};  // a long backward pass
 constexpr unsigned long kTimerSlackNs = 1'000;  // the kernel's 50 us are more than most launches
 
 // To NCCL's own words (its src/init.cc); short, since of a reason other ranks get 255 bytes.
@@ -109,19 +110,28 @@ void NcclThread::run() {
   prctl(PR_SET_TIMERSLACK, kTimerSlackNs, 0, 0, 0);
   while (state_ != State::kGone) {
     take_given();
-    if (step())
-      tell_news();
+    const bool moved = step();
+    tell_news();
+    if (moved)
+      moved_at_ = Clock::now();
     else
       sleep();
   }
-  doing_.store(Doing::kGone, kRelease);
+  be(Doing::kGone);
   tell_news();
 }
 
-// The holder, or who waits, may be asleep.
+void NcclThread::be(Doing doing) {
+  doing_.store(doing, kRelease);
+  news_to_tell_ = News::kForAll;
+}
+
+// What is launched who waits for it has to hear of; all else the engine's thread, too.
 void NcclThread::tell_news() {
+  const News news = std::exchange(news_to_tell_, News::kNone);
+  if (news == News::kNone) return;
   news_.store(true, kRelease);
-  ring_own_sleepers(peers_);
+  ring_own_sleepers(peers_, news == News::kForAll);
 }
 
 void NcclThread::take_given() {
@@ -134,6 +144,7 @@ void NcclThread::take_given() {
   }
   for (Given& one : given) {
     try {
+      if (failed_) continue;
       if (state_ == State::kUnmade || one.operation->kind == OperationKind::kReconnect)
         start_sharing_ids();
       if (state_ == State::kUnmade) state_ = State::kSharesIds;
@@ -156,10 +167,13 @@ void NcclThread::sleep() NO_THREAD_SAFETY_ANALYSIS {
                     failed_;
   std::unique_lock<Mutex> lock(mutex_);
   const auto woken = [this]() NO_THREAD_SAFETY_ANALYSIS { return woken_; };
-  if (idle)
-    wake_.wait(lock, woken);
-  else
-    wake_.wait_for(lock, launches_now() ? kLookForLaunch : kLookAgain, woken);
+  if (idle) return wake_.wait(lock, woken);
+  const bool long_since = Clock::now() - moved_at_ > kLongSince;
+  wake_.wait_for(lock,
+                 launches_now() ? kLookForLaunch
+                 : long_since   ? kLookSeldom
+                                : kLookAgain,
+                 woken);
 }
 
 bool NcclThread::step() {
@@ -207,6 +221,7 @@ bool NcclThread::complete() {
   for (; !launched_.empty(); launched_.pop_front(), moved = true) {
     const Launched& one = launched_.front();
     if (!one.refused && !device_.is_done(one.done)) break;
+    news_to_tell_ = News::kForAll;
     MutexLock lock(mutex_);
     finished_[one.member].push_back(
         {one.operation, one.refused ? Outcome::kRefused : Outcome::kComplete});
@@ -217,7 +232,7 @@ bool NcclThread::complete() {
 // The epoch breaks; the end is ordered then.
 void NcclThread::fail(const std::string& what) {
   failed_ = true;
-  doing_.store(Doing::kNothing, kRelease);
+  be(Doing::kNothing);
   const int rank = peers_.world().rank;
   raise_trouble(peers_, TroubleReason::kEngineError, rank_text(peers_, rank) + ": " + what,
                 std::span(&rank, 1));
@@ -312,10 +327,10 @@ void NcclThread::start_sharing_ids() {
 NcclThread::Step NcclThread::connect() {
   if (state_ == State::kConnects) {
     state_ = State::kReady;
-    doing_.store(Doing::kRuns, kRelease);
+    be(Doing::kRuns);
     return Step::kMoved;
   }
-  doing_.store(Doing::kSharesIds, kRelease);
+  if (doing() != Doing::kSharesIds) be(Doing::kSharesIds);
   {
     MutexLock lock(mutex_);
     if (!ids_->have_come()) return Step::kWait;
@@ -333,7 +348,7 @@ void NcclThread::make_communicator() {
   members_.emplace_back(nccl_);
   begin_call("connecting the ranks' GPUs", 0);
   state_ = State::kConnects;
-  doing_.store(Doing::kConnects, kRelease);
+  be(Doing::kConnects);
   std::vector<ncclUniqueId> ids;
   {
     MutexLock lock(mutex_);

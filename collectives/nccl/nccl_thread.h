@@ -100,6 +100,7 @@ class NcclThread {
  private:
   enum class State : uint8_t { kUnmade, kSharesIds, kConnects, kReady, kFinalizes, kGone };
   enum class Step : uint8_t { kWait, kMoved };
+  enum class News : uint8_t { kNone, kForWaiters, kForAll };
   // Without a communicator where this rank is none.
   struct Member {
     explicit Member(const NcclLibrary& nccl) : windows(nccl) {}
@@ -120,6 +121,7 @@ class NcclThread {
   void take_given();
   bool step();
   bool move();
+  void be(Doing doing);
   void tell_news();
   void sleep();
   bool complete();
@@ -184,6 +186,8 @@ class NcclThread {
 
   // The thread's own.
   State state_ = State::kUnmade;
+  News news_to_tell_ = News::kNone;
+  TimePoint moved_at_{};
   End end_ = End::kNone;
   std::deque<Member> members_;     // each stays where it is: NCCL writes into one while it splits
   size_t called_on_ = 0;           // the member of the last one of NCCL's calls
