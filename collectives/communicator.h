@@ -66,10 +66,10 @@ struct Operation {
   Buffer result = {};      // allreduce, broadcast: the data, in place
   ConstBuffer input = {};  // allgather: this rank's part (counts may differ), of result.type
   // allgather: called inside progress(), when all counts are known; returns where all parts go, in
-  // rank order, and is called again while it returns nothing for a result that is not empty: of
-  // large memory it makes a piece at a time (on a device all at once). When it throws, the
-  // operation is refused on this rank alone; on a device, where the others may have launched it by
-  // then, the epoch ends.
+  // rank order (on a device on a thread of the communicator's), and is called again while it
+  // returns nothing for a result that is not empty: of large memory it makes a piece at a time (on
+  // a device all at once). When it throws, the operation is refused on this rank alone; on a
+  // device, where the others may have launched it by then, the epoch ends.
   std::function<void*(std::span<const uint64_t> counts)> allocate = {};
   Reduction reduction = {};  // allreduce
   int root = 0;              // broadcast

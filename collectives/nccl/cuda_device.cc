@@ -76,7 +76,9 @@ bool CudaDevice::is_busy() const noexcept {
   return result == CUDA_ERROR_NOT_READY;
 }
 
+// A forked child has no device, and finds the mutex as it was.
 void CudaDevice::give_back(CUevent event) {
+  if (process_.in_child()) return;
   MutexLock lock(mutex_);
   spare_.push_back(event);
 }

@@ -2,6 +2,7 @@
 // everything that moves between GPUs, events to order it by, and kernels.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "collectives/nccl/cuda_driver.h"
 #include "collectives/nccl/cuda_kernels.h"
 #include "runtime/base/mutex.h"
+#include "runtime/base/process_mark.h"
 
 namespace hvd {
 
@@ -66,6 +68,10 @@ class CudaDevice {
   bool is_busy() const noexcept;  // with what is in stream(); false, too, when it is lost
   // Of take_event(), for who cannot hold an Event.
   void give_back(CUevent event);
+  // Any thread: the process is in exit(), where CUDA may be called no longer (CUDA C++ Programming
+  // Guide, "Initialization").
+  void end_with_process() { process_ends_ = true; }
+  bool process_ends() const { return process_ends_.load(std::memory_order_relaxed); }
 
  private:
   const CudaDriver& driver_;
@@ -74,6 +80,8 @@ class CudaDevice {
   CUcontext context_ = nullptr;
   CUstream stream_ = nullptr;
   std::optional<CudaKernels> kernels_;  // from the constructor to the destructor
+  const ProcessMark process_;
+  std::atomic<bool> process_ends_{false};
   Mutex mutex_;
   std::vector<CUevent> spare_ GUARDED_BY(mutex_);
 };

@@ -5,6 +5,7 @@
 #include "collectives/describe.h"
 #include "collectives/nccl/nccl_reduction.h"
 #include "collectives/nccl/nccl_thread.h"
+#include "runtime/base/error.h"
 #include "runtime/base/fault_point.h"
 
 namespace hvd {
@@ -33,11 +34,11 @@ NcclThread::Step NcclThread::launch() {
              (operation.kind == OperationKind::kSplit && !launched_.empty())) {
     return Step::kWait;
   } else if (const HostPart* part = to_launch_.front().host.get(); part == nullptr) {
-    call(operation);
+    return call(operation);
   } else {
     const Outcome outcome = part->operation.outcome.load(kAcquire);
     if (outcome == Outcome::kPending || outcome > Outcome::kRefused) return Step::kWait;
-    take_host_part(operation);
+    return take_host_part(operation);
   }
   return Step::kMoved;
 }
@@ -45,7 +46,8 @@ NcclThread::Step NcclThread::launch() {
 // Once all that was launched before has been done.
 NcclThread::Step NcclThread::reconnect() {
   if (members_.size() > 1)
-    throw Error(ErrorCode::kUnavailable, spoilt_ + "; what was split from it is lost with it");
+    throw Error(ErrorCode::kUnavailable,
+                "ranks cannot connect anew where communicators were split from the first one");
   if (!launched_.empty()) return Step::kWait;
   if (doing() != Doing::kSharesIds) be(Doing::kSharesIds);
   {
@@ -53,19 +55,19 @@ NcclThread::Step NcclThread::reconnect() {
     if (!ids_->have_come()) return Step::kWait;
   }
   called_ = true;
-  aborter_.begin({});
   abort();
   return Step::kMoved;
 }
 
-void NcclThread::take_host_part(Operation& operation) {
+NcclThread::Step NcclThread::take_host_part(Operation& operation) {
   const Operation& part = to_launch_.front().host->operation;
   if (part.outcome.load(kAcquire) == Outcome::kRefused)
     refuse(operation, part.code, part.error);
   else if (operation.kind == OperationKind::kAllgather)
-    call(operation);
+    return call(operation);
   else
     finish_launch(operation);
+  return Step::kMoved;
 }
 
 void NcclThread::refuse(Operation& operation, ErrorCode code, const std::string& why) {
@@ -74,11 +76,16 @@ void NcclThread::refuse(Operation& operation, ErrorCode code, const std::string&
   go_to_next({.operation = &operation, .member = to_launch_.front().member, .refused = true});
 }
 
-void NcclThread::call(Operation& operation) {
-  {
-    MutexLock lock(mutex_);
-    called_for_[to_launch_.front().member] = operation.sequence;
-  }
+// Not once the end is about to be ordered: that looks at what has been called for.
+bool NcclThread::may_call(const Operation& operation) {
+  MutexLock lock(mutex_);
+  if (closing_) return false;
+  called_for_[to_launch_.front().member] = operation.sequence;
+  return true;
+}
+
+NcclThread::Step NcclThread::call(Operation& operation) {
+  if (!may_call(operation)) return Step::kWait;
   fault_point("collective_entered");
   const bool registers = operation.kind == OperationKind::kRegister;
   begin_call(describe(operation) + (registers ? " (NCCL_WIN_ENABLE=0 does without)" : ""),
@@ -93,6 +100,7 @@ void NcclThread::call(Operation& operation) {
   called_at_ = Clock::now();
   expected_.begin(called_at_);
   if (went(call_nccl(operation))) finish_launch(operation);
+  return Step::kMoved;
 }
 
 ncclResult_t NcclThread::call_nccl(Operation& operation) {
@@ -124,6 +132,7 @@ ncclResult_t NcclThread::call_nccl(Operation& operation) {
 // Of all ranks of the first one, with nothing of any member's in flight (NCCL's user guide,
 // ncclCommSplit); those that go nowhere call it, too. NCCL writes the child there when it is done.
 ncclResult_t NcclThread::call_split(const Operation& operation) {
+  HVD_CHECK(operation.stage == members_.size(), "all splits are the first one's");
   const ncclComm_t first = members_[0].communicator;
   Member& child = members_.emplace_back(nccl_);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;

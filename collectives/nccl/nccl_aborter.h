@@ -9,6 +9,8 @@
 // thread cannot be taken back, and would hold up its end.
 #pragma once
 
+#include <atomic>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,28 +27,37 @@ class NcclAborter {
   // All outlive it.
   NcclAborter(const NcclLibrary& nccl, const CudaDevice& device, const NcclLimits& limits);
 
-  // Any thread: from now on an abort is waited for. `program`: behind these events, of the
-  // program's streams, is what is in the device's; they are there until it is over.
-  void begin(std::vector<CUevent> program);
-  // NCCL's thread, once begun. The communicators are gone then; the first one is aborted first.
-  void run(const std::vector<ncclComm_t>& communicators);
+  // Any thread: from now on it is waited for that all ranks leave, or for an abort. `program`:
+  // behind these events, of the program's streams, is what is in the device's; they are there until
+  // it is over. None: that is not known, and there is as much time as for that.
+  void expect_leave();
+  void begin(std::optional<std::vector<CUevent>> program);
+  // NCCL's thread. The communicators are gone then; the first one is aborted first, and `late`,
+  // which NCCL may set meanwhile, last.
+  void run(const std::vector<ncclComm_t>& communicators, const ncclComm_t* late = nullptr);
+  // The same: nothing more is waited for, whatever is begun.
+  void be_over() { be(Step::kOver); }
   // Any thread: "NCCL did not end its abort within 5000 ms": what is over its limit; empty: nothing
   // is.
   std::string overdue();
-  bool is_waited_for() const;
+  bool is_waited_for() const {
+    const Step step = step_.load(std::memory_order_acquire);
+    return step != Step::kNone && step != Step::kOver;
+  }
 
  private:
-  enum class Step : uint8_t { kNone, kInNccl, kOnDevice };
+  enum class Step : uint8_t { kNone, kLeaving, kOrdered, kInNccl, kOnDevice, kOver };
   void be(Step step);
-  bool is_program_through(const std::vector<CUevent>& program) const;
+  bool is_program_through() REQUIRES(mutex_);
+  std::string words() const REQUIRES(mutex_);
 
   const NcclLibrary& nccl_;
   const CudaDevice& device_;
   const NcclLimits limits_;
 
-  mutable Mutex mutex_;
-  Step step_ GUARDED_BY(mutex_) = Step::kNone;
-  std::vector<CUevent> program_ GUARDED_BY(mutex_);
+  Mutex mutex_;
+  std::atomic<Step> step_{Step::kNone};  // written with the mutex
+  std::optional<std::vector<CUevent>> program_ GUARDED_BY(mutex_);
   bool program_through_ GUARDED_BY(mutex_) = false;  // and waited for since
   WaitedFor waited_ GUARDED_BY(mutex_);
 };

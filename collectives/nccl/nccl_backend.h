@@ -40,7 +40,10 @@ class NcclBackend final : public DeviceBackend {
   }
   void cast(std::span<const Cast> casts, double factor, void* stream) override;
   bool can_cast() const override { return device_.kernels().are_there(); }
-  void end_with_process() { memory_.end_with_process(); }
+  void end_with_process() {
+    device_.end_with_process();
+    memory_.end_with_process();
+  }
 
  private:
   const NcclLimits limits_;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "collectives/describe.h"
+#include "runtime/base/error.h"
 #include "runtime/base/fault_point.h"
 
 namespace hvd {
@@ -36,7 +37,11 @@ NcclCommunicator::NcclCommunicator(Peers& peers, CudaDevice& device, const NcclL
 
 NcclCommunicator::~NcclCommunicator() {
   if (!thread_ || (member_ != 0 && queue_.empty())) return;
-  if (!closed_) thread_->end(NcclThread::End::kAbort, program_before());
+  if (device_.process_ends()) {  // with all its threads
+    static_cast<void>(new std::shared_ptr<NcclThread>(std::move(thread_)));
+    return;
+  }
+  if (!closed_) order_abort();
   while (!thread_->is_gone()) {
     if (const std::string why = thread_->overdue(); !why.empty()) end_process(why);
     poll(nullptr, 0, 1);
@@ -44,16 +49,19 @@ NcclCommunicator::~NcclCommunicator() {
 }
 
 void NcclCommunicator::start(Operation& operation) {
-  if (!queue_.push(operation) || closed_) return;
+  if (!queue_.push(operation) || closed_ || !gives_) return;
   try {
     if (!thread_)
       thread_ =
           std::make_shared<NcclThread>(peers_, device_, nccl_, name_, rank(), size(), limits_);
+    HVD_CHECK(operation.kind != OperationKind::kSplit || member_ == 0,
+              "the first one of a family is split");
     if (operation.kind == OperationKind::kSplit)
       operation.stage = static_cast<uint32_t>(thread_->next_member());
     thread_->give({&operation, needs_host(operation.kind) ? start_host_part(operation) : nullptr,
                    member_, rank(), size()});
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
+    gives_ = false;
     const int rank = peers_.world().rank;
     raise_trouble(peers_, TroubleReason::kEngineError,
                   rank_text(peers_, rank) + ": " + error.what(), std::span(&rank, 1));
@@ -92,20 +100,28 @@ std::shared_ptr<NcclThread::HostPart> NcclCommunicator::start_host_part(
 }
 
 bool NcclCommunicator::progress() {
-  if (!thread_) return false;
+  if (!thread_ || device_.process_ends()) return false;
   if (const std::string why = thread_->overdue(); !why.empty()) end_process(why);
-  bool moved = thread_->take_news();
-  for (const auto& [operation, outcome] : thread_->take_finished(member_)) {
-    queue_.resolve(outcome);
-    moved = true;
-  }
+  const uint64_t news = thread_->news();
+  bool moved = news != std::exchange(news_, news);
+  if (moved) take_finished();
   while (!host_parts_.empty() &&
          host_parts_.front()->operation.outcome.load(kAcquire) != Outcome::kPending) {
     host_parts_.pop_front();
     thread_->wake();
     moved = true;
   }
+  // The others do not leave any more.
+  if (closed_ && !aborts_ && !is_gone() && peers_.block().trouble.load(kAcquire) != 0)
+    order_abort();
   return moved;
+}
+
+void NcclCommunicator::take_finished() {
+  for (const auto& [operation, outcome] : thread_->take_finished(member_)) {
+    HVD_CHECK(operation == queue_.oldest(), "they are finished in the order of their start");
+    queue_.resolve(outcome);
+  }
 }
 
 // --- Ending.
@@ -121,7 +137,12 @@ void NcclCommunicator::close() {
   else if (whole)
     thread_->end(NcclThread::End::kLeave);
   else
-    thread_->end(NcclThread::End::kAbort, program_before());
+    order_abort();
+}
+
+void NcclCommunicator::order_abort() {
+  aborts_ = true;
+  thread_->end(NcclThread::End::kAbort, [this] { return program_before(); });
 }
 
 // What of the program's streams has to be done before what NCCL was called for.
@@ -147,9 +168,7 @@ void NcclCommunicator::end_process(const std::string& why) {
 }
 
 void NcclCommunicator::fail_rest() {
-  if (thread_)
-    for (const auto& [operation, outcome] : thread_->take_finished(member_))
-      queue_.resolve(outcome);
+  if (thread_) take_finished();
   queue_.be_over();
   while (!queue_.empty()) queue_.resolve(Outcome::kFailedUndefined);
 }
@@ -174,7 +193,7 @@ std::vector<int> NcclCommunicator::missing_ranks() const {
 
 // Of the oldest operation, once nothing of the program's own is before it on the device.
 DeviceWait NcclCommunicator::device_wait() const {
-  if (closed_ || !thread_ || (member_ != 0 && queue_.empty())) return {};
+  if (closed_ || !thread_ || (member_ != 0 && queue_.empty()) || device_.process_ends()) return {};
   switch (thread_->doing()) {
     case NcclThread::Doing::kSharesIds:
       return {"sharing NCCL's unique ids", 0, true, thread_->missing()};

@@ -58,7 +58,9 @@ class NcclCommunicator final : public Communicator {
 
  private:
   std::shared_ptr<NcclThread::HostPart> start_host_part(const Operation& operation);
-  bool is_gone() const { return !thread_ || left_ || thread_->is_gone(); }
+  bool is_gone() const { return !thread_ || left_ || thread_->is_gone() || device_.process_ends(); }
+  void take_finished();
+  void order_abort();
   std::vector<CUevent> program_before() const;
   [[noreturn]] void end_process(const std::string& why);
 
@@ -74,6 +76,9 @@ class NcclCommunicator final : public Communicator {
   OperationQueue queue_;
   std::deque<std::shared_ptr<NcclThread::HostPart>> host_parts_;  // that have no outcome
   bool closed_ = false;
+  bool gives_ = true;                   // no start has failed
+  bool aborts_ = false;                 // that was ordered
+  uint64_t news_ = 0;                   // of the thread's, taken
   bool left_ = false;                   // in a whole epoch, of one that was split from another
   std::shared_ptr<NcclThread> thread_;  // the family's; from the first operation on
   size_t member_ = 0;                   // there

@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 
 #include <iterator>
 #include <mutex>
@@ -22,12 +21,13 @@ NcclMemory::NcclMemory(const CudaDevice& device, const NcclLibrary& nccl, const 
     : device_(device),
       nccl_(nccl),
       limits_(limits),
-      thread_(start_thread("the one that frees device memory",
-                           [this](const std::stop_token& stop) { free_when_done(stop); })) {}
+      thread_(start_silent_thread("the one that frees device memory",
+                                  [this](const std::stop_token& stop) { free_when_done(stop); })) {}
 
 NcclMemory::~NcclMemory() = default;
 
-std::byte* NcclMemory::take(size_t bytes, bool plain, std::string& why) const {
+std::byte* NcclMemory::take(size_t bytes, bool plain, const std::string& before,
+                            std::string& why) const {
   if (plain) {
     CUdeviceptr memory = 0;
     const CUresult result = device_.driver().cuMemAlloc(&memory, bytes);
@@ -36,7 +36,6 @@ std::byte* NcclMemory::take(size_t bytes, bool plain, std::string& why) const {
     return nullptr;
   }
   void* memory = nullptr;
-  const std::string before = nccl_.last_words(nullptr);
   const ncclResult_t result = nccl_.ncclMemAlloc(&memory, bytes);
   if (result == ncclSuccess) return static_cast<std::byte*>(memory);
   why = nccl_.text_of(result, nullptr, before);
@@ -51,11 +50,12 @@ std::shared_ptr<std::byte> NcclMemory::allocate_plain(size_t bytes) {
 
 std::shared_ptr<std::byte> NcclMemory::allocate(size_t bytes, bool plain) {
   const CudaDevice::Current current(device_);
+  const std::string before = nccl_.last_words(nullptr);
   std::string why;
-  std::byte* memory = take(bytes, plain, why);
+  std::byte* memory = take(bytes, plain, before, why);
   if (memory == nullptr) {
     wait_for_free();
-    memory = take(bytes, plain, why);
+    memory = take(bytes, plain, before, why);
   }
   if (memory != nullptr) {
     if (!plain) {
@@ -95,9 +95,6 @@ void NcclMemory::let_go(Memory memory) noexcept {
 // The analysis does not follow a wait's lock.
 void NcclMemory::free_when_done(const std::stop_token& stop) NO_THREAD_SAFETY_ANALYSIS {
   pthread_setname_np(pthread_self(), "hvd-memory");
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
   std::unique_lock<Mutex> lock(mutex_);
   while (
       changed_.wait(lock, stop, [this]() NO_THREAD_SAFETY_ANALYSIS { return !let_go_.empty(); })) {

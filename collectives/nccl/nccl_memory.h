@@ -48,8 +48,8 @@ class NcclMemory {
     std::byte* base = nullptr;
     bool plain = false;
   };
-  // Null, and why.
-  std::byte* take(size_t bytes, bool plain, std::string& why) const;
+  // Null, and why; `before`: NCCL's last words.
+  std::byte* take(size_t bytes, bool plain, const std::string& before, std::string& why) const;
   std::shared_ptr<std::byte> allocate(size_t bytes, bool plain) EXCLUDES(mutex_);
   void let_go(Memory memory) noexcept EXCLUDES(mutex_);
   void free_when_done(const std::stop_token& stop) EXCLUDES(mutex_);

@@ -2,7 +2,6 @@
 #include "collectives/nccl/nccl_thread.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <sys/prctl.h>
 
 #include <mutex>
@@ -55,7 +54,7 @@ NcclThread::NcclThread(Peers& peers, CudaDevice& device, const NcclLibrary& nccl
       size_(size),
       limits_(limits),
       aborter_(nccl, device, limits),
-      thread_(start_thread("NCCL's", [this](const std::stop_token&) { run(); })) {}
+      thread_(start_silent_thread("NCCL's", [this](const std::stop_token&) { run(); })) {}
 
 // --- The holder's.
 
@@ -80,8 +79,16 @@ std::vector<NcclThread::Finished> NcclThread::take_finished(size_t member) {
   return std::exchange(finished_[member], {});
 }
 
-void NcclThread::end(End how, std::vector<CUevent> program) {
-  if (how == End::kAbort) aborter_.begin(std::move(program));
+void NcclThread::end(End how, const std::function<std::vector<CUevent>()>& program) {
+  if (how == End::kAbort) {
+    {
+      MutexLock lock(mutex_);
+      closing_ = true;
+    }
+    aborter_.begin(program());
+  } else {
+    aborter_.expect_leave();
+  }
   {
     MutexLock lock(mutex_);
     if (ordered_ != End::kAbort) ordered_ = how;
@@ -104,9 +111,6 @@ std::vector<int> NcclThread::missing() const {
 
 void NcclThread::run() {
   pthread_setname_np(pthread_self(), "hvd-nccl");
-  sigset_t all;  // signals are for the program's threads
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
   prctl(PR_SET_TIMERSLACK, kTimerSlackNs, 0, 0, 0);
   while (state_ != State::kGone) {
     take_given();
@@ -117,6 +121,7 @@ void NcclThread::run() {
     else
       sleep();
   }
+  aborter_.be_over();
   be(Doing::kGone);
   tell_news();
 }
@@ -130,7 +135,7 @@ void NcclThread::be(Doing doing) {
 void NcclThread::tell_news() {
   const News news = std::exchange(news_to_tell_, News::kNone);
   if (news == News::kNone) return;
-  news_.store(true, kRelease);
+  news_.fetch_add(1, kRelease);
   ring_own_sleepers(peers_, news == News::kForAll);
 }
 
@@ -148,7 +153,7 @@ void NcclThread::take_given() {
       if (state_ == State::kUnmade || one.operation->kind == OperationKind::kReconnect)
         start_sharing_ids();
       if (state_ == State::kUnmade) state_ = State::kSharesIds;
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
       fail(error.what());
     }
     to_launch_.push_back(std::move(one));
@@ -164,7 +169,7 @@ bool NcclThread::launches_now() const {
 void NcclThread::sleep() NO_THREAD_SAFETY_ANALYSIS {
   const bool idle = (launched_.empty() && to_launch_.empty() && !under_way_ && end_ == End::kNone &&
                      suspicion_.empty()) ||
-                    failed_;
+                    (failed_ && end_ == End::kNone) || device_.process_ends();
   std::unique_lock<Mutex> lock(mutex_);
   const auto woken = [this]() NO_THREAD_SAFETY_ANALYSIS { return woken_; };
   if (idle) return wake_.wait(lock, woken);
@@ -177,13 +182,13 @@ void NcclThread::sleep() NO_THREAD_SAFETY_ANALYSIS {
 }
 
 bool NcclThread::step() {
+  if (device_.process_ends() || (failed_ && end_ == End::kNone)) return false;
   try {
     const CudaDevice::Current current(device_);
     return move();
   } catch (const std::exception& error) {  // also of who makes room for a result
     const auto* known = dynamic_cast<const Error*>(&error);
     if (end_ != End::kNone) {
-      aborter_.begin({});
       abort();
     } else if (known != nullptr && is_registering()) {
       spoil(*known);
@@ -200,7 +205,7 @@ bool NcclThread::step() {
 bool NcclThread::move() {
   if (end_ == End::kAbort) return abort(), true;
   if (end_ == End::kLeave) return leave();
-  if (failed_ || suspects_death()) return false;
+  if (suspects_death()) return false;
   bool moved = complete();
   if (to_launch_.empty() && launched_.empty()) return moved;
   if (!spoilt_.empty()) {
@@ -231,7 +236,7 @@ bool NcclThread::complete() {
 
 // The epoch breaks; the end is ordered then.
 void NcclThread::fail(const std::string& what) {
-  failed_ = true;
+  if (std::exchange(failed_, true)) return;
   be(Doing::kNothing);
   const int rank = peers_.world().rank;
   raise_trouble(peers_, TroubleReason::kEngineError, rank_text(peers_, rank) + ": " + what,
@@ -403,14 +408,18 @@ bool NcclThread::finalize() {
 }
 
 // Then it is gone or, to connect anew, waits for unique ids. Children first, since they use what is
-// the first one's; but of one that is being made NCCL has nothing given out.
+// the first one's; one that is being made NCCL gives out as it ends (src/init.cc,
+// ncclCommInitRankFunc).
 void NcclThread::abort() {
   fault_point("nccl_abort");
+  aborter_.begin(std::nullopt);  // unless it is begun
+  news_to_tell_ = News::kForAll;
+  tell_news();  // so that somebody looks whether it takes too long
   const bool splits = called_ && under_way_ && next().kind == OperationKind::kSplit;
   std::vector<ncclComm_t> communicators;
   for (auto one = members_.rbegin() + (splits ? 1 : 0); one != members_.rend(); ++one)
     if (one->communicator != nullptr) communicators.push_back(one->communicator);
-  aborter_.run(communicators);
+  aborter_.run(communicators, splits ? &members_.back().communicator : nullptr);
   members_.clear();
   spoilt_.clear();
   under_way_ = false;

@@ -1,4 +1,5 @@
-// The thread that makes all calls of NCCL: from the first to the abort, in the log's order.
+// The thread that makes all calls on communicators of NCCL: from the first to the abort, in the
+// log's order.
 //
 // NCCL takes one call at a time, and up to 2.26 keeps what it is in the midst of with the thread
 // that called (src/group.cc, ncclGroupJobMain). So it is one thread's, which may block where NCCL,
@@ -23,6 +24,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -77,15 +79,16 @@ class NcclThread {
   void give(Given given);
   // A host part has its outcome.
   void wake();
-  // Is there anything new since the last look?
-  bool take_news() { return news_.exchange(false, std::memory_order_acquire); }
+  // How much has been told; more: there is something to take, or an operation is launched.
+  uint64_t news() const { return news_.load(std::memory_order_acquire); }
   // What that member was given, in that order.
   std::vector<Finished> take_finished(size_t member);
   // The one that the next split makes, on all ranks alike.
   size_t next_member() { return ++splits_; }
   // Nothing is given any more. kLeave: with all other ranks, in a whole epoch, once all that was
-  // given has been taken back; else by an abort, behind these events of the program's.
-  void end(End how, std::vector<CUevent> program = {});
+  // given has been taken back; else by an abort, behind these events of the program's, which are
+  // asked for when nothing more is called for.
+  void end(End how, const std::function<std::vector<CUevent>()>& program = {});
   // An abort that takes too long: why the process has to end; empty: none does.
   std::string overdue() { return aborter_.overdue(); }
   bool aborts() const { return aborter_.is_waited_for(); }
@@ -150,9 +153,10 @@ class NcclThread {
 
   // launch.cc
   Step launch();
-  void take_host_part(Operation& operation);
+  Step take_host_part(Operation& operation);
   void refuse(Operation& operation, ErrorCode code, const std::string& why);
-  void call(Operation& operation);
+  Step call(Operation& operation);
+  bool may_call(const Operation& operation);
   Step reconnect();
   ncclResult_t call_nccl(Operation& operation);
   ncclResult_t call_split(const Operation& operation);
@@ -179,7 +183,8 @@ class NcclThread {
   std::map<size_t, std::vector<Finished>> finished_ GUARDED_BY(mutex_);  // by member
   std::map<size_t, uint64_t> called_for_ GUARDED_BY(mutex_);             // the same
   std::optional<SharedIds> ids_ GUARDED_BY(mutex_);
-  std::atomic<bool> news_{false};
+  bool closing_ GUARDED_BY(mutex_) = false;  // nothing more is called for
+  std::atomic<uint64_t> news_{0};
   std::atomic<Doing> doing_{Doing::kNothing};
   NcclAborter aborter_;
   size_t splits_ = 0;  // the holder's

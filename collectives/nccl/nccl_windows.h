@@ -30,8 +30,6 @@ class NcclWindows {
   bool empty() const { return all_.empty(); }
   // Before the communicator is let go of.
   ncclResult_t remove_last(ncclComm_t communicator);
-  // It was aborted, and with it all of this went.
-  void forget() { all_.clear(); }
 
  private:
   struct Registered {

@@ -24,8 +24,8 @@ SharedIds::SharedIds(Store& store, const std::string& name, int me, int ranks, i
     if (makes_unique_id(rank, ranks, ids)) makers_.push_back(rank);
   if (const auto mine = std::ranges::find(makers_, me); mine != makers_.end())
     all_[static_cast<size_t>(mine - makers_.begin())] = own;
-  thread_ = start_thread("the one that shares NCCL's unique ids",
-                         [this](const std::stop_token& stop) { exchange(stop); });
+  thread_ = start_silent_thread("the one that shares NCCL's unique ids",
+                                [this](const std::stop_token& stop) { exchange(stop); });
 }
 
 void SharedIds::exchange(const std::stop_token& stop) {

@@ -1,6 +1,9 @@
 // Starts threads, and says which limit is in the way when there can be no more.
 #pragma once
 
+#include <pthread.h>
+#include <signal.h>
+
 #include <string>
 #include <system_error>
 #include <thread>
@@ -26,6 +29,22 @@ std::jthread start_thread(const std::string& whose, Body&& body) {
     throw Error(ErrorCode::kUnavailable, "cannot start " + whose + " thread: " +
                                              error.code().message() + "; " + thread_shortage());
   }
+}
+
+// The same for threads beside a program's own, for which signals are: this one gets none.
+template <class Body>
+std::jthread start_silent_thread(const std::string& whose, Body&& body) {
+  struct NoSignals {
+    sigset_t before = {};
+    NoSignals() {
+      sigset_t all;
+      sigfillset(&all);
+      pthread_sigmask(SIG_SETMASK, &all, &before);
+    }
+    ~NoSignals() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
+  };
+  const NoSignals no_signals;
+  return start_thread(whose, std::forward<Body>(body));
 }
 
 }  // namespace hvd

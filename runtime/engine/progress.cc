@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -386,18 +385,8 @@ void Progress::poll_doorbell(Sleeper sleeper, bool links, bool agent_answers,
 // --- The engine thread.
 
 void Progress::start_engine_thread() {
-  // Signals are for the program's threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    engine_thread_ = start_thread("the engine's",
-                                  [this](const std::stop_token& stop) { run_engine_thread(stop); });
-  } catch (...) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw;
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  engine_thread_ = start_silent_thread(
+      "the engine's", [this](const std::stop_token& stop) { run_engine_thread(stop); });
 }
 
 void Progress::stop_engine_thread() {

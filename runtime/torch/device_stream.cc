@@ -6,6 +6,9 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
+#include <mutex>
+#include <unordered_map>
+
 #include "hvd/error.h"
 
 namespace hvd {
@@ -31,7 +34,13 @@ c10::Stream current_stream(c10::Device device) {
 }
 
 c10::Stream quiet_stream(c10::Device device) {
-  return c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+  static std::mutex mutex;
+  static auto& streams = *new std::unordered_map<c10::Device, c10::Stream>;  // never unmade
+  const std::lock_guard lock(mutex);
+  const auto known = streams.find(device);
+  if (known != streams.end()) return known->second;
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  return streams.emplace(device, guard.getStreamFromGlobalPool(device)).first->second;
 }
 
 void queue_behind(const c10::Stream& later, const c10::Stream& earlier) {

@@ -15,7 +15,8 @@ void check_device(const at::Tensor& tensor, const std::string& title);
 // In which the calling thread queues what it does on this device, not the CPU.
 c10::Stream current_stream(c10::Device device);
 
-// One in which little or nothing is queued: memory that is had in it is nobody's.
+// One of the device's pool, always the same, in which programs queue little or nothing: memory that
+// is had in it is mostly nobody's.
 c10::Stream quiet_stream(c10::Device device);
 
 // What comes into `later` from now on begins once what is in `earlier` by now has been done.

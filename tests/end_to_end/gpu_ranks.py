@@ -72,14 +72,14 @@ def two_ranks_on_one_gpu_are_told_so_in_nccls_words():
     assert seen.stderr.count(b"; hvdrun --share-gpu lets ranks share one") >= 2, seen.stderr
 
 
-# Its driver ends as it did for a peer that went: by a hang, or by an error of its own.
+# The others' NCCL takes that by a hang, or by an error of its own. Rank 0's process made the unique id.
 def a_rank_that_is_killed_in_a_sum_ends_all_by_name():
-    for remote_error in "0", "1":
+    for who, remote_error in (2, "0"), (2, "1"), (0, "0"), (0, "1"):
         job = start("--no-tag-output", "--", support.options.worker, "sums", "0", np=4, env=settings(HVD_STANDIN_PEER_DEATH_ERROR=remote_error))
         for _ in range(4):
             job.stdout.readline()
         pid = next(pid for pid in wait_for(lambda: len(ranks_of(job.pid)) == 4 and ranks_of(job.pid))
-                   if "HVD_RANK=2" in support.read(pid, "environ").split())
+                   if f"HVD_RANK={who}" in support.read(pid, "environ").split())
         begin = time.monotonic()
         os.kill(pid, signal.SIGKILL)
         _, err = job.communicate(timeout=30)
@@ -87,8 +87,8 @@ def a_rank_that_is_killed_in_a_sum_ends_all_by_name():
         expect(job.returncode, 128 + signal.SIGKILL, err)
         assert took < 8, (took, err)
         lines = err.decode().splitlines()
-        assert lines[-1].startswith("hvdrun: first failure: rank 2 "), err
-        assert any("failed" in line and "rank 2" in line for line in lines[:-1]), err
+        assert lines[-1].startswith(f"hvdrun: first failure: rank {who} "), err
+        assert any("failed" in line and f"rank {who}" in line for line in lines[:-1]), err
         assert b"remote process exited" not in err, err
 
 
@@ -101,6 +101,7 @@ def an_error_on_a_device_ends_all_ranks_by_nccls_words():
 # (where, who, the limit, what others say when a rank stands there, the worker's words). What a rank has launched may have been
 # done before it stood still: the others then wait for it in the next sum, and know its name.
 NCCL_POINTS = (("nccl_share_ids", 0, "--start-timeout", "waited 3 s for rank 0 in sharing NCCL's unique ids", ("sums", "0")),
+               ("nccl_connect", 0, "--start-timeout", "waited 3 s for NCCL, which names no rank, in connecting the ranks' GPUs", ("sums", "0")),
                ("nccl_connect", 1, "--start-timeout", "waited 3 s for NCCL, which names no rank, in connecting the ranks' GPUs", ("sums", "0")),
                ("nccl_launched", 1, "--collective-timeout", 'waited 3 s for (NCCL, which names no rank, in allreduce|rank 1 in) "sum"', ("sums", "0")),
                ("nccl_abort", 1, "--collective-timeout", "the check ends it", ("abort", "2")))
@@ -117,6 +118,41 @@ def a_rank_that_is_killed_or_stopped_inside_nccl_ends_all_by_name():
             assert took < (8 if action == "kill" else 15), note
             assert f"rank {who}".encode() in seen.stderr, note
             assert action == "kill" or re.search(words, seen.stderr.decode()), note
+
+
+def killed_at(point, *words, **standin):
+    """What ranks say, of which number 1 ends there."""
+    begin = time.monotonic()
+    seen = run("--no-tag-output", "-x@", "1", f"HVD_FAULT_POINT={point}:kill", "--", support.options.worker, *words, np=3, env=settings(**standin))
+    took = time.monotonic() - begin
+    note = (point, took, seen.stderr)
+    expect(seen.returncode, 128 + signal.SIGKILL, note)
+    assert took < 8, note
+    assert seen.stderr.decode().splitlines()[-1].startswith("hvdrun: first failure: rank 1 "), note
+    return seen.stdout.decode()
+
+
+# From the first collective to steps in windows, by way of what registers them.
+def a_rank_that_is_killed_while_windows_are_made_and_used_ends_all_by_name():
+    for call in range(1, 9):
+        killed_at(f"collective_entered:{call}", "steps", HVD_STANDIN_NCCL_VERSION="22907")
+
+
+def a_rank_that_is_killed_in_leaving_is_named_and_the_others_end():
+    for call in 1, 2:  # the communicators of CPUs and of GPUs
+        said = killed_at(f"collective_closed:{call}", "sums", "3")
+        expect(said.count(" on GPU "), 3, said)
+
+
+def what_one_rank_alone_lacks_is_said_on_all_by_its_name():
+    for words, setting in ((r"rank 1: NCCL cannot be loaded: /gone/libnccl.so: ", "HVD_NCCL_LIBRARY=/gone/libnccl.so"),
+                           (r"rank 1: NCCL_COMM_ID is set, ", "HVD_STANDIN_CONF=NCCL_COMM_ID=127.0.0.1:5000"),
+                           (r"rank 1( died|: )", "HVD_CUDA_LIBRARY=/gone/libcuda.so")):
+        seen = run("--no-tag-output", "-x@", "1", setting, "--", support.options.worker, "sums", "3", np=3, env=settings())
+        expect(seen.returncode, 3, seen.stderr)
+        assert len(re.findall(rf"failed: {words}", seen.stderr.decode())) >= 2, (setting, seen.stderr)
+        assert setting.split("/")[-1].encode() in seen.stderr or b"NCCL_COMM_ID" in seen.stderr, (setting, seen.stderr)
+        assert seen.stderr.decode().splitlines()[-1].startswith("hvdrun: first failure: rank 1 "), (setting, seen.stderr)
 
 
 def a_rank_that_nccl_does_not_let_abort_ends_and_is_named():
@@ -170,4 +206,5 @@ def no_unique_id_is_seen_between_hosts():
 support.parse_options("worker", "cuda", "nccl")
 support.main(sums_of_ranks_with_a_gpu_each, what_is_missing_is_said, a_plug_in_of_another_build_is_refused, two_ranks_on_one_gpu_are_told_so_in_nccls_words,
              a_rank_that_is_killed_in_a_sum_ends_all_by_name, a_rank_that_is_killed_or_stopped_inside_nccl_ends_all_by_name, a_rank_that_nccl_does_not_let_abort_ends_and_is_named,
-             no_unique_id_is_seen_between_hosts, an_error_on_a_device_ends_all_ranks_by_nccls_words)
+             a_rank_that_is_killed_while_windows_are_made_and_used_ends_all_by_name, a_rank_that_is_killed_in_leaving_is_named_and_the_others_end,
+             what_one_rank_alone_lacks_is_said_on_all_by_its_name, no_unique_id_is_seen_between_hosts, an_error_on_a_device_ends_all_ranks_by_nccls_words)

@@ -79,6 +79,21 @@ TEST_CASE("nccl kernels: a driver that does not take them is told of where they 
                  Catch::Contains("(CUDA_ERROR_NO_BINARY_FOR_GPU); update the GPU's driver"));
 }
 
+// As of a plug-in whose image and names are not of one build.
+TEST_CASE("nccl kernels: one that the module lacks is named where they are needed") {
+  CudaDriver driver = standin_driver();
+  driver.cuModuleGetFunction = [](CUfunction* made, CUmodule module, const char* name) {
+    return std::string(name) == "hvd_cast" ? CUDA_ERROR_NOT_FOUND
+                                           : cuModuleGetFunction(made, module, name);
+  };
+  const CudaDevice device(driver, 0);
+  const CudaDevice::Current current(device);
+  CHECK(!device.kernels().are_there());
+  CHECK_THAT(refusal_of(device.kernels()),
+             Catch::Contains("cannot be used here: hvd_cast: named symbol not found "
+                             "(CUDA_ERROR_NOT_FOUND); update the GPU's driver"));
+}
+
 TEST_CASE("nccl kernels: so many casts as there is room for are one launch") {
   for (const size_t casts : {size_t{0}, size_t{1}, size_t{CastTable::kMost},
                              size_t{CastTable::kMost} + 1, 3 * size_t{CastTable::kMost} - 1}) {

@@ -15,7 +15,7 @@ using Home = BucketList::Home;
 
 namespace {
 
-const int kVersion = setenv("HVD_STANDIN_NCCL_VERSION", "22903", 1);
+const int kVersion = setenv("HVD_STANDIN_NCCL_VERSION", "22903", 0);
 
 // All ranks' ends, of which that rank is the cause.
 void check_ended_by(const std::vector<std::string>& said, const std::string& rank,
@@ -79,6 +79,7 @@ TEST_CASE("engine on devices: who submits in another order gets the log's") {
 }
 
 TEST_CASE("engine on devices: memory is in no window of an NCCL that could not abort a sum there") {
+  if (standin_nccl().version >= 22907) return;  // run over one that can, too
   const long long windows = hvd_standin_count("windows", -1);
   const long long registered = hvd_standin_count("registered_collectives", -1);
   const long long kernels = hvd_standin_count("kernels", -1);

@@ -306,6 +306,34 @@ TEST_CASE("device collectives: on CPU here and on a GPU there is an error on eve
   }
 }
 
+TEST_CASE("device collectives: another type on one rank is an error on every rank") {
+  run_on_devices(3, [](const ThreadRank& rank) {
+    const auto type = rank.rank == 1 ? at::kDouble : at::kFloat;
+    const at::Tensor mine = at::ones({4}, at::TensorOptions(device_of(rank)).dtype(type));
+    for (const auto& collective : {TensorCollective::allreduce(mine, Place::kNew, kSum, "typed"),
+                                   TensorCollective::broadcast(mine, Place::kNew, 0, "typed too"),
+                                   TensorCollective::allgather(mine, "typed three")}) {
+      const std::string error = error_of([&] { submit(rank, collective).take(); });
+      EXPECT(contains(error, "\"typed") && contains(error, "float32") &&
+             contains(error, "float64") && contains(error, "rank 1"));
+    }
+    EXPECT(is_filled(allreduce(rank, at::ones({3}, at::TensorOptions(device_of(rank))), kSum),
+                     rank.size));
+  });
+}
+
+TEST_CASE("device collectives: a type of which there are no sums is refused, and nobody waits") {
+  run_on_devices(2, [](const ThreadRank& rank) {
+    for (const auto type : {at::kComplexFloat, at::kShort}) {
+      const at::Tensor mine = at::ones({4}, at::TensorOptions(device_of(rank)).dtype(type));
+      const std::string error = error_of([&] { allreduce(rank, mine, kSum); });
+      EXPECT(contains(error, "\"t\"") && contains(error, at::toString(type)));
+    }
+    EXPECT(is_filled(allreduce(rank, at::ones({3}, at::TensorOptions(device_of(rank))), kSum),
+                     rank.size));
+  });
+}
+
 TEST_CASE("device collectives: a tensor on a GPU that the rank does not use is refused") {
   run_on_devices(2, [](const ThreadRank& rank) {
     const at::Tensor elsewhere =
