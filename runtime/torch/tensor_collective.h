@@ -1,7 +1,7 @@
 // One collective on tensors: checked, described, and brought back into the caller's tensor.
 //
-// Made by the thread that calls; while it runs, the holder of the progress token, or on a device the
-// communicator's thread, only touches what its Operation points to.
+// Made by the thread that calls; while it runs, the holder of the progress token, or on a device
+// the communicator's thread, only touches what its Operation points to.
 #pragma once
 
 #include <ATen/core/Tensor.h>

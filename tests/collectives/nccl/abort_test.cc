@@ -1,4 +1,5 @@
 // How a rank ends that cannot be aborted in time: by its whole process.
+#include <stdlib.h>
 #include <sys/wait.h>
 
 #include <array>
@@ -8,6 +9,7 @@
 #include <thread>
 
 #include "collectives/nccl/nccl_aborter.h"
+#include "collectives/nccl/nccl_backend.h"
 #include "tests/collectives/nccl/engine_devices.h"
 #include "tests/collectives/nccl/standin.h"
 #include "tests/collectives/nccl/standin_processes.h"
@@ -84,6 +86,30 @@ int wait_for_an_abort() {
 
 const RankProgram for_an_abort("waits for an abort", wait_for_an_abort);
 
+// A rank calls exit() with a sum under way: CUDA may be called no more, and nobody is blamed.
+int exit_in_a_sum() {
+  static const std::array backends{make_standin_backend(0).release(),
+                                   make_standin_backend(1).release()};
+  for (DeviceBackend* one : backends)
+    on_exit([](int, void* backend) { static_cast<NcclBackend*>(backend)->end_with_process(); },
+            dynamic_cast<NcclBackend*>(one));
+  auto* const hold = new Hold;
+  run_engines(2, [&](int number, Engine& engine) {
+    engine.use_device(*backends[static_cast<size_t>(number)]);
+    ProgramStream stream(number);
+    DeviceTensor tensor(number, stream, 1000, 1);
+    tensor.sum_async(engine, "x")->wait();
+    hold->launch(number, stream.get());
+    const auto work = tensor.sum_async(engine, "y");
+    work->wait();
+    if (number == 1) exit(3);
+    until("an end", [&] { return work->done(); });
+  });
+  return 0;
+}
+
+const RankProgram in_a_sum("exits in a sum", exit_in_a_sum);
+
 // What this program wrote on stderr, once it has ended with this exit code.
 std::string words_at_the_end(const char* rank_program, int exit_code) {
   Process process(rank_program, {});
@@ -132,6 +158,10 @@ TEST_CASE("abort: what the program has its GPU do before has a time of its own")
   CHECK(early == 0);
   for (const std::string& text : said)
     CHECK_THAT(text, Catch::StartsWith("CommFailure: ") && Catch::Contains("the test ends it"));
+}
+
+TEST_CASE("abort: a process that exits in a sum calls nothing more, and says nothing") {
+  CHECK(words_at_the_end("exits in a sum", 3).empty());
 }
 
 TEST_CASE("abort: a rank whose NCCL does not end its abort ends") {

@@ -5,11 +5,13 @@
 
 #include <array>
 #include <atomic>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/collectives/nccl/engine_devices.h"
+#include "tests/collectives/nccl/replaced_nccl.h"
 #include "tests/collectives/nccl/standin.h"
 #include "tests/collectives/nccl/standin_processes.h"
 #include "tests/support/catch.h"
@@ -47,6 +49,29 @@ std::string word_of(NcclAborter& aborter) {
 }
 
 constexpr NcclLimits kLimits{.abort = 100ms, .program = 60s};
+
+// Alone; NCCL does not come back from destroying its communicator.
+int stay_in_leaving() {
+  ReplacedNccl device(0,
+                      [](NcclLibrary& nccl) {
+                        nccl.ncclCommDestroy = [](ncclComm_t) {
+                          comes_about([] { return false; });
+                          return ncclSuccess;
+                        };
+                      },
+                      {.leave = 100ms, .abort = 100ms});
+  run_engines(1, [&](int number, Engine& engine) {
+    engine.use_device(device);
+    ProgramStream stream(number);
+    DeviceTensor tensor(number, stream, 1000, 1);
+    tensor.sum_async(engine, "x")->wait();
+    tensor.values();
+    engine.shutdown();
+  });
+  return 0;
+}
+
+const RankProgram in_leaving("does not come out of leaving", stay_in_leaving);
 
 // Two ranks of a sum, behind which a kernel of ours is held on rank 1's GPU, when one breaks the
 // epoch.
@@ -120,6 +145,28 @@ TEST_CASE("nccl aborter: a lost device holds up neither the limit nor the end") 
     CHECK(!aborter.is_waited_for());
   }
   hold.let_go();
+}
+
+TEST_CASE("nccl aborter: a leave has its limit, an unknown program that of its work, an end none") {
+  const NcclLibrary nccl = nccl_with_a_slow_abort();
+  NcclAborter aborter(nccl, standin_device(1), {.leave = 50ms, .abort = 50ms, .program = 100ms});
+  aborter.expect_leave();
+  CHECK(word_of(aborter) == "NCCL did not let go of its communicator within 100 ms");
+  aborter.begin(std::nullopt);  // instead
+  CHECK_THAT(word_of(aborter), Catch::EndsWith("the program's own work before that within 100 ms"));
+  aborter.be_over();
+  aborter.begin(std::vector<CUevent>{});
+  CHECK(!aborter.is_waited_for());
+  CHECK(aborter.overdue().empty());
+}
+
+TEST_CASE("nccl aborter: a rank that NCCL keeps in a call while it leaves ends, and says so") {
+  Process process("does not come out of leaving", {});
+  const int status = process.wait();
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 125);
+  CHECK_THAT(process.text(), Catch::Contains("rank 0 ends, since NCCL did not let go of its "
+                                             "communicator within 200 ms\n"));
 }
 
 TEST_CASE("nccl aborter: a rank whose GPU does not come to an end of it ends, and says so") {
