@@ -103,7 +103,9 @@ std::string NcclLibrary::text_of(ncclResult_t result, ncclComm_t communicator,
   const char* name = ncclGetErrorString(result);
   const std::string noted = last_words(communicator);
   std::string text = name == nullptr ? "NCCL error " + std::to_string(int(result)) : name;
-  if (!noted.empty() && noted != before) text += ": " + noted;
+  if (!noted.empty())
+    text += noted != before ? ": " + noted
+                            : " (the last that NCCL said, before or again: " + noted + ")";
   return text;
 }
 

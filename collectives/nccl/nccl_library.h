@@ -42,8 +42,8 @@ struct NcclLibrary {
   static NcclLibrary load(const std::string& path);
   // What NCCL has noted last, of anything in this process (src/init.cc, ncclGetLastError).
   std::string last_words(ncclComm_t communicator) const;
-  // "unhandled cuda error (run with NCCL_DEBUG=INFO for details): …": with what NCCL has noted
-  // since its last words were these.
+  // "unhandled cuda error (run with NCCL_DEBUG=INFO for details): …": with NCCL's last words, and
+  // whether they may be those from before.
   std::string text_of(ncclResult_t result, ncclComm_t communicator,
                       const std::string& before = {}) const;
 

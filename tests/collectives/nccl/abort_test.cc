@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "collectives/nccl/nccl_aborter.h"
 #include "collectives/nccl/nccl_backend.h"
@@ -73,9 +74,10 @@ int wait_for_an_abort() {
   if (nccl.ncclGetUniqueId(&id) != ncclSuccess ||
       nccl.ncclCommInitRankConfig(&communicator, 1, id, 0, &config) != ncclSuccess)
     return 1;
-  auto* aborter = new NcclAborter(nccl, standin_device(0), {.abort = 100ms});
-  aborter->begin({});
-  const auto* const stuck = new std::jthread([=] { aborter->run({communicator}); });
+  static auto* const aborter = new NcclAborter(nccl, standin_device(0), {.abort = 100ms});
+  aborter->begin(std::vector<CUevent>{});
+  static const auto* const stuck =
+      new std::jthread([communicator] { aborter->run({communicator}); });
   std::string why;
   until("a word", [&] { return !(why = aborter->overdue()).empty(); });
   if (!aborter->is_waited_for() || !stuck->joinable()) return 2;
@@ -161,6 +163,12 @@ TEST_CASE("abort: what the program has its GPU do before has a time of its own")
 }
 
 TEST_CASE("abort: a process that exits in a sum calls nothing more, and says nothing") {
+#if defined(__SANITIZE_THREAD__)
+  WARN(
+      "left out: ThreadSanitizer ends a process that has threads at its exit by a status of its "
+      "own");
+  return;
+#endif
   CHECK(words_at_the_end("exits in a sum", 3).empty());
 }
 

@@ -235,7 +235,7 @@ TEST_CASE("standin rules: a collective's arguments are checked, and those of the
     const auto refused = [](ncclResult_t told, ncclResult_t wanted, const char* what) {
       require(told == wanted, what);
     };
-    const auto wrong_type = static_cast<ncclDataType_t>(99);
+    const ncclDataType_t wrong_type = ncclNumTypes;
     const auto wrong_op = static_cast<ncclRedOp_t>(77);
     void* made = nullptr;
     ncclRedOp_t op = ncclSum;
