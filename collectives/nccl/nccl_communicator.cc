@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <new>
 #include <utility>
 
 #include "collectives/describe.h"
@@ -38,7 +39,8 @@ NcclCommunicator::NcclCommunicator(Peers& peers, CudaDevice& device, const NcclL
 NcclCommunicator::~NcclCommunicator() {
   if (!thread_ || (member_ != 0 && queue_.empty())) return;
   if (device_.process_ends()) {  // with all its threads
-    static_cast<void>(new std::shared_ptr<NcclThread>(std::move(thread_)));
+    [[maybe_unused]] const auto* const kept =
+        new (std::nothrow) std::shared_ptr<NcclThread>(thread_);
     return;
   }
   if (!closed_) order_abort();
