@@ -70,6 +70,7 @@ TEST_CASE("device API: a tensor on a GPU that is not the rank's ends the epoch o
        {std::function<void(const at::Tensor&)>(reduce), {gather}, {broadcast_one}}) {
     const Job job;
     CHECK(is_filled(allreduce(filled({2}, 1), {.op = ReduceOp::kSum}), size()));
+    barrier();  // all have their sum, which an abort would end
     const int wrong = size() - 1;
     const c10::Device other = standin_torch_device(local_rank() + 4);
     const at::Tensor tensor =
