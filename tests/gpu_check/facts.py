@@ -124,7 +124,7 @@ def torch(place):
     place.begin(TORCH_LIMIT_S)
     part = place.torch
     if place.stand_ins:
-        place.torch = part._replace(library="", why_not=part.why_not or "LibTorch's CUDA part needs the driver itself")
+        place.torch = part._replace(cuda_part="", why_not=part.why_not or "LibTorch's CUDA part needs the driver itself")
     else:
         place.torch = torch_part.tried(place, part)
     return f"{part.version} in {part.folder}" if part.folder else part.why_not

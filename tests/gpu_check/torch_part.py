@@ -13,7 +13,7 @@ WHOLE = "scripts/setup --peers installs a whole one"
 class TorchPart(NamedTuple):
     folder: str = ""  # of the LibTorch that programs find, as pip installs it
     version: str = ""
-    library: str = ""  # of its CUDA part, where that can be loaded
+    cuda_part: str = ""  # its shared object, where that can be loaded
     why_not: str = ""
 
 
@@ -44,17 +44,17 @@ def version_in(folder):
 
 def tried(place, part):
     """With the reason where the loader does not take it. Whatever programs load then comes from the machine's memory."""
-    if not part.library:
+    if not part.cuda_part:
         return part
     try:
-        ended = place.run([place.program(PROGRAM), "--help"], LD_PRELOAD=part.library)
+        ended = place.run([place.program(PROGRAM), "--help"], LD_PRELOAD=part.cuda_part)
         if "cannot be preloaded" not in ended.err and "usage: " in ended.err:
             return part
-        missing = re.findall(r"(\S+) => not found", place.run(["ldd", part.library]).out)
+        missing = re.findall(r"(\S+) => not found", place.run(["ldd", part.cuda_part]).out)
     except Failed as error:
-        return part._replace(library="", why_not=f"LibTorch's CUDA part does not load in time: {error}")
+        return part._replace(cuda_part="", why_not=f"LibTorch's CUDA part does not load in time: {error}")
     why = f"not found: {', '.join(missing)}" if missing else ended.words()
-    return part._replace(library="", why_not=f"LibTorch's CUDA part cannot be loaded, {why}; {WHOLE}")
+    return part._replace(cuda_part="", why_not=f"LibTorch's CUDA part cannot be loaded, {why}; {WHOLE}")
 
 
 def torch_words(place, program):
@@ -63,7 +63,7 @@ def torch_words(place, program):
         raise CouldNotRun(place.torch.why_not)
     if not place.has(program):
         raise CouldNotRun(f"{program} is not built")
-    return ["-x", "LD_PRELOAD=" + ":".join(filter(None, [place.torch.library, place.environment.get("LD_PRELOAD")]))]
+    return ["-x", "LD_PRELOAD=" + ":".join(filter(None, [place.torch.cuda_part, place.environment.get("LD_PRELOAD")]))]
 
 
 def python_with_cuda(place):

@@ -46,6 +46,32 @@ std::array<std::string, 3> said_in_a_list(
   return said;
 }
 
+// Two lists are made, one after the other, then the first is stepped once and the second from then
+// on: the counts of each step, whose sums are right.
+std::vector<Counts> steps_of_two_lists(const Hosts& hosts, const Backends& backends,
+                                       Warnings& warnings, int steps) {
+  StepCounts seen(3);
+  std::atomic<int> wrong{0};
+  run_engines(
+      hosts,
+      [&](int own, Engine& engine) {
+        engine.use_device(*backends.of[static_cast<size_t>(own)]);
+        ProgramStream stream(own);
+        const DeviceRank r{own, engine, stream};
+        const auto first = engine.make_bucket_list(list_of(r, kBuckets, "first"));
+        const auto second = engine.make_bucket_list(list_of(r, kBuckets, "second"));
+        seen.next(r);
+        for (int k = 0; k < steps; ++k) {
+          wrong += step(r, *(k == 0 ? first : second), Home::kHome, k);
+          seen.next(r);
+        }
+      },
+      warnings.heard());
+  CHECK(wrong == 0);
+  seen.steps.erase(seen.steps.begin());
+  return seen.steps;
+}
+
 }  // namespace
 
 TEST_CASE("engine registering: memory that one rank cannot register is plain on all") {
@@ -67,27 +93,8 @@ TEST_CASE("engine registering: a failure in the midst of registering means plain
   const Backends backends;
   const long long aborts = hvd_standin_count("aborts", -1);
   const long long communicators = hvd_standin_count("communicators", -1);
-  StepCounts seen(3);
-  std::atomic<int> wrong{0};
   Warnings warnings;
-  run_engines(
-      hosts,
-      [&](int own, Engine& engine) {
-        engine.use_device(*backends.of[static_cast<size_t>(own)]);
-        ProgramStream stream(own);
-        const DeviceRank r{own, engine, stream};
-        const auto first = engine.make_bucket_list(list_of(r, kBuckets, "first"));
-        const auto second = engine.make_bucket_list(list_of(r, kBuckets, "second"));
-        for (int k = 0; k < 3; ++k) {
-          seen.next(r);
-          wrong += step(r, *(k == 0 ? first : second), Home::kHome, k);
-        }
-        seen.next(r);
-      },
-      warnings.heard());
-  CHECK(wrong == 0);
-  seen.steps.erase(seen.steps.begin());
-  CHECK(seen.steps == std::vector(3, seen.plain()));
+  CHECK(steps_of_two_lists(hosts, backends, warnings, 3) == std::vector(3, StepCounts(3).plain()));
   CHECK(hvd_standin_count("communicators", -1) == communicators + 6);
   CHECK(hvd_standin_count("aborts", -1) == aborts + 3);
   const std::vector<std::string> said = warnings.texts();
@@ -257,27 +264,8 @@ TEST_CASE(
     "engine registering: where NCCL registers nothing buckets are plain, which is said once") {
   const Setting none("no_windows", "1"), nothing("registers_nothing", "1");
   const Backends backends;
-  StepCounts seen(3);
-  std::atomic<int> wrong{0};
   Warnings warnings;
-  run_engines(
-      Hosts{3},
-      [&](int own, Engine& engine) {
-        engine.use_device(*backends.of[static_cast<size_t>(own)]);
-        ProgramStream stream(own);
-        const DeviceRank r{own, engine, stream};
-        const auto first = engine.make_bucket_list(list_of(r, kBuckets, "first"));
-        const auto second = engine.make_bucket_list(list_of(r, kBuckets, "second"));
-        seen.next(r);
-        for (int k = 0; k < 2; ++k) {
-          wrong += step(r, *(k == 0 ? first : second), Home::kHome, k);
-          seen.next(r);
-        }
-      },
-      warnings.heard());
-  CHECK(wrong == 0);
-  seen.steps.erase(seen.steps.begin());
-  CHECK(seen.steps == std::vector(2, seen.plain()));
+  CHECK(steps_of_two_lists({3}, backends, warnings, 2) == std::vector(2, StepCounts(3).plain()));
   REQUIRE(warnings.texts().size() == 1);
   CHECK_THAT(warnings.texts()[0],
              Catch::StartsWith("GPU memory is not registered with NCCL, so that NCCL copies ") &&
